@@ -1,0 +1,31 @@
+# `make demo` and `make test` do all the set-up: a virtual environment in .venv, with the versions tested together.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test clean
+
+demo: $(VENV)/.installed
+	$(BIN)/lifelabel demo
+
+test: $(VENV)/.test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lifelabel needs Python 3.10 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing lifelabel and torch into $(VENV) (a few minutes, about 5 GB)"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test-installed: $(VENV)/.installed
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,3 @@
+from lifelabel.cli import main
+
+main()

@@ -1,0 +1,272 @@
+"""The command line. Heavy modules are imported by the command that needs them, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lifelabel.errors import Stopped, UserError
+from lifelabel.version import __version__
+
+if TYPE_CHECKING:
+    from lifelabel.engine import Watcher
+    from lifelabel.report.runs import FinishedRun
+
+app = typer.Typer(
+    help="Lifelong multi-label image recognition: a stream of tasks, partial labels, one pass, no image kept.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out, err = Console(), Console(stderr=True)
+
+DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
+
+
+def version(show: bool) -> None:
+    if show:
+        print(f"lifelabel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    return None
+
+
+@app.command(
+    epilog="""
+Examples:
+
+`lifelabel train --stream scenes --method agcn --out runs/a`
+
+`lifelabel train --method agcn --fidelity paper --seed 1 --out runs/paper`
+
+`lifelabel train --set method.mix=0.1 --set stream.train_images=2000 --out runs/small`
+
+`lifelabel train --print-config > my.yaml; lifelabel train --config my.yaml --out runs/b`
+
+`lifelabel train --resume runs/a`
+"""
+)
+def train(
+    out_folder: Annotated[Path | None, typer.Option("--out", help="The run folder to make.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")] = None,
+    stream: Annotated[str | None, typer.Option(help="What to learn from: `lifelabel list streams`.")] = None,
+    method: Annotated[str | None, typer.Option(help="How to learn: `lifelabel list methods`.")] = None,
+    fidelity: Annotated[str | None, typer.Option(help="tuned (default), paper or release.")] = None,
+    seed: Annotated[str | None, typer.Option(help="Image order, augmentation, first weights.")] = None,
+    batch_size: Annotated[str | None, typer.Option(help="Images a step.")] = None,
+    lr: Annotated[str | None, typer.Option(help="Learning rate of the head.")] = None,
+    backbone_lr: Annotated[str | None, typer.Option(help="Learning rate of the backbone, first task.")] = None,
+    later_backbone_lr: Annotated[str | None, typer.Option(help="The same in later tasks.")] = None,
+    batch_norm: Annotated[str | None, typer.Option(help="running, frozen or first-task.")] = None,
+    lambdas: Annotated[str | None, typer.Option(help="Loss weights of AGCN, as 0.07,0.93,1000.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Image features: `lifelabel list backbones`.")] = None,
+    words: Annotated[str | None, typer.Option(help="A GloVe text file for the label words.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any option as NAME=VALUE (`stream.NAME` and `method.NAME` for theirs)."),
+    ] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print every option as YAML and stop.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the last line.")] = False,
+) -> None:
+    """Train one method over one stream of tasks, each image once, and evaluate after every task."""
+    from lifelabel import engine
+    from lifelabel.config import Config, merge, read_yaml
+
+    flags: dict[str, Any] = {
+        "stream": stream, "method": method, "fidelity": fidelity, "seed": seed, "batch_size": batch_size, "lr": lr,
+        "backbone_lr": backbone_lr, "later_backbone_lr": later_backbone_lr, "batch_norm": batch_norm,
+        "backbone": backbone, "words": words, "device": device, "precision": precision,
+    }  # fmt: skip
+    given = {name: value for name, value in flags.items() if value is not None}
+    if lambdas is not None:
+        given["method_options"] = {"lambdas": lambdas}
+    given = merge(given, parse_settings(set_ or []))
+    if resume is not None:
+        if given or config or out_folder or overwrite:
+            raise UserError("--resume takes its options from the run's own config.yaml: give it alone")
+        finish(engine.resume(resume, watcher(quiet)).folder)
+        return
+    values = merge(read_yaml(config) if config else {}, given)
+    if print_config:
+        print(Config.make(values).to_yaml(), end="")
+        return
+    if out_folder is None:
+        raise UserError("no run folder: give --out FOLDER (or --resume FOLDER, or --print-config)")
+    finish(engine.train(out_folder, values, overwrite=overwrite, watch=watcher(quiet)).folder)
+
+
+@app.command(epilog="Examples:\n\n`lifelabel demo`\n\n`lifelabel demo --seeds 0-2 --out runs/results`")
+def demo(
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the report.")] = Path("runs/demo"),
+    seeds: Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")] = "0",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Redo runs that are there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the report.")] = False,
+) -> None:
+    """Fine-tuning, AGCN and multi-task on the embedded scenes: a table and a picture in two minutes.
+
+    Runs that are finished are not redone, and one that was stopped goes on.
+    """
+    from lifelabel import engine
+    from lifelabel.report.runs import read_run
+
+    runs = []
+    for seed in parse_seeds(seeds):
+        for method in DEMO_METHODS:
+            values = {"stream": "scenes", "method": method, "seed": seed}
+            folder = out_folder / f"{method}-{seed}"
+            runs.append(
+                read_run(engine.train_missing(folder, values, overwrite=overwrite, watch=watcher(quiet)).folder)
+            )
+    show_report(runs, out_folder)
+
+
+@app.command(epilog="Example:\n\n`lifelabel report runs/demo/agcn-0 runs/a --out runs/report`")
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one method share a row.")],
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for table.md and report.png.")] = Path(
+        "runs/report"
+    ),
+) -> None:
+    """A table and a picture of finished runs, read from their folders."""
+    from lifelabel.report.runs import read_run
+
+    show_report([read_run(path) for path in runs], out_folder)
+
+
+class Listing(str, Enum):
+    methods, streams, backbones, metrics = "methods", "streams", "backbones", "metrics"
+
+
+@app.command("list", epilog="Example:\n\n`lifelabel list methods`")
+def list_(what: Annotated[Listing, typer.Argument(help="What to list.")]) -> None:
+    """What there is, a line each."""
+    for name, line in catalogue(what).items():
+        print(f"{name:<20} {line}")
+
+
+def catalogue(what: Listing) -> dict[str, str]:
+    if what is Listing.methods:
+        from lifelabel.methods import METHODS
+
+        return {name: method.summary for name, method in METHODS.items()}
+    if what is Listing.streams:
+        from lifelabel.streams import STREAMS
+
+        return {name: source.summary for name, source in STREAMS.items()}
+    if what is Listing.backbones:
+        from lifelabel.backbones import BACKBONES
+
+        lines = {name: line for name, (line, _) in BACKBONES.items()}
+        return {**lines, "timm/NAME": "any convolutional timm model by its timm name (pip install 'lifelabel[timm]')"}
+    from lifelabel.metrics import CONVENTIONS
+
+    return {name: f"{convention.help} ({convention.who})" for name, convention in CONVENTIONS.items()}
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` texts to nested options; values are read as YAML."""
+    import yaml
+
+    values: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set takes NAME=VALUE, not '{text}'")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"--set {name}: cannot read the value '{value}'") from None
+        section, dot, inner = name.strip().partition(".")
+        if dot and section in ("stream", "method"):
+            values.setdefault(f"{section}_options", {})[inner] = parsed
+        else:
+            values[name.strip()] = parsed
+    return values
+
+
+def parse_seeds(text: str) -> list[int]:
+    """
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            seeds += range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise UserError(f"--seeds takes 0 or 0-2 or 0,3,5, not '{text}'") from None
+    if not seeds:
+        raise UserError(f"--seeds '{text}' names no seed")
+    return seeds
+
+
+def watcher(quiet: bool) -> Watcher:
+    if quiet:
+        from lifelabel.engine import Watcher
+
+        return Watcher()
+    from lifelabel.progress import Bar
+
+    return Bar(err)
+
+
+def finish(folder: Path) -> None:
+    from lifelabel.report.runs import read_run, rows
+
+    name, *cells = rows([read_run(folder)])[0]
+    print(f"{name}: mAP {cells[0]}  CF1 {cells[1]}  OF1 {cells[2]}  forgetting {cells[3]}  → {folder}")
+
+
+def show_report(runs: list[FinishedRun], folder: Path) -> None:
+    from lifelabel.report.picture import draw
+    from lifelabel.report.runs import COLUMNS, CONVENTIONS, markdown, rows
+
+    table = Table()
+    table.add_column("method")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for row in rows(runs):
+        table.add_row(*row)
+    out.print(table)
+    out.print(CONVENTIONS, highlight=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "table.md").write_text(markdown(runs), encoding="utf-8")
+        draw(runs, folder / "report.png")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
+    out.print(f"table: {folder / 'table.md'}   picture: {folder / 'report.png'}", highlight=False)
+
+
+def main() -> None:
+    """The command `lifelabel`: a user's mistake is one line and exit code 2; a stop is one line and 130."""
+    try:
+        app()
+    except UserError as error:
+        err.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("stopped at once; a run goes on from its last checkpoint with --resume", highlight=False)
+        sys.exit(130)
+    except Stopped as stop:
+        err.print(str(stop), highlight=False, markup=False, soft_wrap=True)
+        sys.exit(130)

@@ -1,0 +1,336 @@
+"""The one pass: order, seeds, devices, checkpoints. It knows no method and no stream by name."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import math
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lifelabel import backbones
+from lifelabel.config import Config, merge, read_yaml, resolve_device
+from lifelabel.errors import Stopped, UserError
+from lifelabel.evaluate import evaluate, summarise
+from lifelabel.graph import embed
+from lifelabel.images import augment, to_input
+from lifelabel.learner import Setting
+from lifelabel.methods import METHODS, Batch, Method
+from lifelabel.runfolder import History, RunFolder
+from lifelabel.streams import STREAMS, Stream, TrainView
+from lifelabel.version import __version__
+
+SHARED_OPTIONS = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm", "adam_eps", "reduction", "precision")
+READ_EVERY = 10
+"""Steps between two looks at the losses: each look waits for the device."""
+
+
+class Watcher:
+    """Is told what happens; the command line's draws progress bars. This one stays silent."""
+
+    def begin(self, config: Config, views: list[TrainView], task: int, images: int) -> None: ...
+    def steps(self, task: int, images: int, losses: dict[str, float]) -> None: ...
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+    def note(self, line: str) -> None: ...
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its folder, configuration, metrics.json and environment.json."""
+
+    folder: Path
+    config: Config
+    metrics: dict[str, Any]
+    environment: dict[str, Any]
+
+
+@dataclass
+class Progress:
+    """Where a run stands: `task` tasks are done and evaluated, `step` batches of the next one have been learned."""
+
+    task: int = 0
+    step: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+def train(
+    out: str | Path, options: Mapping[str, Any] | None = None, *, overwrite: bool = False, watch: Watcher | None = None,
+    **more: Any,
+) -> Result:  # fmt: skip
+    """Train one method over one stream, into the new run folder `out`.
+
+    Options are those of `Config`, as a mapping, as keywords, or both (keywords win).
+
+    >>> import tempfile
+    >>> knobs = {"train_images": 40, "test_images": 40}
+    >>> result = train(tempfile.mkdtemp(), method="fine-tuning", stream_options=knobs)
+    >>> 0 < result.metrics["final"]["mAP"] < 1
+    True
+    """
+    config = Config.make(merge(options or {}, more))
+    run = Run(config, RunFolder(out), watch or Watcher())
+    run.folder.create(overwrite)
+    run.folder.write_text("config.yaml", config.to_yaml())
+    return run.go(None)
+
+
+def resume(folder: str | Path, watch: Watcher | None = None) -> Result:
+    """Go on with a run that was stopped or killed, from its last checkpoint, inside the task."""
+    at = RunFolder(folder)
+    if not at.is_run:
+        raise UserError(f"{at.path} is not a run folder: it has no config.yaml")
+    config = Config.make(read_yaml(at / "config.yaml"))
+    return Run(config, at, watch or Watcher()).go(at.load_checkpoint())
+
+
+def train_missing(
+    out: str | Path, options: Mapping[str, Any], *, overwrite: bool = False, watch: Watcher | None = None
+) -> Result:
+    """Train into `out` unless that run is there already: one that is finished is kept, one that stopped goes on."""
+    folder = RunFolder(out)
+    if overwrite or not folder.is_run:
+        return train(out, options, overwrite=overwrite, watch=watch)
+    if Config.make(read_yaml(folder / "config.yaml")) != Config.make(options):
+        raise UserError(f"{out} holds a run with other options: choose another --out, or give --overwrite")
+    return resume(out, watch)
+
+
+class Run:
+    def __init__(self, config: Config, folder: RunFolder, watch: Watcher):
+        self.config, self.folder, self.watch = config, folder, watch
+        self.device = resolve_device(config.device)
+        self.stream: Stream = STREAMS[config.stream].build(config.stream_options)
+        self.progress = Progress()
+        self.stop_asked = False
+
+    def go(self, state: dict[str, Any] | None) -> Result:
+        """Run to the end from the beginning, or from a checkpoint."""
+        with torch.random.fork_rng(), self.folder.locked(), self.stopping():
+            torch.manual_seed(self.config.seed)
+            self.method = self.build_method()
+            self.views = [self.stream.joint_view()] if self.method.joint else list(map(self.stream.train_view, range(len(self.stream.tasks))))  # fmt: skip  # noqa: E501
+            history_bytes = self.restore(state) if state else 0
+            self.history = History(self.folder / "history.jsonl", history_bytes)
+            self.started = self.saved = time.monotonic()
+            self.watch.begin(self.config, self.views, self.progress.task, self.progress.images)
+            try:
+                while self.progress.task < len(self.views):
+                    self.run_task(self.views[self.progress.task])
+            finally:
+                self.history.close()
+                self.watch.end()
+        summary, environment = self.summary(), self.environment()
+        return Result(self.folder.path, self.config, summary, environment)
+
+    def build_method(self) -> Method:
+        c = self.config
+        names: list[str] = list(self.stream.classes)
+        vectors, missing = embed(names, c.words, c.word_dim, c.word_norm)
+        if missing:
+            self.watch.note(
+                f"{len(missing)} label words are not in {c.words} and get a fixed vector: {', '.join(missing)}"
+            )
+        table = torch.from_numpy(vectors).to(self.device)
+        row = {name: i for i, name in enumerate(names)}
+        setting = Setting(
+            backbone=backbones.build(c.backbone, c.pool),
+            embed=lambda labels: table[[row[label] for label in labels]],
+            device=self.device,
+            **{name: getattr(c, name) for name in SHARED_OPTIONS},
+        )
+        return METHODS[c.method](setting, c.method_options)
+
+    def run_task(self, view: TrainView) -> None:
+        """One pass over one task's images, each used once, then the evaluation."""
+        p, size = self.progress, self.config.batch_size
+        if len(self.method.tasks) == p.task:
+            self.method.begin_task(view.task.classes)
+        order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
+        steps = math.ceil(len(view) / size)
+        unread: list[tuple[int, dict[str, Tensor]]] = []
+        while p.step < steps:
+            rows = order[p.step * size : (p.step + 1) * size]
+            unread.append((len(rows), self.method.observe(self.load(view, rows))))
+            p.step += 1
+            p.images += len(rows)
+            due = time.monotonic() - self.saved >= self.config.checkpoint_seconds
+            if due or self.stop_asked or p.step == steps or len(unread) == READ_EVERY:
+                self.read_losses(unread)
+                unread = []
+            if due or self.stop_asked or p.step == steps:
+                self.save()
+            self.check_stop()
+        self.method.end_task()
+        done = len(self.stream.tasks) if self.method.joint else p.task + 1
+        p.records.append(evaluate(self.method, self.stream, done, self.check_stop))
+        p.task, p.step = p.task + 1, 0
+        self.write_results()
+        self.save()
+        self.watch.evaluated(p.records[-1])
+        self.check_stop()
+
+    def load(self, view: TrainView, rows: np.ndarray) -> Batch:
+        images, labels = view.batch(rows)
+        x = to_input(images, self.method.setting.backbone, self.device)
+        seed = np.random.SeedSequence([self.config.seed, self.progress.task, self.progress.step]).generate_state(1)[0]
+        x = augment(x, self.config.augment, torch.Generator().manual_seed(int(seed)))
+        return Batch(x, torch.from_numpy(labels).to(self.device, torch.float32))
+
+    def read_losses(self, unread: list[tuple[int, dict[str, Tensor]]]) -> None:
+        """Bring the losses of the last steps to the host, check them, write them down."""
+        p = self.progress
+        values = torch.stack([torch.stack(list(losses.values())) for _, losses in unread]).tolist()
+        images = p.images - sum(count for count, _ in unread)
+        for i, ((count, losses), row) in enumerate(zip(unread, values, strict=True)):
+            named = dict(zip(losses, row, strict=True))
+            step = p.step - len(unread) + i + 1
+            for name, value in named.items():
+                if not math.isfinite(value):
+                    raise self.diverged(step, f"the loss '{name}' is {value}")
+            images += count
+            self.history.write({"task": p.task + 1, "step": step, "images": images, "losses": named})
+        self.watch.steps(p.task, sum(count for count, _ in unread), named)
+
+    def diverged(self, step: int, what: str) -> UserError:
+        kept = self.folder.load_checkpoint()
+        last = f"the last good checkpoint is {self.folder / 'checkpoint.pt'} (task {kept['task'] + 1}, step {kept['step']})" if kept else "there was no checkpoint yet"  # fmt: skip  # noqa: E501
+        return UserError(f"task {self.progress.task + 1}, step {step}: {what}; stopped, {last}. Try a lower --lr")
+
+    def save(self) -> None:
+        """Checkpoint: everything the run needs to go on from here as if nothing had happened."""
+        p, now = self.progress, time.monotonic()
+        method = self.method.state_dict()
+        if not all_finite(method):
+            raise self.diverged(p.step, "the weights are not finite any more")
+        p.seconds, self.started, self.saved = p.seconds + now - self.started, now, now
+        rng = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        self.folder.save_checkpoint(
+            {
+                "stream": self.stream.fingerprint, "method_name": self.config.method, "method": method, "rng": rng,
+                "task": p.task, "step": p.step, "images": p.images, "seconds": p.seconds, "records": p.records,
+                "history_bytes": self.history.sync(),
+            }
+        )  # fmt: skip
+        self.saved = time.monotonic()
+
+    def restore(self, state: dict[str, Any]) -> int:
+        """Take up a checkpoint; returns how much of the history belongs to it."""
+        path = self.folder / "checkpoint.pt"
+        if state["stream"] != self.stream.fingerprint:
+            raise UserError(f"{path} was made on another stream than {self.folder / 'config.yaml'} describes")
+        if state["method_name"] != self.config.method:
+            raise UserError(f"{path} holds the method '{state['method_name']}', not '{self.config.method}'")
+        try:
+            self.method.load_state_dict(state["method"])
+        except (RuntimeError, KeyError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path} does not fit {self.folder / 'config.yaml'}: {reason}") from None
+        torch.set_rng_state(state["rng"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in state["rng"]:
+            torch.cuda.set_rng_state(state["rng"]["cuda"], self.device)
+        self.progress = Progress(*(state[name] for name in ("task", "step", "images", "seconds", "records")))
+        return state["history_bytes"]
+
+    def summary(self) -> dict[str, Any]:
+        names = {"stream": self.config.stream, "method": self.config.method, "fidelity": self.config.fidelity}
+        return {**names, "seed": self.config.seed, **summarise(self.progress.records, self.stream)}
+
+    def write_results(self) -> None:
+        self.folder.write_json("metrics.json", self.summary())
+        self.folder.write_json("environment.json", self.environment())
+        matrix = self.method.matrix()
+        if matrix is not None:
+            classes = self.stream.classes[: len(matrix)]
+            self.folder.write_matrices(matrix, self.method.sizes, classes, self.stream.truth)
+
+    def environment(self) -> dict[str, Any]:
+        """What the run ran on, and what it cost so far."""
+        p = self.progress
+        seconds = p.seconds + time.monotonic() - self.started
+        cuda = self.device.type == "cuda"
+        return {
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            "lifelabel": __version__,
+            "commit": commit(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "device": torch.cuda.get_device_name(self.device) if cuda else platform.processor() or platform.machine(),
+            "threads": torch.get_num_threads(),
+            "seconds": round(seconds, 3),
+            "images_per_second": round(p.images / seconds, 2) if seconds else None,
+            "peak_memory_bytes": peak_memory(),
+            "peak_device_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else None,
+            "stream_fingerprint": self.stream.fingerprint,
+        }
+
+    def check_stop(self) -> None:
+        if self.stop_asked:
+            raise Stopped(f"stopped; go on with: lifelabel train --resume {self.folder.path}")
+
+    @contextlib.contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM ask once: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: Any) -> None:
+            self.stop_asked = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def all_finite(value: Any) -> bool:
+    """Whether every floating-point tensor in nested dicts and lists is finite."""
+    if isinstance(value, dict):
+        return all(map(all_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(all_finite, value))
+    return not (isinstance(value, Tensor) and value.is_floating_point()) or bool(torch.isfinite(value).all())
+
+
+def peak_memory() -> int | None:
+    """The most memory this process has held, in bytes; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@functools.cache
+def commit() -> str | None:
+    """The git commit of the lifelabel that runs, with + where files differ from it; None outside a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        status = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if status.stdout.strip() else "")

@@ -1,0 +1,34 @@
+"""The graph network over label words (Eq. 8, A.3) whose outputs are the classifier (Eq. 1)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class GraphNetwork(nn.Module):
+    """Two graph layers d -> d' -> D without bias: H^{l+1} = h(A H^l W^l), h = LeakyReLU(0.2).
+
+    No weight belongs to a class: a new class is a new row of `nodes` and a new row and column of `adjacency`, so
+    the network grows without touching what it learned. `activate_output` says whether h also follows the second
+    layer, as A.3 prints it; the authors' code leaves the output linear, so that a classifier weight may be negative
+    at full size.
+    """
+
+    def __init__(self, d: int, hidden: int, out: int, activate_output: bool = False):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.empty(d, hidden))
+        self.w2 = nn.Parameter(torch.empty(hidden, out))
+        for weight in (self.w1, self.w2):
+            bound = 1 / math.sqrt(weight.shape[1])
+            nn.init.uniform_(weight, -bound, bound)
+        self.activate_output = activate_output
+
+    def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
+        """Label representations H^t (classes x D) from the label words H^{t,0} (classes x d)."""
+        hidden = F.leaky_relu(torch.linalg.multi_dot([adjacency, nodes, self.w1]), 0.2)
+        out = torch.linalg.multi_dot([adjacency, hidden, self.w2])
+        return F.leaky_relu(out, 0.2) if self.activate_output else out

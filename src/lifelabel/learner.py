@@ -1,0 +1,123 @@
+"""Parts that methods are composed of: what trains, a head that grows, and the frozen expert."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lifelabel.backbones import Backbone
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a method may know of its run: the shared options, and nothing of the stream."""
+
+    backbone: Backbone
+    embed: Callable[[Sequence[str]], Tensor]
+    device: torch.device
+    lr: float
+    backbone_lr: float
+    later_backbone_lr: float
+    batch_norm: str
+    adam_eps: float
+    reduction: str
+    precision: str
+
+
+class Learner:
+    """A backbone and a head that learn together: two learning rates, one Adam per task, batch norm as told."""
+
+    def __init__(self, head: nn.Module, setting: Setting):
+        self.setting = setting
+        self.backbone = setting.backbone.to(setting.device)
+        self.head = head.to(setting.device)
+        self.optimizer: torch.optim.Optimizer | None = None
+
+    def begin_task(self, first: bool) -> None:
+        """A fresh Adam (as in the authors' code); the backbone slows down after the first task."""
+        s = self.setting
+        self.freeze_statistics = s.batch_norm == "frozen" or (s.batch_norm == "first-task" and not first)
+        groups = [
+            {"params": list(self.backbone.parameters()), "lr": s.backbone_lr if first else s.later_backbone_lr},
+            {"params": list(self.head.parameters()), "lr": s.lr},
+        ]
+        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.999), eps=s.adam_eps, fused=True)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Features in float32, computed in the run's precision; training mode inside `torch.enable_grad`."""
+        if torch.is_grad_enabled():
+            self.backbone.set_training(self.freeze_statistics)
+        else:
+            self.backbone.eval()
+        return run_backbone(self.backbone, images, self.setting)
+
+    def step(self, loss: Tensor) -> None:
+        assert self.optimizer is not None, "begin_task comes first"
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        optimizer = self.optimizer.state_dict() if self.optimizer else None
+        return {"backbone": self.backbone.state_dict(), "head": self.head.state_dict(), "optimizer": optimizer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore; the head must have grown, and the task begun, as they had when the state was taken."""
+        self.backbone.load_state_dict(state["backbone"])
+        self.head.load_state_dict(state["head"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+
+class LinearHead(nn.Module):
+    """A linear classifier that gets new rows with each task; the old rows are not touched by growing."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dim = dim
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+
+    def grow(self, new: int, device: torch.device) -> None:
+        weight, bias = torch.empty(new, self.dim), torch.zeros(new)
+        nn.init.uniform_(weight, -1 / math.sqrt(self.dim), 1 / math.sqrt(self.dim))
+        self.weights.append(weight.to(device))
+        self.biases.append(bias.to(device))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features @ torch.cat(list(self.weights)).T + torch.cat(list(self.biases))
+
+
+class Expert:
+    """CNN_xpt and AGCN_xpt as they were when a task ended (Sec. 3.2). Nothing in it changes any more.
+
+    The expert's matrix and label words are fixed, so its node outputs G are too: they are computed once a task
+    and kept instead of the graph that made them.
+    """
+
+    def __init__(self, backbone: Backbone, nodes: Tensor, setting: Setting):
+        self.setting = setting
+        self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
+        self.nodes = nodes.detach().clone()
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """The expert's logits for the old classes; their sigmoid are the soft labels (Eq. 3)."""
+        return run_backbone(self.backbone, images, self.setting) @ self.nodes.T
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"backbone": self.backbone.state_dict(), "nodes": self.nodes}
+
+
+def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
+    context: contextlib.AbstractContextManager = contextlib.nullcontext()
+    if setting.precision == "bf16":
+        context = torch.autocast(setting.device.type, torch.bfloat16)
+    with context:
+        return backbone(images).float()

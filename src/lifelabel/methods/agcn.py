@@ -1,0 +1,136 @@
+"""AGCN: Augmented Graph Convolutional Network (Du, Lyu et al., ICME 2022). Equation numbers are the paper's.
+
+    y^ = sigma( AGCN(A^t, H^{t,0}) (x) CNN(x) )                                            Eq. 1
+
+The classifier of every seen class is a node of a graph over the label words. The graph's matrix A^t is counted
+while the task runs, from the hard labels of the new classes and a frozen expert's soft labels of the old ones.
+docs/methods/agcn.md tells every option's story.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lifelabel import losses
+from lifelabel.graph import ACM, GraphNetwork, adjacency
+from lifelabel.learner import Expert, Learner, Setting
+from lifelabel.methods.base import Batch, Method
+from lifelabel.options import option
+
+
+@dataclass(frozen=True)
+class AGCNOptions:
+    lambdas: tuple[float, float, float] = option(
+        (0.3, 0.7, 1e3), "weights of the classification, distillation and relationship loss (Eq. 10)", low=0
+    )
+    soft_labels: str = option(
+        "sigmoid", "how the expert's logits become the soft labels that feed the matrix", choices=("sigmoid", "softmax")
+    )
+    new_old: str = option("bayes", "the New-Old block: Bayes' rule (Eq. 7), or half of it", choices=("bayes", "halved"))
+    adjacency: str = option(
+        "mixed",
+        "what the graph multiplies with: the matrix mixed gently into I, raw, binarised, or I alone",
+        choices=("mixed", "raw", "binarised", "identity"),
+    )
+    mix: float = option(0.05, "for adjacency mixed: the share of the other classes in a node", low=0, high=1)
+    hidden: int = option(512, "width d' of the first graph layer", low=1)
+    activate_output: bool = option(False, "LeakyReLU after the second graph layer too, as A.3 prints it")
+
+
+class AGCN(Method):
+    summary = "the paper's method: correlation matrix, graph over label words, frozen expert, three losses"
+    Options = AGCNOptions
+
+    def __init__(self, setting: Setting, options: AGCNOptions):
+        super().__init__(setting, options)
+        self.words = setting.embed([])
+        dims = self.words.shape[1], options.hidden, setting.backbone.dim
+        self.graph = GraphNetwork(*dims, options.activate_output)
+        self.learner = Learner(self.graph, setting)
+        self.acm = ACM(options.new_old, setting.device)
+        self.to_adjacency = getattr(adjacency, options.adjacency)
+        if options.adjacency == "mixed":
+            self.to_adjacency = functools.partial(adjacency.mixed, share=options.mix)
+        self.previous: Tensor | None = None
+        self.expert: Expert | None = None
+
+    def begin_task(self, classes: Sequence[str]) -> None:
+        self.previous = self.adjacency() if self.tasks else None
+        super().begin_task(classes)
+        self.words = torch.cat([self.words, self.setting.embed(classes)])
+        self.acm.begin_task(len(classes))
+        self.learner.begin_task(first=len(self.tasks) == 1)
+
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        y, old, reduction = batch.labels, self.acm.old, self.setting.reduction
+        z = None if self.expert is None else self.expert.logits(batch.images)
+        self.acm.update(y, None if z is None else self.soften(z))  # Eq. 5-7
+        nodes = self.nodes()  # H^t
+        y_hat = self.learner.features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
+        parts = {"cls": losses.classification(y_hat[:, old:], y, reduction)}  # Eq. 2
+        loss = parts["cls"]
+        if z is not None and self.expert is not None:
+            parts["dst"] = losses.distillation(y_hat[:, :old], z.sigmoid(), reduction)  # Eq. 3
+            parts["gph"] = losses.relationship(self.expert.nodes, nodes[:old], reduction)  # Eq. 9
+            loss = sum(
+                weight * part for weight, part in zip(self.options.lambdas, parts.values(), strict=True)
+            )  # Eq. 10
+        self.learner.step(loss)
+        return {name: part.detach() for name, part in parts.items()}
+
+    def end_task(self) -> None:
+        """The expert auto-updates: CNN_xpt = CNN, AGCN_xpt = AGCN with the matrix and words of this task."""
+        with torch.no_grad():
+            self.expert = Expert(self.learner.backbone, self.nodes(), self.setting)
+
+    def scores(self, images: Tensor) -> Tensor:
+        return self.learner.features(images) @ self.nodes().T
+
+    def scores_of_first(self, images: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        features = self.learner.features(images)
+        return [features @ self.nodes(count).T for count in counts]
+
+    def soften(self, logits: Tensor) -> Tensor:
+        return logits.softmax(1) if self.options.soft_labels == "softmax" else logits.sigmoid()
+
+    def adjacency(self) -> Tensor:
+        """What the graph multiplies with now, from the matrix counted so far."""
+        return self.to_adjacency(self.acm.matrix(), self.sizes, self.previous).float()
+
+    def nodes(self, first: int | None = None) -> Tensor:
+        """H^t = AGCN(A^t, H^{t,0}) (Eq. 8); with `first`, over the first classes alone, with the matrix they had."""
+        if first is None:
+            return self.graph(self.adjacency(), self.words)
+        sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
+        matrix = self.acm.matrix()[:first, :first]  # Old-Old is frozen: A^t is a leading block of every later matrix
+        return self.graph(self.to_adjacency(matrix, sizes, None).float(), self.words[:first])
+
+    def matrix(self) -> np.ndarray:
+        return self.acm.matrix().cpu().numpy().copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "tasks": [list(names) for names in self.tasks],
+            "learner": self.learner.state_dict(),
+            "acm": self.acm.state_dict(),
+            "previous": self.previous,
+            "expert": None if self.expert is None else self.expert.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for names in state["tasks"]:
+            self.begin_task(names)
+        self.learner.load_state_dict(state["learner"])
+        self.acm.load_state_dict(state["acm"])
+        if state["previous"] is not None:
+            self.previous = state["previous"].to(self.setting.device)
+        if state["expert"] is not None:
+            self.expert = Expert(self.learner.backbone, state["expert"]["nodes"].to(self.setting.device), self.setting)
+            self.expert.backbone.load_state_dict(state["expert"]["backbone"])

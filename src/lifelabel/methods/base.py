@@ -1,0 +1,83 @@
+"""What a method is: four verbs, its options, and a state that can be saved and restored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from lifelabel.learner import Setting
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images (B x 3 x H x W) and the labels of the current task (B x new, 0/1): all that a method sees."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A method without options of its own."""
+
+
+class Method(ABC):
+    """A learner. The engine calls, for each task, `begin_task`, `observe` once a batch, `end_task`, then `scores`."""
+
+    summary: ClassVar[str]
+    """One line for `lifelabel list methods`."""
+    Options: ClassVar[type] = NoOptions
+    """A dataclass of the method's own options."""
+    joint: ClassVar[bool] = False
+    """True for the upper bound, which sees all tasks at once with complete labels."""
+
+    def __init__(self, setting: Setting, options: Any):
+        self.setting, self.options = setting, options
+        self.tasks: list[tuple[str, ...]] = []
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many classes each task so far brought."""
+        return [len(names) for names in self.tasks]
+
+    def begin_task(self, classes: Sequence[str]) -> None:
+        """New classes arrive."""
+        self.tasks.append(tuple(classes))
+
+    @abstractmethod
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        """Learn one batch, once. Returns its losses by name, left on the device."""
+
+    def end_task(self) -> None:
+        """The task's last batch has passed."""
+        return None
+
+    @abstractmethod
+    def scores(self, images: Tensor) -> Tensor:
+        """Logits for all seen classes, B x seen; higher means likelier. Called without gradients."""
+
+    def scores_of_first(self, images: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """For each count c, the logits of the first c classes as judged when no more than those were known.
+
+        The authors' code scores so: an earlier test set with the matrix of its own task. For a method whose classes
+        do not influence each other these are columns of `scores`.
+        """
+        logits = self.scores(images)
+        return [logits[:, :count] for count in counts]
+
+    def matrix(self) -> np.ndarray | None:
+        """The correlation matrix of the seen classes, where the method has one."""
+        return None
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and strings (in dicts and lists) that make the method go on exactly from here."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, on a method that has not begun any task."""

@@ -1,0 +1,10 @@
+"""Multi-task: one pass over the shuffled images of all tasks with complete labels. The paper's upper bound."""
+
+from __future__ import annotations
+
+from lifelabel.methods.fine_tuning import FineTuning
+
+
+class MultiTask(FineTuning):
+    summary = "all tasks at once, shuffled, with complete labels (the upper bound)"
+    joint = True

@@ -1,0 +1,67 @@
+"""Pictures of finished runs: learning curves, and the correlation matrix beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lifelabel.report.runs import FinishedRun, by_method
+
+
+def draw(runs: Sequence[FinishedRun], path: str | Path) -> None:
+    """Learning curves of every method and, where a run has one, its last matrix beside the true one."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    archives = [m for run in runs if (m := run.matrices())]
+    matrices = _matrices(archives[0]) if archives else {}
+    width = [1.3] + [1.0] * len(matrices)
+    figure, axes = plt.subplots(
+        1, len(width), figsize=(4.6 * sum(width), 4.6), width_ratios=width, squeeze=False, layout="constrained"
+    )
+    _curves(axes[0, 0], runs)
+    classes = archives[0]["classes"].tolist() if archives else []
+    shown = None
+    for axis, (title, matrix) in zip(axes[0, 1:], matrices.items(), strict=True):
+        shown = _matrix(axis, matrix, classes, title)
+    if shown is not None:
+        figure.colorbar(shown, ax=axes[0, 1:].tolist(), shrink=0.8, label="P(row | column)")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _matrices(archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    last = max((name for name in archive if name.startswith("task_")), key=lambda name: int(name.split("_")[1]))
+    found = {"correlation matrix after the last task": archive[last]}
+    return {**found, "the true matrix": archive["truth"]} if "truth" in archive else found
+
+
+def _curves(axis: Any, runs: Sequence[FinishedRun]) -> None:
+    for name, group in by_method(runs).items():
+        curves = np.array([run.curve() for run in group], dtype=float)
+        tasks = np.arange(1, curves.shape[1] + 1)
+        mean = curves.mean(0)
+        joint = len(group[0].metrics["per_task"]) < len(tasks)
+        style = {"linestyle": "--", "color": "0.4"} if joint else {"marker": "o"}
+        (line,) = axis.plot(tasks, mean, label=f"{name}  {mean[-1]:.1f}", **style)
+        if len(group) > 1:
+            axis.fill_between(tasks, curves.min(0), curves.max(0), color=line.get_color(), alpha=0.15)
+        axis.set_xticks(tasks)
+    axis.set(xlabel="tasks learned", ylabel="mAP of the classes seen so far (%)", title="learning curves")
+    axis.grid(alpha=0.3)
+    axis.legend(title="method, final mAP")
+
+
+def _matrix(axis: Any, matrix: np.ndarray, classes: list[str], title: str) -> Any:
+    off = np.where(np.eye(len(matrix), dtype=bool), np.nan, matrix)  # the diagonal is 1 by definition
+    shown = axis.imshow(off, vmin=0, vmax=1, cmap="viridis")
+    if len(classes) <= 40:
+        axis.set_xticks(range(len(classes)), classes, rotation=90, fontsize=7)
+        axis.set_yticks(range(len(classes)), classes, fontsize=7)
+    axis.set_title(title, fontsize=10)
+    return shown
