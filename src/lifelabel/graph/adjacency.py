@@ -30,10 +30,10 @@ def mixed(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = None, 
     A row without any relation keeps only its identity part. Rows sum to at most 1, so no node is drowned by the
     sum of its neighbours however many classes there are: raw probabilities make all nodes alike.
     """
-    others = matrix - torch.diag(matrix.diagonal())
-    rows = others.sum(1, keepdim=True)
-    mix = others * (share / torch.where(rows > 0, rows, 1.0))
-    mix.diagonal().add_(1 - share)
+    mix = matrix.clone().fill_diagonal_(0)
+    rows = mix.sum(1, keepdim=True)
+    mix *= share / torch.where(rows > 0, rows, 1.0)
+    mix.diagonal().fill_(1 - share)
     return mix
 
 
@@ -51,7 +51,7 @@ def binarised(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = No
         previous = binarised(matrix[:old, :old], sizes[:-1])
     first = old == 0
     out = torch.empty_like(matrix)
-    new_new = matrix[old:, old:] - torch.diag(matrix[old:, old:].diagonal())
+    new_new = matrix[old:, old:].clone().fill_diagonal_(0)
     new_new = threshold_columns(new_new, 0.0 if first else 0.4, 0.28 if first else 0.25)
     new_new.diagonal().add_(1)
     degree = new_new.sum(1).pow(-0.8 if first else -0.5)

@@ -70,18 +70,17 @@ class AGCN(Method):
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         y, old, reduction = batch.labels, self.acm.old, self.setting.reduction
-        z = None if self.expert is None else self.expert.logits(batch.images)
+        z = self.expert.logits(batch.images) if self.expert else None
         self.acm.update(y, None if z is None else self.soften(z))  # Eq. 5-7
         nodes = self.nodes()  # H^t
         y_hat = self.learner.features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
         parts = {"cls": losses.classification(y_hat[:, old:], y, reduction)}  # Eq. 2
         loss = parts["cls"]
-        if z is not None and self.expert is not None:
+        if self.expert and z is not None:
             parts["dst"] = losses.distillation(y_hat[:, :old], z.sigmoid(), reduction)  # Eq. 3
             parts["gph"] = losses.relationship(self.expert.nodes, nodes[:old], reduction)  # Eq. 9
-            loss = sum(
-                weight * part for weight, part in zip(self.options.lambdas, parts.values(), strict=True)
-            )  # Eq. 10
+            l1, l2, l3 = self.options.lambdas
+            loss = l1 * parts["cls"] + l2 * parts["dst"] + l3 * parts["gph"]  # Eq. 10
         self.learner.step(loss)
         return {name: part.detach() for name, part in parts.items()}
 
@@ -102,15 +101,15 @@ class AGCN(Method):
 
     def adjacency(self) -> Tensor:
         """What the graph multiplies with now, from the matrix counted so far."""
-        return self.to_adjacency(self.acm.matrix(), self.sizes, self.previous).float()
+        return self.to_adjacency(self.acm.matrix().float(), self.sizes, self.previous)
 
     def nodes(self, first: int | None = None) -> Tensor:
         """H^t = AGCN(A^t, H^{t,0}) (Eq. 8); with `first`, over the first classes alone, with the matrix they had."""
         if first is None:
             return self.graph(self.adjacency(), self.words)
         sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
-        matrix = self.acm.matrix()[:first, :first]  # Old-Old is frozen: A^t is a leading block of every later matrix
-        return self.graph(self.to_adjacency(matrix, sizes, None).float(), self.words[:first])
+        matrix = self.acm.matrix()[:first, :first].float()  # A^t leads every later matrix: Old-Old is frozen
+        return self.graph(self.to_adjacency(matrix, sizes, None), self.words[:first])
 
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()

@@ -1,0 +1,254 @@
+"""AGCN against the paper and the authors' code, re-computed slowly: loops, logarithms, no parts of the package."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lifelabel import losses
+from lifelabel.backbones import build
+from lifelabel.config import Config
+from lifelabel.engine import SHARED_OPTIONS
+from lifelabel.graph import embed
+from lifelabel.learner import Setting
+from lifelabel.methods import Batch
+from lifelabel.methods.agcn import AGCN
+
+TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+IMAGES = 6
+
+
+def make(fidelity="tuned", **more):
+    torch.manual_seed(0)
+    config = Config.make({"fidelity": fidelity, "method_options": {"hidden": 16, **more}})
+    setting = Setting(
+        backbone=build("tiny"),
+        embed=lambda labels: torch.from_numpy(embed(labels, dim=12, norm=config.word_norm)[0]),
+        device=torch.device("cpu"),
+        **{name: getattr(config, name) for name in SHARED_OPTIONS},
+    )
+    return AGCN(setting, config.method_options)
+
+
+def batches(task, count=2):
+    torch.manual_seed(100 + task)
+    new = len(TASKS[task])
+    return [Batch(torch.randn(IMAGES, 3, 32, 32), (torch.rand(IMAGES, new) < 0.5).float()) for _ in range(count)]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def slow_graph(adjacency, words, w1, w2, activate_output):
+    def layer(h, w, activate):
+        out = adjacency @ h @ w
+        return np.where(out > 0, out, 0.2 * out) if activate else out
+
+    return layer(layer(words, w1, True), w2, activate_output)
+
+
+class SlowReference:
+    """The matrix of Eq. 4-7 and what the graph multiplies with, from every label seen, one image at a time."""
+
+    def __init__(self, fidelity, mix):
+        self.fidelity, self.mix = fidelity, mix
+        self.matrix = np.zeros((0, 0))
+        self.adjacency = np.zeros((0, 0))
+
+    def after(self, ys, zs):
+        """The whole matrix after the images of this task so far: hard labels `ys`, the expert's logits `zs`."""
+        new, old = len(ys[0]), len(self.matrix)
+        soft = [np.exp(z) / np.exp(z).sum() if self.fidelity == "release" else sigmoid(z) for z in zs]
+        a = np.eye(old + new)
+        a[:old, :old] = self.matrix
+        for j in range(new):
+            n_j = sum(y[j] for y in ys)
+            for i in range(new):
+                if i != j:
+                    a[old + i, old + j] = sum(y[i] * y[j] for y in ys) / n_j if n_j else 0
+            for i in range(old):
+                together = sum(s[i] * y[j] for s, y in zip(soft, ys, strict=True))
+                a[i, old + j] = together / n_j if n_j else 0
+                q = together / sum(s[i] for s in soft)
+                a[old + j, i] = q / 2 if self.fidelity == "release" else q
+        return a
+
+    def to_adjacency(self, a):
+        old, total = len(self.matrix), len(a)
+        if self.fidelity == "paper":
+            return a
+        out = np.zeros_like(a)
+        if self.fidelity == "tuned":
+            for i in range(total):
+                others = sum(a[i, j] for j in range(total) if j != i)
+                for j in range(total):
+                    out[i, j] = 1 - self.mix if i == j else self.mix * a[i, j] / others if others else 0
+            return out
+
+        def block(rows, columns, level, share, self_loops):
+            part = np.array([[0 if i == j else a[i, j] for j in columns] for i in rows])
+            ones = (part >= level).astype(float)
+            scaled = ones * share / (ones.sum(0) + 1e-6)
+            return scaled + np.eye(len(rows)) if self_loops else scaled
+
+        olds, news = range(old), range(old, total)
+        first = old == 0
+        b = block(news, news, 0.0 if first else 0.4, 0.28 if first else 0.25, True)
+        d = np.diag(b.sum(1) ** (-0.8 if first else -0.5))
+        out[old:, old:] = d @ b.T @ d
+        if not first:
+            out[:old, :old] = self.adjacency
+            out[:old, old:] = block(olds, news, 0.3, 0.25, False)
+            out[old:, :old] = block(news, olds, 0.3, 0.25, False)
+        return out
+
+
+def slow_losses(fidelity, y, y_hat, z, g, h):
+    def cross_entropy(targets, logits):
+        total = 0.0
+        for target, logit in zip(targets, logits, strict=True):
+            image = 0.0
+            for t, x in zip(target, logit, strict=True):
+                p = 1 / (1 + math.exp(-x))
+                image -= t * math.log(p) + (1 - t) * math.log(1 - p)
+            total += image if fidelity == "paper" else image / len(target)
+        return total / len(targets)
+
+    old = len(g)
+    cls = cross_entropy(y, y_hat[:, old:])
+    if not old:
+        return {"cls": cls}
+    distance = sum((g[i, k] - h[i, k]) ** 2 for i in range(old) for k in range(g.shape[1]))
+    gph = distance if fidelity == "paper" else distance / g.size
+    return {"cls": cls, "dst": cross_entropy(sigmoid(z), y_hat[:, :old]), "gph": gph}
+
+
+@pytest.mark.parametrize("fidelity", ["tuned", "paper", "release"])
+def test_every_step_equals_the_slow_computation(fidelity):
+    method = make(fidelity, mix=0.3)
+    slow = SlowReference(fidelity, 0.3)
+    expert_net, g = None, np.zeros((0, 256))
+    words = np.zeros((0, 12))
+    for t, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        words = np.concatenate([words, method.setting.embed(classes).numpy()]).astype(np.float64)
+        ys, zs = [], []
+        for batch in batches(t):
+            w1, w2 = (w.detach().numpy().astype(np.float64) for w in (method.graph.w1, method.graph.w2))
+            with torch.no_grad():
+                z = expert_net(batch.images).numpy().astype(np.float64) @ g.T if len(g) else np.zeros((IMAGES, 0))
+                student = copy.deepcopy(method.learner.backbone)
+                student.set_training(freeze_statistics=fidelity == "tuned" and t > 0)
+                features = student(batch.images).numpy().astype(np.float64)
+            ys += list(batch.labels.numpy())
+            zs += list(z)
+            matrix = slow.after(ys, zs)
+            h = slow_graph(slow.to_adjacency(matrix), words, w1, w2, activate_output=fidelity == "paper")
+            expected = slow_losses(fidelity, batch.labels.numpy(), features @ h.T, z, g, h)
+            got = {name: value.item() for name, value in method.observe(batch).items()}
+            assert got.keys() == expected.keys()
+            for name, value in expected.items():
+                assert got[name] == pytest.approx(value, rel=1e-4, abs=1e-7), (t, name)
+            np.testing.assert_allclose(method.matrix(), matrix, atol=1e-6)
+        method.end_task()
+        w1, w2 = (w.detach().numpy().astype(np.float64) for w in (method.graph.w1, method.graph.w2))
+        adjacency = slow.to_adjacency(matrix)
+        g = slow_graph(adjacency, words, w1, w2, activate_output=fidelity == "paper")
+        expert_net = copy.deepcopy(method.learner.backbone).eval()
+        slow.matrix, slow.adjacency = matrix, adjacency
+        np.testing.assert_allclose(method.expert.nodes.numpy(), g, atol=1e-4)
+
+
+def test_the_step_follows_the_weighted_sum_of_the_losses():
+    """With two lambdas at zero, the gradient is the remaining loss's alone."""
+    for position, name in enumerate(("cls", "dst", "gph")):
+        lambdas = [0.0, 0.0, 0.0]
+        lambdas[position] = 2.0
+        method = make(lambdas=tuple(lambdas))
+        method.begin_task(TASKS[0])
+        for batch in batches(0):
+            method.observe(batch)
+        method.end_task()
+        method.begin_task(TASKS[1])
+        batch = batches(1)[0]
+        method.observe(batch)
+        twin = copy.deepcopy(method)
+        got = method.observe(batch)
+        z = twin.expert.logits(batch.images)
+        twin.acm.update(batch.labels, z.sigmoid())
+        nodes = twin.nodes()
+        y_hat = twin.learner.features(batch.images) @ nodes.T
+        loss = {
+            "cls": losses.classification(y_hat[:, 2:], batch.labels),
+            "dst": losses.distillation(y_hat[:, :2], z.sigmoid()),
+            "gph": losses.relationship(twin.expert.nodes, nodes[:2]),
+        }[name]
+        twin.learner.step(2.0 * loss)
+        assert got[name].item() == pytest.approx(loss.item())
+        torch.testing.assert_close(method.graph.w1, twin.graph.w1)
+        torch.testing.assert_close(method.learner.backbone.body[0].weight, twin.learner.backbone.body[0].weight)
+
+
+def test_the_expert_is_frozen_while_the_student_learns():
+    method = make()
+    method.begin_task(TASKS[0])
+    for batch in batches(0):
+        method.observe(batch)
+    method.end_task()
+    before = copy.deepcopy(method.expert.state_dict())
+    student = copy.deepcopy(method.learner.backbone.state_dict())
+    method.begin_task(TASKS[1])
+    for batch in batches(1):
+        method.observe(batch)
+    assert all(torch.equal(v, before["backbone"][k]) for k, v in method.expert.backbone.state_dict().items())
+    assert torch.equal(method.expert.nodes, before["nodes"])
+    assert not all(torch.equal(v, student[k]) for k, v in method.learner.backbone.state_dict().items())
+
+
+def test_earlier_classes_are_scored_with_the_matrix_they_had():
+    for kind in ("mixed", "binarised", "raw", "identity"):
+        method = make(adjacency=kind)
+        adjacencies = []
+        for t, classes in enumerate(TASKS):
+            method.begin_task(classes)
+            for batch in batches(t):
+                method.observe(batch)
+            method.end_task()
+            adjacencies.append(method.adjacency())
+        images = batches(0)[0].images
+        with torch.no_grad():
+            scores = method.scores_of_first(images, [2, 5, 7])
+            features = method.learner.features(images)
+            for score, a, count in zip(scores, adjacencies, (2, 5, 7), strict=True):
+                torch.testing.assert_close(score, features @ method.graph(a, method.words[:count]).T)
+            torch.testing.assert_close(scores[-1], method.scores(images))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_host_sync_in_a_step_on_the_gpu(precision):
+    device = torch.device("cuda")
+    config = Config.make({"precision": precision})
+    setting = Setting(
+        backbone=build("tiny"),
+        embed=lambda labels: torch.from_numpy(embed(labels)[0]).to(device),
+        device=device,
+        **{name: getattr(config, name) for name in SHARED_OPTIONS},
+    )
+    method = AGCN(setting, config.method_options)
+    for t, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        moved = [Batch(b.images.cuda(), b.labels.cuda()) for b in batches(t)]
+        method.observe(moved[0])
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            parts = method.observe(moved[1])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert all(math.isfinite(part.item()) for part in parts.values())
+        method.end_task()

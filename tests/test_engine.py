@@ -1,0 +1,250 @@
+"""The pass: each image once, none kept, order by the seed, and a run that can be killed anywhere."""
+
+import gc
+import signal
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from lifelabel import engine
+from lifelabel.config import Config
+from lifelabel.methods import METHODS
+from lifelabel.methods.agcn import AGCN
+from lifelabel.methods.multi_task import MultiTask
+from lifelabel.streams import STREAMS
+
+SMALL = {"train_images": 90, "test_images": 60, "classes": 8, "tasks": 3, "size": 32}
+
+
+def options(**more):
+    return {"stream_options": SMALL, "device": "cpu", "method_options": {}, **more}
+
+
+def stream():
+    return STREAMS["scenes"].build(Config.make(options()).stream_options)
+
+
+def watched(base, monkeypatch):
+    """A method that learns as `base` does and notes what it is shown."""
+
+    class Watched(base):
+        shown: list = []  # noqa: RUF012
+        alive: list = []  # noqa: RUF012
+
+        def observe(self, batch):
+            self.shown.append((len(self.tasks), batch.images.clone(), batch.labels.clone()))
+            self.alive.append(weakref.ref(batch.images))
+            return super().observe(batch)
+
+    monkeypatch.setitem(METHODS, "watched", Watched)
+    return Watched
+
+
+def keys(images):
+    return [np.asarray(image, np.float64).round(3).tobytes() for image in images]
+
+
+@pytest.mark.parametrize("base", [AGCN, MultiTask])
+def test_each_training_image_is_used_once_with_the_labels_of_its_task(base, monkeypatch, tmp_path):
+    method = watched(base, monkeypatch)
+    engine.train(tmp_path / "run", options(method="watched", augment="none"))
+    source = stream()
+    pixels = source.train.images(np.arange(len(source.train)))
+    row = {key: i for i, key in enumerate(keys(((pixels / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2)))}
+    assert len(row) == len(source.train)
+    used = []
+    for task, images, labels in method.shown:
+        rows = [row[key] for key in keys(images)]
+        used += rows
+        columns = slice(None) if base.joint else source.tasks[task - 1].columns
+        assert np.array_equal(labels.numpy().astype(bool), source.train.labels[rows, columns])
+        assert base.joint or (source.train.task[rows] == task - 1).all()
+    assert sorted(used) == list(range(len(source.train)))
+
+
+def test_no_image_is_kept(monkeypatch, tmp_path):
+    method = watched(AGCN, monkeypatch)
+    sizes = []
+    for images in (60, 180):
+        method.shown.clear()
+        method.alive.clear()
+        knobs = {**SMALL, "train_images": images}
+        result = engine.train(tmp_path / str(images), options(method="watched", stream_options=knobs))
+        gc.collect()
+        assert len(method.alive) >= images // 8
+        assert all(reference() is None for reference in method.alive)
+        state = torch.load(result.folder / "checkpoint.pt", weights_only=True)
+        sizes.append(count_numbers(state["method"]))
+    assert sizes[0] == sizes[1]  # three times the images, not one number more
+
+
+def count_numbers(value):
+    if isinstance(value, dict):
+        return sum(map(count_numbers, value.values()))
+    if isinstance(value, list):
+        return sum(map(count_numbers, value))
+    return value.numel() if isinstance(value, torch.Tensor) else 1
+
+
+def test_data_order_follows_the_seed(monkeypatch, tmp_path):
+    method = watched(AGCN, monkeypatch)
+
+    def order(seed, name):
+        method.shown.clear()
+        engine.train(tmp_path / name, options(method="watched", seed=seed))
+        return [key for _, images, _ in method.shown for key in keys(images)]
+
+    first = order(0, "a")
+    assert order(0, "b") == first
+    assert order(1, "c") != first
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path):
+    a, b = (engine.train(tmp_path / name, options(method="agcn", seed=3)) for name in "ab")
+    assert a.metrics == b.metrics
+    other = engine.train(tmp_path / "c", options(method="agcn", seed=4))
+    assert other.metrics["final"]["mAP"] != a.metrics["final"]["mAP"]
+
+
+def test_the_callers_random_numbers_are_left_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    engine.train(tmp_path / "a", options(method="fine-tuning"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_table_of_scores_has_the_shape_of_the_stream(tmp_path):
+    metrics = engine.train(tmp_path / "a", options(method="agcn")).metrics
+    for name in ("mAP", "CF1", "OF1"):
+        table = metrics["by_task"][name]
+        assert [[value is None for value in row] for row in table] == [
+            [False, True, True],
+            [False, False, True],
+            [False, False, False],
+        ]
+    final = metrics["final"]
+    by_class = [v for v in final["ap"].values() if v is not None]
+    assert final["mAP"] == pytest.approx(np.mean(by_class)) == pytest.approx(final["conventions"]["mAP"])
+    assert set(final["forgetting"]) == set(final["relative_forgetting"]) == {"mAP", "CF1", "OF1"}
+    assert set(final["acm_error"]) == {"all", "intra", "old_new", "new_old"}
+
+
+def test_the_upper_bound_sees_one_task_and_has_no_forgetting(tmp_path):
+    metrics = engine.train(tmp_path / "a", options(method="multi-task")).metrics
+    assert len(metrics["per_task"]) == 1
+    assert len(metrics["per_task"][0]["cumulative"]) == 3
+    assert "forgetting" not in metrics["final"]
+    assert metrics["finished"]
+
+
+CHILD = """
+import os, signal, sys
+import torch
+from lifelabel import engine, runfolder
+
+folder, method, event, count, number = sys.argv[1:]
+options = {"stream_options": %r, "device": "cpu", "method": method, "checkpoint_seconds": 0}
+left = int(count)
+
+def tick(name):
+    global left
+    if name == event:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), int(number))
+
+class Killer(engine.Watcher):
+    def steps(self, task, images, losses):
+        tick("step")
+    def evaluated(self, record):
+        tick("evaluated")
+
+evaluate = engine.evaluate
+def evaluate_and_tick(*arguments):
+    tick("evaluating")
+    return evaluate(*arguments)
+engine.evaluate = evaluate_and_tick
+
+save = torch.save
+def save_half(value, handle):
+    if event == "saving" and left == 1:
+        handle.write(b"half a checkpoint")
+        handle.flush()
+    tick("saving")
+    save(value, handle)
+torch.save = save_half
+
+engine.train(folder, options, watch=Killer())
+""" % (SMALL,)  # fmt: skip
+
+KILLS = [
+    ("agcn", "step", 2, signal.SIGKILL),  # in the first task
+    ("agcn", "step", 7, signal.SIGKILL),  # in the second, with an expert
+    ("agcn", "saving", 6, signal.SIGKILL),  # half-way through writing a checkpoint
+    ("agcn", "evaluating", 2, signal.SIGKILL),  # between the last step and the score of a task
+    ("agcn", "evaluated", 1, signal.SIGKILL),  # between two tasks
+    ("agcn", "step", 8, signal.SIGINT),  # Ctrl-C
+    ("fine-tuning", "step", 6, signal.SIGTERM),
+    ("multi-task", "step", 5, signal.SIGKILL),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    more = {"checkpoint_seconds": 0}
+    return {m: engine.train(folder / m, options(method=m, **more)) for m in ("agcn", "fine-tuning", "multi-task")}
+
+
+@pytest.mark.parametrize(("method", "event", "count", "number"), KILLS)
+def test_a_killed_run_goes_on_inside_the_task_and_ends_the_same(method, event, count, number, whole, tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", CHILD, str(folder), method, event, str(count), str(int(number))]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert child.returncode == (-9 if number == signal.SIGKILL else 1), child.stderr
+    if number != signal.SIGKILL:
+        assert "go on with: lifelabel train --resume" in child.stderr
+    before = engine.RunFolder(folder).load_checkpoint()
+    assert before["images"] < SMALL["train_images"]
+    engine.resume(folder)
+    expected = whole[method].folder
+    for name in ("metrics.json", "history.jsonl"):
+        assert (folder / name).read_bytes() == (expected / name).read_bytes()
+    got, wanted = (torch.load(f / "checkpoint.pt", weights_only=True) for f in (folder, expected))
+    torch.testing.assert_close(got["method"]["learner"], wanted["method"]["learner"], rtol=0, atol=0)
+    assert not list(folder.glob("*.new"))
+
+
+def test_a_finished_run_is_not_run_again(whole):
+    before = whole["agcn"].folder.joinpath("history.jsonl").read_bytes()
+    again = engine.resume(whole["agcn"].folder)
+    assert again.metrics == whole["agcn"].metrics
+    assert whole["agcn"].folder.joinpath("history.jsonl").read_bytes() == before
+
+
+def test_train_missing_keeps_what_is_done_and_refuses_other_options(whole):
+    folder = whole["fine-tuning"].folder
+    kept = engine.train_missing(folder, options(method="fine-tuning", checkpoint_seconds=0))
+    assert kept.metrics == whole["fine-tuning"].metrics
+    with pytest.raises(engine.UserError, match="other options"):
+        engine.train_missing(folder, options(method="fine-tuning", seed=9))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_gpu_learns_what_the_cpu_learns(precision, tmp_path):
+    knobs = {"train_images": 1500, "test_images": 300}
+    runs = {
+        device: engine.train(tmp_path / device, stream_options=knobs, method="agcn", device=device, precision=p)
+        for device, p in (("cpu", "fp32"), ("cuda", precision))
+    }
+    cpu, gpu = (runs[device].metrics["final"]["mAP"] for device in ("cpu", "cuda"))
+    assert abs(cpu - gpu) < 0.06
+    assert runs["cuda"].environment["peak_device_memory_bytes"] > 0
