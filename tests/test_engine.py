@@ -1,6 +1,7 @@
 """The pass: each image once, none kept, order by the seed, and a run that can be killed anywhere."""
 
 import gc
+import json
 import signal
 import subprocess
 import sys
@@ -143,12 +144,11 @@ def test_the_upper_bound_sees_one_task_and_has_no_forgetting(tmp_path):
 
 
 CHILD = """
-import os, signal, sys
+import json, os, signal, sys
 import torch
-from lifelabel import engine, runfolder
+from lifelabel import engine
 
-folder, method, event, count, number = sys.argv[1:]
-options = {"stream_options": %r, "device": "cpu", "method": method, "checkpoint_seconds": 0}
+folder, options, event, count, number = sys.argv[1:]
 left = int(count)
 
 def tick(name):
@@ -179,8 +179,8 @@ def save_half(value, handle):
     save(value, handle)
 torch.save = save_half
 
-engine.train(folder, options, watch=Killer())
-""" % (SMALL,)  # fmt: skip
+engine.train(folder, json.loads(options), watch=Killer())
+"""
 
 KILLS = [
     ("agcn", "step", 2, signal.SIGKILL),  # in the first task
@@ -205,7 +205,8 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(("method", "event", "count", "number"), KILLS)
 def test_a_killed_run_goes_on_inside_the_task_and_ends_the_same(method, event, count, number, whole, tmp_path):
     folder = tmp_path / "run"
-    command = [sys.executable, "-c", CHILD, str(folder), method, event, str(count), str(int(number))]
+    given = json.dumps(options(method=method, checkpoint_seconds=0))
+    command = [sys.executable, "-c", CHILD, str(folder), given, event, str(count), str(int(number))]
     child = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert child.returncode == (-9 if number == signal.SIGKILL else 1), child.stderr
     if number != signal.SIGKILL:

@@ -51,9 +51,7 @@ class Bar(Watcher):
         scores = "  ".join(
             f"{n} {'–' if seen[n] is None else format(100 * seen[n], '5.1f')}" for n in ("mAP", "CF1", "OF1")
         )
-        self.console.print(
-            f"{self.method}: after task {record['task']}  {scores}  (classes seen so far)", highlight=False
-        )
+        self.console.print(f"{self.method}: after task {record['task']}  {scores}", highlight=False)
 
     def note(self, line: str) -> None:
         self.console.print(line, style="yellow", highlight=False)

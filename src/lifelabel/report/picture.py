@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lifelabel.report.runs import FinishedRun, by_method
+from lifelabel.report.runs import FinishedRun, by_label
 
 
 def draw(runs: Sequence[FinishedRun], path: str | Path) -> None:
@@ -42,7 +42,7 @@ def _matrices(archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _curves(axis: Any, runs: Sequence[FinishedRun]) -> None:
-    for name, group in by_method(runs).items():
+    for name, group in by_label(runs).items():
         curves = np.array([run.curve() for run in group], dtype=float)
         tasks = np.arange(1, curves.shape[1] + 1)
         mean = curves.mean(0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lifelabel.config import Config, read_yaml
 from lifelabel.errors import UserError
 from lifelabel.runfolder import RunFolder
 
@@ -19,20 +20,16 @@ CONVENTIONS = (
     "and CR at threshold 0.5. Forgetting is A.5's, of mAP by task. ACM error is the mean absolute error of "
     "P(C_i|C_j), i ≠ j, against the stream's true matrix."
 )
+NOT_IN_LABEL = ("stream", "stream_options", "method_options", "seed", "device", "checkpoint_seconds")
 COLUMNS = ("mAP", "CF1", "OF1", "forgetting", "ACM error", "seconds")
 
 
 @dataclass(frozen=True)
 class FinishedRun:
     path: Path
+    label: str
     metrics: dict[str, Any]
     environment: dict[str, Any]
-
-    @property
-    def method(self) -> str:
-        return self.metrics["method"] + (
-            "" if self.metrics["fidelity"] == "tuned" else f" ({self.metrics['fidelity']})"
-        )
 
     def value(self, column: str) -> float | None:
         """A cell of the table; None where the run has no such figure."""
@@ -71,19 +68,35 @@ def read_run(path: str | Path) -> FinishedRun:
     metrics = folder.read_json("metrics.json")
     if not metrics.get("finished"):
         raise UserError(f"{path} is not finished: go on with `lifelabel train --resume {path}`")
-    return FinishedRun(folder.path, metrics, folder.read_json("environment.json"))
+    label = label_of(Config.make(read_yaml(folder / "config.yaml")))
+    return FinishedRun(folder.path, label, metrics, folder.read_json("environment.json"))
 
 
-def by_method(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
+def label_of(config: Config) -> str:
+    """The method's name, its fidelity, and every option that was chosen otherwise.
+
+    >>> label_of(Config.make({"fidelity": "release", "seed": 3, "method_options": {"mix": 0.2}}))
+    'agcn (release, mix=0.2)'
+    """
+    usual = Config.make({"stream": config.stream, "method": config.method, "fidelity": config.fidelity}).to_dict()
+    chosen = config.to_dict()
+    shared = {k: v for k, v in chosen.items() if k not in NOT_IN_LABEL and v != usual[k]}
+    own = {k: v for k, v in chosen["method_options"].items() if v != usual["method_options"][k]}
+    parts = [config.fidelity] if config.fidelity != "tuned" else []
+    parts += [f"{k}={','.join(map(str, v)) if isinstance(v, list) else v}" for k, v in {**shared, **own}.items()]
+    return config.method + (f" ({', '.join(parts)})" if parts else "")
+
+
+def by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
     grouped: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        grouped.setdefault(run.method, []).append(run)
+        grouped.setdefault(run.label, []).append(run)
     return grouped
 
 
 def rows(runs: Sequence[FinishedRun]) -> list[list[str]]:
-    """A row a method: its name, then a cell for each of COLUMNS, mean ± standard deviation where there are seeds."""
-    return [[name, *(cell(column, group) for column in COLUMNS)] for name, group in by_method(runs).items()]
+    """A row a label: a cell for each of COLUMNS, mean ± standard deviation where there are several seeds."""
+    return [[name, *(cell(column, group) for column in COLUMNS)] for name, group in by_label(runs).items()]
 
 
 def cell(column: str, runs: Sequence[FinishedRun]) -> str:
