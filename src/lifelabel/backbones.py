@@ -66,7 +66,7 @@ def from_timm(name: str, pool: str) -> Backbone:
     except ImportError:
         raise UserError(f"backbone 'timm/{name}' needs timm: pip install 'lifelabel[timm]'") from None
     if not timm.is_model(name):
-        raise unknown("timm model", name, timm.list_models(f"*{name[:4]}*")[:20] or ["see timm.list_models()"])
+        raise unknown("timm model", name, timm.list_models())
     net: Any = timm.create_model(name, pretrained=False, num_classes=0, global_pool="")
     net.eval()
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from lifelabel.errors import Stopped, UserError
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Lifelong multi-label image recognition: a stream of tasks, partial labels, one pass, no image kept.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 out, err = Console(), Console(stderr=True)
 
+MAX_SEEDS = 1000
 DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
 
 
@@ -67,20 +69,26 @@ def train(
     stream: Annotated[str | None, typer.Option(help="What to learn from: `lifelabel list streams`.")] = None,
     method: Annotated[str | None, typer.Option(help="How to learn: `lifelabel list methods`.")] = None,
     fidelity: Annotated[str | None, typer.Option(help="tuned (default), paper or release.")] = None,
-    seed: Annotated[str | None, typer.Option(help="Image order, augmentation, first weights.")] = None,
-    batch_size: Annotated[str | None, typer.Option(help="Images a step.")] = None,
-    lr: Annotated[str | None, typer.Option(help="Learning rate of the head.")] = None,
-    backbone_lr: Annotated[str | None, typer.Option(help="Learning rate of the backbone, first task.")] = None,
-    later_backbone_lr: Annotated[str | None, typer.Option(help="The same in later tasks.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="INT", help="Image order, augmentation, first weights.")] = None,
+    batch_size: Annotated[str | None, typer.Option(metavar="INT", help="Images a step.")] = None,
+    lr: Annotated[str | None, typer.Option(metavar="FLOAT", help="Learning rate of the head.")] = None,
+    backbone_lr: Annotated[
+        str | None, typer.Option(metavar="FLOAT", help="Learning rate of the backbone, first task.")
+    ] = None,
+    later_backbone_lr: Annotated[str | None, typer.Option(metavar="FLOAT", help="The same in later tasks.")] = None,
     batch_norm: Annotated[str | None, typer.Option(help="running, frozen or first-task.")] = None,
-    lambdas: Annotated[str | None, typer.Option(help="Loss weights of AGCN, as 0.07,0.93,1000.")] = None,
+    lambdas: Annotated[
+        str | None, typer.Option(metavar="L1,L2,L3", help="Loss weights of AGCN, as 0.07,0.93,1000.")
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="Image features: `lifelabel list backbones`.")] = None,
     words: Annotated[str | None, typer.Option(help="A GloVe text file for the label words.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any option as NAME=VALUE (`stream.NAME` and `method.NAME` for theirs)."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any option as NAME=VALUE (`stream.NAME` and `method.NAME` for theirs)."
+        ),
     ] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print every option as YAML and stop.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -100,7 +108,7 @@ def train(
         given["method_options"] = {"lambdas": lambdas}
     given = merge(given, parse_settings(set_ or []))
     if resume is not None:
-        if given or config or out_folder or overwrite:
+        if given or config or out_folder or overwrite or print_config:
             raise UserError("--resume takes its options from the run's own config.yaml: give it alone")
         finish(engine.resume(resume, watcher(quiet)).folder)
         return
@@ -192,7 +200,7 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
             raise UserError(f"--set takes NAME=VALUE, not '{text}'")
         try:
             parsed = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except Exception:  # yaml raises its own, and whatever int(), float() or a date make of a bad value
             raise UserError(f"--set {name}: cannot read the value '{value}'") from None
         section, dot, inner = name.strip().partition(".")
         if dot and section in ("stream", "method"):
@@ -211,11 +219,12 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
-            seeds += range(int(first), int(last if dash else first) + 1)
+            some = range(int(first), int(last if dash else first) + 1)
         except ValueError:
             raise UserError(f"--seeds takes 0 or 0-2 or 0,3,5, not '{text}'") from None
-    if not seeds:
-        raise UserError(f"--seeds '{text}' names no seed")
+        if not 1 <= some.stop - some.start <= MAX_SEEDS:
+            raise UserError(f"--seeds '{part}' names no seed, or more than {MAX_SEEDS}")
+        seeds += some
     return seeds
 
 
@@ -230,43 +239,60 @@ def watcher(quiet: bool) -> Watcher:
 
 
 def finish(folder: Path) -> None:
-    from lifelabel.report.runs import read_run, rows
+    from lifelabel.report.runs import COLUMNS, cell, read_run
 
-    name, *cells = rows([read_run(folder)])[0]
-    print(f"{name}: mAP {cells[0]}  CF1 {cells[1]}  OF1 {cells[2]}  forgetting {cells[3]}  → {folder}")
+    run = read_run(folder)
+    mean_ap, cf1, of1, forgetting = (cell(column, [run]) for column in COLUMNS[:4])
+    print(f"{run.metrics['method']}: mAP {mean_ap}  CF1 {cf1}  OF1 {of1}  forgetting {forgetting}  → {folder}")
 
 
 def show_report(runs: list[FinishedRun], folder: Path) -> None:
     from lifelabel.report.picture import draw
     from lifelabel.report.runs import COLUMNS, CONVENTIONS, markdown, rows
 
-    table = Table()
-    table.add_column("method")
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
-    for row in rows(runs):
-        table.add_row(*row)
-    out.print(table)
-    out.print(CONVENTIONS, highlight=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "table.md").write_text(markdown(runs), encoding="utf-8")
         draw(runs, folder / "report.png")
+        (folder / "table.md").write_text(markdown(runs), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
-    out.print(f"table: {folder / 'table.md'}   picture: {folder / 'report.png'}", highlight=False)
+    table = Table()
+    table.add_column("method", overflow="fold", max_width=30)
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows(runs):
+        table.add_row(*row)
+    wide = Console(width=1000)
+    needed = Measurement.get(wide, wide.options, table).maximum
+    Console(width=max(out.width, needed)).print(table)  # a narrow terminal wraps lines; no figure is cut
+    out.print(CONVENTIONS, highlight=False)
+    out.print(f"table: {folder / 'table.md'}   picture: {folder / 'report.png'}", highlight=False, soft_wrap=True)
 
 
 def main() -> None:
     """The command `lifelabel`: a user's mistake is one line and exit code 2; a stop is one line and 130."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch loads: threads that wait must not starve others
+    code = None
     try:
-        app()
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except UserError as error:
-        err.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("stopped at once; a run goes on from its last checkpoint with --resume", highlight=False)
-        sys.exit(130)
+        fail(f"error: {error}", 2)
     except Stopped as stop:
-        err.print(str(stop), highlight=False, markup=False, soft_wrap=True)
-        sys.exit(130)
+        fail(str(stop), 130)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        if type(error).__name__ == "Abort":
+            code = 130
+        elif hasattr(error, "format_message"):  # what typer raises for wrong usage, whichever click it carries
+            fail(f"error: {error.format_message().rstrip('.')}; see --help", 2)
+        else:
+            raise
+    if code == 130:
+        fail("stopped at once; a run goes on from its last checkpoint with --resume", 130)
+    sys.exit(code or 0)
+
+
+def fail(line: str, code: int) -> None:
+    err.print(" ".join(line.split()), style="red" if code == 2 else None, highlight=False, markup=False, soft_wrap=True)
+    sys.exit(code)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import yaml
 
-from lifelabel.errors import UserError, unknown
+from lifelabel.errors import UserError, short, unknown
 from lifelabel.images import AUGMENTATIONS
 from lifelabel.methods import METHODS
 from lifelabel.options import option, read
@@ -82,7 +82,7 @@ class Config:
         "tuned", "defaults that measured best, the paper's equations, or the authors' code", choices=tuple(FIDELITIES)
     )
     seed: int = option(0, "order of the images, augmentation and first weights", low=0, high=2**31 - 1)
-    batch_size: int = option(8, "images a step", low=1)
+    batch_size: int = option(8, "images a step", low=1, high=1_000_000)
     lr: float = option(3e-4, "learning rate of the head (linear or graph)", above=0)
     backbone_lr: float = option(1e-3, "learning rate of the backbone in the first task", above=0)
     later_backbone_lr: float = option(6e-4, "learning rate of the backbone in later tasks", low=0)
@@ -99,7 +99,7 @@ class Config:
     backbone: str = option("tiny", "image features: `lifelabel list backbones`")
     pool: str = option("max", "global pooling of the last feature map", choices=("max", "avg"))
     words: str | None = option(None, "a GloVe text file for the label words; none: a fixed vector a word")
-    word_dim: int = option(300, "length of a fixed word vector", low=1)
+    word_dim: int = option(300, "length of a fixed word vector", low=1, high=100_000)
     word_norm: float | None = option(1.7, "length every label's embedding is scaled to; none: as it is", above=0)
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("fp32", "float32, or bfloat16 in the backbone", choices=("fp32", "bf16"))
@@ -125,8 +125,8 @@ class Config:
         config = read(Config, shared, "")
         return dataclasses.replace(
             config,
-            stream_options=read(STREAMS[stream].Options, of_stream, "stream_options"),
-            method_options=read(METHODS[method].Options, of_method, "method_options"),
+            stream_options=read(STREAMS[stream].Options, of_stream, "stream", f"stream {stream}"),
+            method_options=read(METHODS[method].Options, of_method, "method", f"method {method}"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,7 +146,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # yaml raises its own, and whatever int(), float() or a date make of a bad value
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise UserError(
@@ -155,7 +157,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UserError(f"{path} must hold `option: value` lines, not a {type(values).__name__}")
+        raise UserError(f"{path} must hold `option: value` lines, not {short(values)}")
     return values
 
 
@@ -193,7 +195,7 @@ def _known(kind: str, name: Any, table: Mapping[str, Any]) -> str:
 def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     section = values.get(name) or {}
     if not isinstance(section, Mapping):
-        raise UserError(f"{name} must hold `option: value` lines, not {section!r}")
+        raise UserError(f"{name} must hold `option: value` lines, not '{short(section)}'")
     return dict(section)
 
 

@@ -84,10 +84,11 @@ def train(
     True
     """
     config = Config.make(merge(options or {}, more))
-    run = Run(config, RunFolder(out), watch or Watcher())
-    run.folder.create(overwrite)
-    run.folder.write_text("config.yaml", config.to_yaml())
-    return run.go(None)
+    folder = RunFolder(out)
+    run = Run(config, folder, watch or Watcher())  # a mistake in an option shows before any file is touched
+    with folder.new(overwrite):
+        folder.write_text("config.yaml", config.to_yaml())
+        return run.go(None)
 
 
 def resume(folder: str | Path, watch: Watcher | None = None) -> Result:
@@ -95,8 +96,9 @@ def resume(folder: str | Path, watch: Watcher | None = None) -> Result:
     at = RunFolder(folder)
     if not at.is_run:
         raise UserError(f"{at.path} is not a run folder: it has no config.yaml")
-    config = Config.make(read_yaml(at / "config.yaml"))
-    return Run(config, at, watch or Watcher()).go(at.load_checkpoint())
+    run = Run(Config.make(read_yaml(at / "config.yaml")), at, watch or Watcher())
+    with at.locked():
+        return run.go(at.load_checkpoint())
 
 
 def train_missing(
@@ -116,27 +118,31 @@ class Run:
         self.config, self.folder, self.watch = config, folder, watch
         self.device = resolve_device(config.device)
         self.stream: Stream = STREAMS[config.stream].build(config.stream_options)
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            self.method = self.build_method()
+            self.random_state = torch.get_rng_state()
+        tasks = range(len(self.stream.tasks))
+        self.views = [self.stream.joint_view()] if self.method.joint else [self.stream.train_view(t) for t in tasks]
         self.progress = Progress()
         self.stop_asked = False
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end from the beginning, or from a checkpoint."""
-        with torch.random.fork_rng(), self.folder.locked(), self.stopping():
-            torch.manual_seed(self.config.seed)
-            self.method = self.build_method()
-            self.views = [self.stream.joint_view()] if self.method.joint else list(map(self.stream.train_view, range(len(self.stream.tasks))))  # fmt: skip  # noqa: E501
+        with torch.random.fork_rng(), self.stopping():
+            torch.set_rng_state(self.random_state)
             history_bytes = self.restore(state) if state else 0
-            self.history = History(self.folder / "history.jsonl", history_bytes)
-            self.started = self.saved = time.monotonic()
-            self.watch.begin(self.config, self.views, self.progress.task, self.progress.images)
-            try:
-                while self.progress.task < len(self.views):
-                    self.run_task(self.views[self.progress.task])
-            finally:
-                self.history.close()
-                self.watch.end()
-        summary, environment = self.summary(), self.environment()
-        return Result(self.folder.path, self.config, summary, environment)
+            if self.progress.task < len(self.views):
+                self.history = History(self.folder / "history.jsonl", history_bytes)
+                self.started = self.saved = time.monotonic()
+                self.watch.begin(self.config, self.views, self.progress.task, self.progress.images)
+                try:
+                    while self.progress.task < len(self.views):
+                        self.run_task(self.views[self.progress.task])
+                finally:
+                    self.history.close()
+                    self.watch.end()
+        return Result(self.folder.path, self.config, self.summary(), self.folder.read_json("environment.json"))
 
     def build_method(self) -> Method:
         c = self.config
@@ -209,8 +215,14 @@ class Run:
 
     def diverged(self, step: int, what: str) -> UserError:
         kept = self.folder.load_checkpoint()
-        last = f"the last good checkpoint is {self.folder / 'checkpoint.pt'} (task {kept['task'] + 1}, step {kept['step']})" if kept else "there was no checkpoint yet"  # fmt: skip  # noqa: E501
-        return UserError(f"task {self.progress.task + 1}, step {step}: {what}; stopped, {last}. Try a lower --lr")
+        last = "there was no checkpoint yet"
+        if kept:
+            place = f"task {kept['task'] + 1}, step {kept['step']}"
+            last = f"the last good checkpoint ({place}) is {self.folder / 'checkpoint.pt'}"
+        return UserError(
+            f"task {self.progress.task + 1}, step {step}: {what}; stopped, {last}. Lower lr, backbone_lr or "
+            f"later_backbone_lr in {self.folder / 'config.yaml'} and go on with --resume, or start anew"
+        )
 
     def save(self) -> None:
         """Checkpoint: everything the run needs to go on from here as if nothing had happened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -17,13 +18,24 @@ class Stopped(Exception):
     """The user or the system asked the run to stop; its checkpoint is on the disk."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """An error for an unknown name that offers the nearest right one.
 
     >>> print(unknown("method", "acgn", ["agcn", "fine-tuning"]))
     unknown method 'acgn': did you mean 'agcn'? (known: agcn, fine-tuning)
     """
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    name = short(name)
+    near = difflib.get_close_matches(name, names, n=5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} '{name}': {hint}(known: {', '.join(names)})")
+    listed = names if len(names) <= 40 else [*near, f"{len(names) - len(near)} more"]
+    return UserError(f"unknown {kind} '{name}': {hint}(known: {', '.join(listed) or 'none'})")
+
+
+def short(value: object) -> str:
+    """A value for a message, however large it is."""
+    return value[:100] if isinstance(value, str) else _REPR.repr(value)
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict = 2, 4, 4

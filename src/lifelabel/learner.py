@@ -73,7 +73,10 @@ class Learner:
         self.backbone.load_state_dict(state["backbone"])
         self.head.load_state_dict(state["head"])
         if self.optimizer is not None:
+            chosen = [(group["lr"], group["eps"]) for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state["optimizer"])
+            for group, (lr, eps) in zip(self.optimizer.param_groups, chosen, strict=True):
+                group["lr"], group["eps"] = lr, eps  # a configuration edited before going on counts
 
 
 class LinearHead(nn.Module):

@@ -14,14 +14,16 @@ lifelabel.errors.UserError: unknown value for stream.mode 'sofd': did you mean '
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from lifelabel.errors import UserError, unknown
+from lifelabel.errors import UserError, short, unknown
 
 T = TypeVar("T")
 
@@ -40,15 +42,18 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def read(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make `cls` from a mapping; every key, type and range is checked, and an error names `where`."""
+def read(cls: type[T], values: Mapping[str, Any], where: str, owner: str = "") -> T:
+    """Make `cls` from a mapping; every key, type and range is checked.
+
+    An error names an option `where.name`, and `owner` as what has, or lacks, that option.
+    """
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     prefix = f"{where}." if where else ""
     hints = typing.get_type_hints(cls)
     checked = {}
     for name, value in values.items():
         if name not in known:
-            raise unknown(f"option in {where or 'the configuration'}", name, known)
+            raise unknown(f"option of {owner or where or 'a run'}", name, known)
         checked[name] = check(known[name], hints[name], value, prefix + name)
     return cls(**checked)
 
@@ -77,29 +82,30 @@ def convert(hint: Any, value: Any, name: str) -> Any:
     """`value` as the type `hint` (int, float, bool, str, a tuple of one of them, or None where allowed)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        if value is None:
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
             return None
         return convert(next(a for a in arguments if a is not type(None)), value, name)
     if origin is tuple:
         if isinstance(value, str):
             value = [part for part in value.replace(",", " ").split() if part]
         if not isinstance(value, (list, tuple)):
-            raise UserError(f"{name} must be a list, not {value!r}")
+            raise UserError(f"{name} must be a list, not {short(value)}")
         if arguments[-1] is not Ellipsis and len(value) != len(arguments):
-            raise UserError(f"{name} takes {len(arguments)} values, not {len(value)}: {value!r}")
+            raise UserError(f"{name} takes {len(arguments)} values, not {len(value)}: {short(value)}")
         return tuple(convert(arguments[0], part, name) for part in value)
     if hint is bool and isinstance(value, bool):
         return value
     if hint is str and isinstance(value, str):
         return value
     if hint in (int, float) and not isinstance(value, bool):
-        try:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if hint is int and isinstance(value, (str, int)) and re.fullmatch(r"\s*[+-]?\d+\s*", str(value)):
+                return int(value)
             number = float(value)  # YAML reads 1e-3 as a string
             if hint is float:
                 return number
             if number.is_integer():
-                return int(value) if not isinstance(value, str) else int(number)
-        except (TypeError, ValueError, OverflowError):
-            pass
+                return int(number)
     kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
-    raise UserError(f"{name} must be {kind}, not {value!r}")
+    given = f"'{short(value)}'" if isinstance(value, str) else short(value)
+    raise UserError(f"{name} must be {kind}, not {given}")

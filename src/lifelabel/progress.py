@@ -27,6 +27,7 @@ class Bar(Watcher):
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), Speed(),
             TextColumn("{task.fields[losses]}"), TimeRemainingColumn(), console=console, transient=True,
+            disable=not console.is_terminal,
         )  # fmt: skip
 
     def begin(self, config: Config, views: list[TrainView], task: int, images: int) -> None:

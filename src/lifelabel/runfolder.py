@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,8 @@ import torch
 from lifelabel.errors import UserError
 
 FORMAT = 1
-FILES = ("config.yaml", "metrics.json", "history.jsonl", "acm.npz", "checkpoint.pt", "environment.json", ".lock")
+FILES = ("config.yaml", "metrics.json", "history.jsonl", "acm.npz", "checkpoint.pt", "environment.json")
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -34,24 +34,24 @@ class RunFolder:
     def is_run(self) -> bool:
         return (self / "config.yaml").is_file()
 
-    def create(self, overwrite: bool) -> None:
-        """Make the folder ready for a new run; one that holds anything is refused unless `overwrite` and a run's."""
+    @contextlib.contextmanager
+    def new(self, overwrite: bool) -> Iterator[None]:
+        """Hold the folder for a new run; one that holds anything is refused unless it is a run's and `overwrite`."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            left = {entry.name for entry in self.path.iterdir()}
-            if left and not overwrite:
-                go_on = f"; go on with --resume {self.path}" if self.is_run else ""
-                raise UserError(
-                    f"{self.path} exists and is not empty{go_on}, choose another --out, or give --overwrite"
-                )
-            if left and not self.is_run:
-                raise UserError(f"{self.path} is not a run folder: --overwrite leaves it alone, choose another --out")
-            for name in left & set(FILES):
-                (self / name).unlink()
-            with tempfile.TemporaryFile(dir=self.path):
-                pass
+            left = {entry.name for entry in self.path.iterdir()} - {LOCK}
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
+        if left and not self.is_run:
+            raise UserError(f"{self.path} is not empty and holds no run: choose another --out")
+        if left and not overwrite:
+            raise UserError(
+                f"{self.path} holds a run: go on with --resume {self.path}, or give another --out or --overwrite"
+            )
+        with self.locked():
+            for name in left & set(FILES):
+                (self / name).unlink()
+            yield
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -61,7 +61,11 @@ class RunFolder:
         except ImportError:  # not on Windows
             yield
             return
-        with open(self / ".lock", "w") as handle:
+        try:
+            handle = open(self / LOCK, "w")
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
+        with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lifelabel.errors import UserError
 from lifelabel.report.runs import FinishedRun, by_label
 
 
@@ -43,6 +44,8 @@ def _matrices(archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _curves(axis: Any, runs: Sequence[FinishedRun]) -> None:
     for name, group in by_label(runs).items():
+        if len({len(run.curve()) for run in group}) > 1:
+            raise UserError(f"runs of '{name}' have different numbers of tasks: report them apart")
         curves = np.array([run.curve() for run in group], dtype=float)
         tasks = np.arange(1, curves.shape[1] + 1)
         mean = curves.mean(0)

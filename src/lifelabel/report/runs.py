@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,17 +61,27 @@ class FinishedRun:
         path = self.path / "acm.npz"
         if not path.exists():
             return {}
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            raise UserError(f"{path} is damaged or cut short") from None
 
 
 def read_run(path: str | Path) -> FinishedRun:
     folder = RunFolder(path)
-    metrics = folder.read_json("metrics.json")
-    if not metrics.get("finished"):
+    begun = folder.is_run and not (folder / "metrics.json").exists()
+    metrics = {"finished": False} if begun else folder.read_json("metrics.json")
+    if isinstance(metrics, dict) and metrics.get("finished") is False:
         raise UserError(f"{path} is not finished: go on with `lifelabel train --resume {path}`")
     label = label_of(Config.make(read_yaml(folder / "config.yaml")))
-    return FinishedRun(folder.path, label, metrics, folder.read_json("environment.json"))
+    run = FinishedRun(folder.path, label, metrics, folder.read_json("environment.json"))
+    try:
+        run.curve(), provenance([run]), [run.value(column) for column in COLUMNS]
+    except (KeyError, TypeError, IndexError, AttributeError):
+        files = "metrics.json or environment.json"
+        raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None
+    return run
 
 
 def label_of(config: Config) -> str:
@@ -80,16 +92,20 @@ def label_of(config: Config) -> str:
     """
     usual = Config.make({"stream": config.stream, "method": config.method, "fidelity": config.fidelity}).to_dict()
     chosen = config.to_dict()
-    shared = {k: v for k, v in chosen.items() if k not in NOT_IN_LABEL and v != usual[k]}
-    own = {k: v for k, v in chosen["method_options"].items() if v != usual["method_options"][k]}
+    other = {k: v for k, v in chosen.items() if k not in NOT_IN_LABEL and v != usual[k]}
+    other |= {k: v for k, v in chosen["method_options"].items() if v != usual["method_options"][k]}
+    other |= {f"stream.{k}": v for k, v in chosen["stream_options"].items() if v != usual["stream_options"][k]}
+    if config.stream != Config.stream:
+        other["stream"] = config.stream
     parts = [config.fidelity] if config.fidelity != "tuned" else []
-    parts += [f"{k}={','.join(map(str, v)) if isinstance(v, list) else v}" for k, v in {**shared, **own}.items()]
+    parts += [f"{k}={','.join(map(str, v)) if isinstance(v, list) else v}" for k, v in other.items()]
     return config.method + (f" ({', '.join(parts)})" if parts else "")
 
 
 def by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
+    """Runs in rows of a table: the seeds of one label together, each run once."""
     grouped: dict[str, list[FinishedRun]] = {}
-    for run in runs:
+    for run in {run.path.resolve(): run for run in runs}.values():
         grouped.setdefault(run.label, []).append(run)
     return grouped
 

@@ -94,8 +94,8 @@ TRAIN, TEST = 0, 1
 class ScenesOptions:
     classes: int = option(20, "how many classes", low=1)
     tasks: int = option(5, "how many tasks the classes are cut into", low=1)
-    train_images: int = option(6000, "how many training images, over all tasks", low=1)
-    test_images: int = option(1500, "how many test images", low=1)
+    train_images: int = option(6000, "how many training images, over all tasks", low=1, high=10_000_000)
+    test_images: int = option(1500, "how many test images", low=1, high=10_000_000)
     size: int = option(64, "height and width of an image in pixels", low=32, high=512)
     seed: int = option(0, "seed of labels and images", low=0)
 

@@ -1,0 +1,54 @@
+"""Runs that several tests read: made once a session, by the real command. Tests that change one take a copy."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Before torch is imported, here and in the commands that tests start: on a machine with other work, torch's threads
+# spend most of their time waiting for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+SMALL = ("--set", "stream.train_images=60", "--set", "stream.test_images=60")
+"""Five tasks of 12 training images: two steps each at the default batch size of 8."""
+
+
+def command(*args, **more):
+    """The real command, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "lifelabel", *map(str, args)], capture_output=True, text=True, encoding="utf-8", **more
+    )
+
+
+@pytest.fixture(scope="session")
+def small():
+    return SMALL
+
+
+@pytest.fixture(scope="session")
+def lifelabel():
+    return command
+
+
+@pytest.fixture(scope="session")
+def agcn_train(tmp_path_factory):
+    """What `lifelabel train --method agcn` did, and the folder it made: (process, folder)."""
+    folder = tmp_path_factory.mktemp("agcn") / "runs" / "a"
+    done = command("train", "--method", "agcn", *SMALL, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return done, folder
+
+
+@pytest.fixture(scope="session")
+def agcn_run(agcn_train):
+    """The folder of a small finished AGCN run; not to be changed."""
+    return agcn_train[1]
+
+
+@pytest.fixture
+def agcn_copy(agcn_run, tmp_path):
+    """The same run in a folder of the test's own."""
+    return Path(shutil.copytree(agcn_run, tmp_path / "copy"))

@@ -1,0 +1,288 @@
+"""The configuration: layers, the way to YAML and back, and files that are none."""
+
+import dataclasses
+
+import pytest
+import torch
+import yaml
+
+from lifelabel.config import FIDELITIES, MAX_YAML_BYTES, Config, merge, read_yaml, resolve_device
+from lifelabel.errors import UserError
+from lifelabel.methods import METHODS
+from lifelabel.streams import STREAMS
+
+EVERY = pytest.mark.parametrize(("method", "fidelity"), [(m, f) for m in METHODS for f in FIDELITIES])
+
+
+def said(call, *args):
+    with pytest.raises(UserError) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults():
+    config = Config.make()
+    assert config == Config.make({}) == Config.make(None)
+    assert (config.stream, config.method, config.fidelity, config.seed) == ("scenes", "agcn", "tuned", 0)
+    assert config.stream_options == STREAMS["scenes"].Options()
+    assert config.method_options == METHODS["agcn"].Options()
+
+
+def test_fidelity_wins_over_defaults():
+    paper, release = (Config.make({"fidelity": f}) for f in ("paper", "release"))
+    for config, name in ((paper, "paper"), (release, "release")):
+        preset = dict(FIDELITIES[name])
+        for key, value in preset.pop("method_options").items():
+            assert getattr(config.method_options, key) == value
+        for key, value in preset.items():
+            assert getattr(config, key) == value
+    assert paper.method_options.lambdas == (0.07, 0.93, 1e5)
+    assert paper.reduction == "sum"
+    assert release.method_options.new_old == "halved"
+    assert paper.word_norm is None
+    assert paper.stream_options == Config.make().stream_options  # a fidelity leaves alone what it does not name
+
+
+def test_what_is_given_wins_over_fidelity():
+    config = Config.make({"fidelity": "paper", "lr": 0.5, "method_options": {"hidden": 7}})
+    assert config.lr == 0.5
+    assert config.method_options.hidden == 7
+    assert config.method_options.lambdas == (0.07, 0.93, 1e5)  # the section is merged, not replaced
+    assert config.reduction == "sum"
+
+
+def test_four_layers(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("fidelity: paper\nlr: 1e-2\nbatch_size: 3\nmethod_options:\n  hidden: 9\n  mix: 0.2\n")
+    config = Config.make(merge(read_yaml(file), {"batch_size": "4", "method_options": {"mix": 0.3}}))
+    assert config.seed == 0  # the default
+    assert config.adam_eps == 1e-4  # the fidelity's
+    assert (config.lr, config.method_options.hidden) == (1e-2, 9)  # the file's
+    assert (config.batch_size, config.method_options.mix) == (4, 0.3)  # the flags'
+
+
+def test_merge_leaves_its_layers_alone():
+    first, second = {"method_options": {"mix": 0.1, "hidden": 3}}, {"method_options": {"mix": 0.2}, "lr": 1}
+    assert merge(first, second) == {"method_options": {"mix": 0.2, "hidden": 3}, "lr": 1}
+    assert (first, second) == (
+        {"method_options": {"mix": 0.1, "hidden": 3}},
+        {"method_options": {"mix": 0.2}, "lr": 1},
+    )
+
+
+@EVERY
+def test_to_dict_and_back(method, fidelity):
+    config = Config.make({"method": method, "fidelity": fidelity, "seed": 3, "stream_options": {"classes": 7}})
+    assert Config.make(config.to_dict()) == config
+
+
+@EVERY
+def test_to_yaml_and_back(method, fidelity):
+    config = Config.make({"method": method, "fidelity": fidelity, "seed": 3, "stream_options": {"classes": 7}})
+    values = yaml.safe_load(config.to_yaml())
+    assert Config.make(values) == config
+    assert values == config.to_dict()  # complete, and plain
+
+
+@pytest.mark.parametrize("text", ["yes", "a: b # c", "C:\\x", "é/ü", "1e-3", "two\nlines", " lead", "#", ""])
+def test_text_that_yaml_could_misread_comes_back(text):
+    config = Config.make({"words": text})
+    assert Config.make(yaml.safe_load(config.to_yaml())).words == text
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e300, 1 / 3, 5e-324, 1e16])
+def test_numbers_come_back_exactly(value):
+    config = Config.make({"lr": value})
+    assert Config.make(yaml.safe_load(config.to_yaml())).lr == value
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_is_in_the_yaml_under_a_comment(method):
+    config = Config.make({"method": method})
+    lines = config.to_yaml().splitlines()
+
+    def check(options, indent):
+        for field in dataclasses.fields(options):
+            value = getattr(options, field.name)
+            (at,) = (i for i, line in enumerate(lines) if line.startswith(f"{indent}{field.name}:"))
+            if dataclasses.is_dataclass(value):
+                check(value, indent + "  ")
+            else:
+                comment = lines[at - 1]
+                assert comment.startswith(f"{indent}# "), field.name
+                first = at - 1
+                while lines[first - 1].startswith(f"{indent}# "):
+                    first -= 1
+                text = " ".join(line.strip().removeprefix("# ") for line in lines[first:at])
+                assert text.startswith(field.metadata["help"])
+                for choice in field.metadata["choices"] or ():
+                    assert choice in text
+
+    check(config, "")
+
+
+def test_lines_are_short_enough_to_read():
+    for method in METHODS:
+        assert max(map(len, Config.make({"method": method}).to_yaml().splitlines())) <= 120
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_options_a_method_does_not_have_are_left_out_of_a_fidelity(fidelity):
+    config = Config.make({"method": "fine-tuning", "fidelity": fidelity})
+    assert not hasattr(config.method_options, "lambdas")
+    assert config.batch_size == FIDELITIES[fidelity].get("batch_size", Config.batch_size)
+    assert config.reduction == FIDELITIES[fidelity].get("reduction", Config.reduction)
+
+
+def test_but_an_option_given_for_the_wrong_method_is_refused():
+    text = said(Config.make, {"method": "fine-tuning", "method_options": {"lambdas": [1, 1, 1]}})
+    assert "'lambdas'" in text
+
+
+@pytest.mark.parametrize("empty", [None, {}])
+def test_an_empty_section_is_the_defaults(empty):
+    assert Config.make({"stream_options": empty, "method_options": empty}) == Config.make()
+
+
+def test_an_empty_file_is_the_defaults(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("# nothing but a comment\n")
+    assert read_yaml(file) == {}
+    file.write_text("")
+    assert read_yaml(file) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("- lr\n- seed\n", "must hold `option: value` lines, not ['lr', 'seed']"),
+        ("just words\n", "must hold `option: value` lines"),
+        ("3\n", "must hold `option: value` lines"),
+        ("lr: 1\nseed: [1, 2\n", "line 3 is not valid YAML"),
+        ("lr: 1\nseed: 1: 2\n", "line 2 is not valid YAML"),
+        ("lr: *nowhere\n", "line 1 is not valid YAML"),
+        ("lr: !!python/object/apply:os.getcwd []\n", "line 1 is not valid YAML"),
+        ("\tlr: 1\n", "line 1 is not valid YAML"),
+        ("lr: 2020-99-99\n", "not valid YAML"),  # a date to YAML, but none there is
+        ("lr: !!int x\n", "not valid YAML"),
+        ("seed: " + "1" * 5000 + "\n", "not valid YAML"),
+        ("lr: " + "[" * 5000 + "]" * 5000 + "\n", "not valid YAML"),
+    ],
+    ids=lambda value: value[:20].strip() if isinstance(value, str) else value,
+)
+def test_bad_yaml(tmp_path, text, says):
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    message = said(read_yaml, file)
+    assert str(file) in message
+    assert says in message
+
+
+def test_a_small_file_makes_no_endless_message(tmp_path):
+    file = tmp_path / "bomb.yaml"
+    levels = [f"  - &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 6)]
+    file.write_text("lr:\n  - &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(levels))
+    assert len(said(Config.make, read_yaml(file))) < 1000
+
+
+def test_binary_is_no_yaml(tmp_path):
+    for name, data in {"a": bytes(range(256)), "b": b"\xff\xfe\xfa", "c": b"lr: \x00\n"}.items():
+        (tmp_path / name).write_bytes(data)
+        message = said(read_yaml, tmp_path / name)
+        assert str(tmp_path / name) in message
+        assert "not valid YAML" in message
+
+
+def test_a_large_file_is_not_read(tmp_path):
+    file = tmp_path / "large.yaml"
+    file.write_text("#" * MAX_YAML_BYTES)
+    assert read_yaml(file) == {}
+    file.write_text("#" * (MAX_YAML_BYTES + 1))
+    assert said(read_yaml, file) == f"{file} is larger than 1,000,000 bytes: not a configuration"
+
+
+def test_no_file_and_a_folder(tmp_path):
+    missing = tmp_path / "missing.yaml"
+    assert said(read_yaml, missing) == f"cannot read the configuration {missing}: No such file or directory"
+    assert str(tmp_path) in said(read_yaml, tmp_path)
+    file = tmp_path / "file"
+    file.touch()
+    assert str(file / "a.yaml") in said(read_yaml, file / "a.yaml")
+
+
+@pytest.mark.parametrize("section", ["stream_options", "method_options"])
+@pytest.mark.parametrize("value", [3, "classes", ["classes"], True])
+def test_a_section_of_the_wrong_type(section, value):
+    message = said(Config.make, {section: value})
+    assert section in message
+    assert repr(value) in message
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"leraning_rate": 1}, ["'leraning_rate'", "known:", "backbone_lr"]),
+        ({"batchsize": 1}, ["'batchsize'", "did you mean 'batch_size'?"]),
+        ({3: 4}, ["'3'"]),
+        ({"stream_options": {"clases": 3}}, ["'clases'", "stream", "did you mean 'classes'?"]),
+        ({"method_options": {"lamdas": 3}}, ["'lamdas'", "method", "did you mean 'lambdas'?"]),
+        ({"stream": "scenez"}, ["stream", "did you mean 'scenes'?"]),
+        ({"method": "acgn"}, ["method", "did you mean 'agcn'?"]),
+        ({"method": ["agcn"]}, ["method", "known: agcn"]),
+        ({"method": None}, ["method", "known: agcn"]),
+        ({"fidelity": "papr"}, ["fidelity", "did you mean 'paper'?"]),
+        ({"fidelity": 3}, ["fidelity", "known: paper"]),
+        ({"batch_norm": "froze"}, ["batch_norm", "did you mean 'frozen'?"]),
+        ({"augment": "flop"}, ["augment", "did you mean 'flip'?"]),
+        ({"pool": "mean"}, ["pool", "known: avg, max"]),
+        ({"precision": "fp16"}, ["precision", "known: bf16, fp32"]),
+        ({"seed": "x"}, ["seed must be a whole number", "'x'"]),
+        ({"seed": -1}, ["seed must be at least 0"]),
+        ({"seed": 2**31}, ["seed must be at most 2147483647"]),
+        ({"batch_size": 0}, ["batch_size must be at least 1"]),
+        ({"batch_size": 1.5}, ["batch_size must be a whole number"]),
+        ({"lr": 0}, ["lr must be more than 0"]),
+        ({"lr": "nan"}, ["lr must be a finite number"]),
+        ({"lr": None}, ["lr must be a number"]),
+        ({"lr": [1]}, ["lr must be a number"]),
+        ({"words": 3}, ["words must be text"]),
+        ({"word_norm": 0}, ["word_norm must be more than 0"]),
+        ({"checkpoint_seconds": -1}, ["checkpoint_seconds must be at least 0"]),
+        ({"method_options": {"lambdas": [1, 2]}}, ["lambdas takes 3 values, not 2"]),
+        ({"method_options": {"lambdas": [1, 2, -3]}}, ["lambdas must be at least 0", "-3"]),
+        ({"method_options": {"mix": 1.5}}, ["mix must be at most 1"]),
+        ({"method_options": {"activate_output": "no"}}, ["activate_output must be true or false"]),
+        ({"stream_options": {"classes": 0}}, ["classes must be at least 1"]),
+        ({"stream_options": {"classes": 1000}}, ["30 classes", "1000"]),
+        ({"stream_options": {"tasks": 21}}, ["20 classes", "21 tasks"]),
+        ({"stream_options": {"train_images": 4}}, ["4 training images", "5 tasks"]),
+        ({"stream_options": {"size": 16}}, ["size must be at least 32"]),
+    ],
+    ids=str,
+)
+def test_bad_values_are_named(values, says):
+    message = said(Config.make, values)
+    for part in says:
+        assert part in message
+
+
+def test_the_devices_there_are():
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("name", ["tpu!", "", "cuda:x", "gpu", "cuda:-1"])
+def test_a_device_that_torch_does_not_know(name):
+    assert said(resolve_device, name) == f"unknown device '{name}': give auto, cpu, cuda or cuda:N"
+
+
+def test_a_device_of_another_kind():
+    assert "not supported" in said(resolve_device, "meta")
+
+
+def test_a_device_that_is_not_there():
+    count = torch.cuda.device_count()
+    message = said(resolve_device, f"cuda:{count}")
+    assert f"'cuda:{count}' is not there" in message
+    assert f"{count} CUDA devices" in message
