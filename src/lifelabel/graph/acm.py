@@ -63,13 +63,13 @@ class ACM:
     def matrix(self) -> Tensor:
         """A^t over all seen classes, float64. The same storage is refreshed at the next call."""
         old, n_j = self.old, self.n_ij.diagonal()
-        new_new = self._matrix[old:, old:]
-        new_new.copy_(ratio(self.n_ij, n_j))  # Eq. 5: B_ij = N_ij / N_j
-        new_new.diagonal().fill_(1)
+        ratio(self.n_ij, n_j, out=self._matrix[old:, old:])  # Eq. 5: B_ij = N_ij / N_j
+        self._matrix.diagonal()[old:] = 1
         if old:
-            self._matrix[:old, old:] = ratio(self.sum_zy, n_j)  # Eq. 6: R_ij = sum z_i y_j / N_j
-            bayes = ratio(self.sum_zy.T, self.sum_z)  # Eq. 7: Q_ji = R_ij N_j / sum z_i
-            self._matrix[old:, :old] = bayes / 2 if self.new_old == "halved" else bayes
+            ratio(self.sum_zy, n_j, out=self._matrix[:old, old:])  # Eq. 6: R_ij = sum z_i y_j / N_j
+            bayes = ratio(self.sum_zy.T, self.sum_z, out=self._matrix[old:, :old])  # Eq. 7: Q_ji = R_ij N_j / sum z_i
+            if self.new_old == "halved":
+                bayes /= 2
         return self._matrix
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -82,6 +82,6 @@ class ACM:
         self.old = len(self.sum_z)
 
 
-def ratio(joint: Tensor, given: Tensor) -> Tensor:
-    """joint[i, j] / given[j], and 0 where nothing was counted."""
-    return torch.where(given > 0, joint / torch.where(given > 0, given, 1.0), 0.0)
+def ratio(joint: Tensor, given: Tensor, out: Tensor) -> Tensor:
+    """joint[i, j] / given[j]; where nothing was counted joint is 0 too, and so is the ratio."""
+    return torch.div(joint, given.clamp(min=torch.finfo(given.dtype).tiny), out=out)

@@ -31,8 +31,8 @@ def mixed(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = None, 
     sum of its neighbours however many classes there are: raw probabilities make all nodes alike.
     """
     mix = matrix.clone().fill_diagonal_(0)
-    rows = mix.sum(1, keepdim=True)
-    mix *= share / torch.where(rows > 0, rows, 1.0)
+    rows = mix.sum(1, keepdim=True)  # a row of zeros stays one
+    mix *= share / rows.clamp(min=torch.finfo(mix.dtype).tiny)
     mix.diagonal().fill_(1 - share)
     return mix
 

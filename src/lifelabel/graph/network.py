@@ -29,6 +29,13 @@ class GraphNetwork(nn.Module):
 
     def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
         """Label representations H^t (classes x D) from the label words H^{t,0} (classes x d)."""
-        hidden = F.leaky_relu(torch.linalg.multi_dot([adjacency, nodes, self.w1]), 0.2)
-        out = torch.linalg.multi_dot([adjacency, hidden, self.w2])
+        hidden = F.leaky_relu(propagate(adjacency, nodes, self.w1), 0.2)
+        out = propagate(adjacency, hidden, self.w2)
         return F.leaky_relu(out, 0.2) if self.activate_output else out
+
+
+def propagate(adjacency: Tensor, nodes: Tensor, weight: Tensor) -> Tensor:
+    """A H W, with the square matrix on the narrower side: with many classes it is the costly factor."""
+    if weight.shape[0] <= weight.shape[1]:
+        return (adjacency @ nodes) @ weight
+    return adjacency @ (nodes @ weight)
