@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ.get("PYTHONPATH", "src").split(os.pathsep)))
 
 SMALL = ("--set", "stream.train_images=60", "--set", "stream.test_images=60", "--device", "cpu")
-"""On the CPU, where the same seed gives the same bits. Five tasks of 12 training images: two steps each at the default batch size of 8."""
+"""Five tasks of 12 training images, two steps each; on the CPU, where the same seed gives the same bits."""
 
 
 def command(*args, **more):
