@@ -133,7 +133,8 @@ def test_train_prints_one_result_and_makes_every_file(agcn_train):
 
 def test_config_yaml_is_complete_and_the_run_that_was_asked_for(agcn_run):
     values = yaml.safe_load((agcn_run / "config.yaml").read_text())
-    expected = Config.make({"method": "agcn", "stream_options": {"train_images": 60, "test_images": 60}})
+    asked = {"method": "agcn", "device": "cpu", "stream_options": {"train_images": 60, "test_images": 60}}
+    expected = Config.make(asked)
     assert values == expected.to_dict()
 
 
