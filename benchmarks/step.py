@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lifelabel import backbones, losses
+from lifelabel import losses
 from lifelabel.config import Config, resolve_device
-from lifelabel.engine import SHARED_OPTIONS, commit
+from lifelabel.engine import commit
 from lifelabel.graph import embed
 from lifelabel.learner import Expert, Learner, Setting
 from lifelabel.methods import Batch
@@ -31,12 +31,8 @@ TURNS = 300
 
 
 def make_setting(backbone: str, device: torch.device) -> Setting:
-    config = Config.make({"backbone": backbone})
-    return Setting(
-        backbone=backbones.build(backbone),
-        embed=lambda labels: torch.from_numpy(embed(labels)[0]).to(device),
-        device=device,
-        **{name: getattr(config, name) for name in SHARED_OPTIONS},
+    return Setting.of(
+        Config.make({"backbone": backbone}), lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device
     )
 
 

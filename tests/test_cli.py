@@ -604,3 +604,12 @@ def test_report_to_where_nothing_can_be_written(main, agcn_run, tmp_path):
     done = main("report", agcn_run, "--out", tmp_path / "file" / "report")
     assert "cannot write to" in the_line(done)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_fidelity_that_the_config_would_undo_is_refused(main, refused, tmp_path):
+    saved = tmp_path / "tuned.yaml"
+    saved.write_text(main("train", "--print-config").stdout)
+    assert "which win over --fidelity" in refused("train", "--config", saved, "--fidelity", "paper", "--print-config")
+    saved.write_text("seed: 3\n")
+    done = main("train", "--config", saved, "--fidelity", "paper", "--print-config")
+    assert yaml.safe_load(done.stdout)["fidelity"] == "paper"

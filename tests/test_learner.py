@@ -3,20 +3,12 @@ import copy
 import pytest
 import torch
 
-from lifelabel.backbones import build
 from lifelabel.config import Config
-from lifelabel.engine import SHARED_OPTIONS
 from lifelabel.learner import Expert, Learner, LinearHead, Setting
 
 
 def make_setting(**options):
-    config = Config.make(options)
-    return Setting(
-        backbone=build("tiny"),
-        embed=lambda labels: torch.zeros(len(labels), 4),
-        device=torch.device("cpu"),
-        **{name: getattr(config, name) for name in SHARED_OPTIONS},
-    )
+    return Setting.of(Config.make(options), lambda labels: torch.zeros(len(labels), 4), torch.device("cpu"))
 
 
 def make_learner(**options):

@@ -112,7 +112,10 @@ def train(
             raise UserError("--resume takes its options from the run's own config.yaml: give it alone")
         finish(engine.resume(resume, watcher(quiet)).folder)
         return
-    values = merge(read_yaml(config) if config else {}, given)
+    from_file = read_yaml(config) if config else {}
+    if given.get("fidelity", from_file.get("fidelity")) != from_file.get("fidelity", given.get("fidelity")):
+        raise UserError(f"{config} sets fidelity: {from_file['fidelity']} and its options, which win over --fidelity")
+    values = merge(from_file, given)
     if print_config:
         print(Config.make(values).to_yaml(), end="")
         return

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel import backbones
 from lifelabel.config import Config, merge, read_yaml, resolve_device
 from lifelabel.errors import Stopped, UserError
 from lifelabel.evaluate import evaluate, summarise
@@ -33,7 +32,6 @@ from lifelabel.runfolder import History, RunFolder
 from lifelabel.streams import STREAMS, Stream, TrainView
 from lifelabel.version import __version__
 
-SHARED_OPTIONS = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm", "adam_eps", "reduction", "precision")
 READ_EVERY = 10
 """Steps between two looks at the losses: each look waits for the device."""
 
@@ -154,12 +152,7 @@ class Run:
             )
         table = torch.from_numpy(vectors).to(self.device)
         row = {name: i for i, name in enumerate(names)}
-        setting = Setting(
-            backbone=backbones.build(c.backbone, c.pool),
-            embed=lambda labels: table[[row[label] for label in labels]],
-            device=self.device,
-            **{name: getattr(c, name) for name in SHARED_OPTIONS},
-        )
+        setting = Setting.of(c, lambda labels: table[[row[label] for label in labels]], self.device)
         return METHODS[c.method](setting, c.method_options)
 
     def run_task(self, view: TrainView) -> None:
@@ -175,13 +168,16 @@ class Run:
             unread.append((len(rows), self.method.observe(self.load(view, rows))))
             p.step += 1
             p.images += len(rows)
+            stop = self.stop_asked  # looked at once: a signal between the lines below must find them of one mind
             due = time.monotonic() - self.saved >= self.config.checkpoint_seconds
-            if due or self.stop_asked or p.step == steps or len(unread) == READ_EVERY:
+            saving = due or stop or p.step == steps
+            if saving or len(unread) == READ_EVERY:
                 self.read_losses(unread)
                 unread = []
-            if due or self.stop_asked or p.step == steps:
+            if saving:
                 self.save()
-            self.check_stop()
+            if stop:
+                self.check_stop()
         self.method.end_task()
         done = len(self.stream.tasks) if self.method.joint else p.task + 1
         p.records.append(evaluate(self.method, self.stream, done, self.check_stop))
@@ -285,7 +281,7 @@ class Run:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
-            "device": torch.cuda.get_device_name(self.device) if cuda else platform.processor() or platform.machine(),
+            "device": torch.cuda.get_device_name(self.device) if cuda else processor(),
             "threads": torch.get_num_threads(),
             "seconds": round(seconds, 3),
             "images_per_second": round(p.images / seconds, 2) if seconds else None,
@@ -326,6 +322,15 @@ def all_finite(value: Any) -> bool:
     return not (isinstance(value, Tensor) and value.is_floating_point()) or bool(torch.isfinite(value).all())
 
 
+def processor() -> str:
+    """The CPU's name as the system gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def peak_memory() -> int | None:
     """The most memory this process has held, in bytes; None where the system does not say."""
     try:
@@ -338,11 +343,14 @@ def peak_memory() -> int | None:
 
 @functools.cache
 def commit() -> str | None:
-    """The git commit of the lifelabel that runs, with + where files differ from it; None outside a checkout."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    """The git commit of the lifelabel that runs, with + where files differ from it; None outside its checkout."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        status = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # installed inside somebody else's checkout: not ours
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+" if status.stdout.strip() else "")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from lifelabel import backbones
 from lifelabel.backbones import Backbone
+
+if TYPE_CHECKING:
+    from lifelabel.config import Config
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,17 @@ class Setting:
     adam_eps: float
     reduction: str
     precision: str
+
+    @classmethod
+    def of(cls, config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device) -> Setting:
+        """The setting of a run: its options by the names they have in the configuration, a fresh backbone."""
+        given: dict[str, Any] = {
+            "backbone": backbones.build(config.backbone, config.pool),
+            "embed": embed,
+            "device": device,
+        }
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in given]
+        return cls(**given, **{name: getattr(config, name) for name in names})
 
 
 class Learner:

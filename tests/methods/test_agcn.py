@@ -1,6 +1,7 @@
 """AGCN against the paper and the authors' code, re-computed slowly: loops, logarithms, no parts of the package."""
 
 import copy
+import functools
 import math
 
 import numpy as np
@@ -8,9 +9,7 @@ import pytest
 import torch
 
 from lifelabel import losses
-from lifelabel.backbones import build
 from lifelabel.config import Config
-from lifelabel.engine import SHARED_OPTIONS
 from lifelabel.graph import embed
 from lifelabel.learner import Setting
 from lifelabel.methods import Batch
@@ -23,12 +22,8 @@ IMAGES = 6
 def make(fidelity="tuned", **more):
     torch.manual_seed(0)
     config = Config.make({"fidelity": fidelity, "method_options": {"hidden": 16, **more}})
-    setting = Setting(
-        backbone=build("tiny"),
-        embed=lambda labels: torch.from_numpy(embed(labels, dim=12, norm=config.word_norm)[0]),
-        device=torch.device("cpu"),
-        **{name: getattr(config, name) for name in SHARED_OPTIONS},
-    )
+    words = functools.partial(embed, dim=12, norm=config.word_norm)
+    setting = Setting.of(config, lambda labels: torch.from_numpy(words(labels)[0]), torch.device("cpu"))
     return AGCN(setting, config.method_options)
 
 
@@ -233,12 +228,7 @@ def test_earlier_classes_are_scored_with_the_matrix_they_had():
 def test_no_host_sync_in_a_step_on_the_gpu(precision):
     device = torch.device("cuda")
     config = Config.make({"precision": precision})
-    setting = Setting(
-        backbone=build("tiny"),
-        embed=lambda labels: torch.from_numpy(embed(labels)[0]).to(device),
-        device=device,
-        **{name: getattr(config, name) for name in SHARED_OPTIONS},
-    )
+    setting = Setting.of(config, lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
     method = AGCN(setting, config.method_options)
     for t, classes in enumerate(TASKS):
         method.begin_task(classes)
