@@ -16,6 +16,9 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Backbone(nn.Module):
     """A feature map, then a global pool: images B x 3 x H x W in, features B x `dim` out."""
 
+    shift: Tensor
+    scale: Tensor
+
     def __init__(
         self,
         body: nn.Module,
@@ -26,6 +29,9 @@ class Backbone(nn.Module):
     ):
         super().__init__()
         self.body, self.dim, self.pool, self.mean, self.std = body, dim, pool, mean, std
+        # on the device once, not once a batch; no weights, so not part of the state
+        self.register_buffer("shift", 255 * torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("scale", 1 / (255 * torch.tensor(std)[:, None, None]), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.body(images)

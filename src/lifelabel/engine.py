@@ -189,7 +189,7 @@ class Run:
 
     def load(self, view: TrainView, rows: np.ndarray) -> Batch:
         images, labels = view.batch(rows)
-        x = to_input(images, self.method.setting.backbone, self.device)
+        x = to_input(images, self.method.setting.backbone)
         seed = np.random.SeedSequence([self.config.seed, self.progress.task, self.progress.step]).generate_state(1)[0]
         x = augment(x, self.config.augment, torch.Generator().manual_seed(int(seed)))
         return Batch(x, torch.from_numpy(labels).to(self.device, torch.float32))

@@ -57,7 +57,7 @@ def score(method: Method, test: Split, counts: Sequence[int] | None, stop: Calla
     for first in range(0, len(test), BATCH):
         stop()
         pixels = test.images(np.arange(first, min(first + BATCH, len(test))))
-        images = to_input(pixels, setting.backbone, setting.device)
+        images = to_input(pixels, setting.backbone)
         batch = method.scores_of_first(images, counts) if counts else [method.scores(images)]
         parts.append([part.cpu() for part in batch])
     return [torch.cat(columns) for columns in zip(*parts, strict=True)]

@@ -16,12 +16,13 @@ AUGMENTATIONS = {
 }
 
 
-def to_input(images: np.ndarray, backbone: Backbone, device: torch.device | str = "cpu") -> Tensor:
-    """uint8 B x H x W x 3 to float32 B x 3 x H x W, (x / 255 - mean) / std; the bytes travel, not the floats."""
-    x = torch.from_numpy(images).to(device, non_blocking=True).permute(0, 3, 1, 2).float()
-    scale = 1 / (255 * torch.tensor(backbone.std, device=x.device))
-    shift = torch.tensor(backbone.mean, device=x.device) * 255
-    return ((x - shift[:, None, None]) * scale[:, None, None]).contiguous()
+def to_input(images: np.ndarray, backbone: Backbone) -> Tensor:
+    """uint8 B x H x W x 3 to float32 B x 3 x H x W on the backbone's device, (x / 255 - mean) / std.
+
+    The bytes travel to the device, not the floats.
+    """
+    x = torch.from_numpy(images).to(backbone.shift.device, non_blocking=True).permute(0, 3, 1, 2).float()
+    return ((x - backbone.shift) * backbone.scale).contiguous()
 
 
 def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
