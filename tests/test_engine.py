@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from lifelabel import engine
 from lifelabel.config import Config
@@ -96,7 +98,7 @@ def test_data_order_follows_the_seed(monkeypatch, tmp_path):
 
     def order(seed, name):
         method.shown.clear()
-        engine.train(tmp_path / name, options(method="watched", seed=seed))
+        engine.train(tmp_path / name, options(method="watched", seed=seed, augment="none"))
         return [key for _, images, _ in method.shown for key in keys(images)]
 
     first = order(0, "a")
@@ -183,14 +185,15 @@ engine.train(folder, json.loads(options), watch=Killer())
 """
 
 KILLS = [
-    ("agcn", "step", 2, signal.SIGKILL),  # in the first task
-    ("agcn", "step", 7, signal.SIGKILL),  # in the second, with an expert
-    ("agcn", "saving", 6, signal.SIGKILL),  # half-way through writing a checkpoint
-    ("agcn", "evaluating", 2, signal.SIGKILL),  # between the last step and the score of a task
-    ("agcn", "evaluated", 1, signal.SIGKILL),  # between two tasks
-    ("agcn", "step", 8, signal.SIGINT),  # Ctrl-C
-    ("fine-tuning", "step", 6, signal.SIGTERM),
-    ("multi-task", "step", 5, signal.SIGKILL),
+    ("agcn", "saving", 3, signal.SIGKILL, 1000),  # the history is longer than the last checkpoint knows
+    ("agcn", "step", 2, signal.SIGKILL, 0),  # in the first task
+    ("agcn", "step", 7, signal.SIGKILL, 0),  # in the second, with an expert
+    ("agcn", "saving", 6, signal.SIGKILL, 0),  # half-way through writing a checkpoint
+    ("agcn", "evaluating", 2, signal.SIGKILL, 0),  # between the last step and the score of a task
+    ("agcn", "evaluated", 1, signal.SIGKILL, 0),  # between two tasks
+    ("agcn", "step", 8, signal.SIGINT, 0),  # Ctrl-C
+    ("fine-tuning", "step", 6, signal.SIGTERM, 0),
+    ("multi-task", "step", 5, signal.SIGKILL, 0),
 ]
 
 
@@ -202,10 +205,10 @@ def whole(tmp_path_factory):
     return {m: engine.train(folder / m, options(method=m, **more)) for m in ("agcn", "fine-tuning", "multi-task")}
 
 
-@pytest.mark.parametrize(("method", "event", "count", "number"), KILLS)
-def test_a_killed_run_goes_on_inside_the_task_and_ends_the_same(method, event, count, number, whole, tmp_path):
+@pytest.mark.parametrize(("method", "event", "count", "number", "seconds"), KILLS)
+def test_a_killed_run_goes_on_inside_the_task_and_ends_the_same(method, event, count, number, seconds, whole, tmp_path):
     folder = tmp_path / "run"
-    given = json.dumps(options(method=method, checkpoint_seconds=0))
+    given = json.dumps(options(method=method, checkpoint_seconds=seconds))
     command = [sys.executable, "-c", CHILD, str(folder), given, event, str(count), str(int(number))]
     child = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert child.returncode == (-9 if number == signal.SIGKILL else 1), child.stderr
@@ -249,3 +252,73 @@ def test_the_gpu_learns_what_the_cpu_learns(precision, tmp_path):
     cpu, gpu = (runs[device].metrics["final"]["mAP"] for device in ("cpu", "cuda"))
     assert abs(cpu - gpu) < 0.06
     assert runs["cuda"].environment["peak_device_memory_bytes"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", ["flip", "crop-flip"])
+def test_no_host_sync_from_pixels_to_weights_on_the_gpu(kind, tmp_path):
+    run = engine.Run(
+        Config.make(options(method="agcn", device="cuda", augment=kind)), engine.RunFolder(tmp_path), engine.Watcher()
+    )
+    view, rows = run.views[0], np.arange(8)
+    run.method.begin_task(view.task.classes)
+    run.method.observe(run.load(view, rows))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run.method.observe(run.load(view, rows))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("batch_size", 4, "another batch_size"),
+        ("seed", 9, "another seed"),
+        ("method_options", {"mix": 0.5}, "another method_options"),
+        ("augment", "none", "another augment"),
+        ("stream_options", {**SMALL, "seed": 1}, "another stream"),
+        ("word_norm", 3.0, "other word vectors"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another_one(name, value, message, whole, tmp_path):
+    folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**values, name: value}))
+    with pytest.raises(engine.UserError, match=message):
+        engine.resume(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("stream"),
+        lambda state: state.update(method={}),
+        lambda state: state["method"].update(acm=None),
+        lambda state: state.update(random_state=3),
+        lambda state: state.update(history_bytes="x"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_one_clear_line(change, whole, tmp_path):
+    folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    change(state)
+    torch.save(state, folder / "checkpoint.pt")
+    with pytest.raises(engine.UserError, match="does not fit"):
+        engine.resume(folder)
+
+
+@pytest.mark.parametrize(("method", "lr"), [("agcn", 1e19), ("fine-tuning", 1e30)])
+def test_divergence_that_only_the_scores_show_keeps_the_last_good_checkpoint(method, lr, tmp_path):
+    """One step a task: the loss of the step that breaks the weights is still finite."""
+    first = {"lr": 1e-4, "backbone_lr": 1e-3, "later_backbone_lr": lr}
+    given = options(method=method, batch_size=90, checkpoint_seconds=0, **first)
+    with pytest.raises(engine.UserError, match=r"task 2, step 1: the (scores|weights) are not finite"):
+        engine.train(tmp_path / "run", given)
+    kept = engine.RunFolder(tmp_path / "run").load_checkpoint()
+    assert (kept["task"], kept["step"]) == (1, 0)
+    values = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**values, "later_backbone_lr": 1e-4}))
+    assert engine.resume(tmp_path / "run").metrics["finished"]

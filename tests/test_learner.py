@@ -91,3 +91,14 @@ def test_bf16_computes_features_in_half_precision_and_returns_float32():
     assert b.dtype == torch.float32
     assert not torch.equal(a, b)
     torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
+
+
+def test_a_batch_of_one_image_can_be_learned_where_the_last_map_is_one_pixel():
+    setting = make_setting(backbone="resnet18", batch_norm="running")
+    head = LinearHead(setting.backbone.dim)
+    head.grow(2, torch.device("cpu"))
+    learner = Learner(head, setting)
+    learner.begin_task(first=True)
+    before = statistics(learner)
+    learner.step(learner.head(learner.features(torch.randn(1, 3, 32, 32))).square().sum())
+    assert all(torch.equal(v, before[k]) for k, v in statistics(learner).items())

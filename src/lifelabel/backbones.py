@@ -47,7 +47,7 @@ class Backbone(nn.Module):
 
 
 def tiny(pool: str) -> Backbone:
-    """Five convolutions for 64-pixel pictures, trained from scratch."""
+    """Four convolutions for 64-pixel pictures, trained from scratch."""
     layers: list[nn.Module] = []
     for into, out, stride in ((3, 32, 2), (32, 64, 2), (64, 128, 2), (128, 256, 1)):
         layers += [nn.Conv2d(into, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from lifelabel.errors import Stopped, UserError
 from lifelabel.version import __version__
@@ -264,12 +265,13 @@ def show_report(runs: list[FinishedRun], folder: Path) -> None:
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows(runs):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     wide = Console(width=1000)
     needed = Measurement.get(wide, wide.options, table).maximum
     Console(width=max(out.width, needed)).print(table)  # a narrow terminal wraps lines; no figure is cut
     out.print(CONVENTIONS, highlight=False)
-    out.print(f"table: {folder / 'table.md'}   picture: {folder / 'report.png'}", highlight=False, soft_wrap=True)
+    written = f"table: {folder / 'table.md'}   picture: {folder / 'report.png'}"
+    out.print(written, highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> None:

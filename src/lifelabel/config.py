@@ -36,6 +36,7 @@ FIDELITIES: dict[str, dict[str, Any]] = {
         "batch_norm": "running",
         "adam_eps": 1e-4,
         "augment": "crop-flip",
+        "pool": "max",
         "reduction": "sum",
         "word_norm": None,
         "method_options": {
@@ -56,6 +57,7 @@ FIDELITIES: dict[str, dict[str, Any]] = {
         "batch_norm": "running",
         "adam_eps": 1e-8,
         "augment": "flip",
+        "pool": "max",
         "reduction": "mean",
         "word_norm": None,
         "method_options": {

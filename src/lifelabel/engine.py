@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
+import hashlib
+import importlib.metadata
 import math
 import platform
 import signal
@@ -22,16 +25,18 @@ import torch
 from torch import Tensor
 
 from lifelabel.config import Config, merge, read_yaml, resolve_device
-from lifelabel.errors import Stopped, UserError
+from lifelabel.errors import Stopped, UserError, short
 from lifelabel.evaluate import evaluate, summarise
 from lifelabel.graph import embed
-from lifelabel.images import augment, to_input
+from lifelabel.images import augment, send, to_input
 from lifelabel.learner import Setting
 from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.streams import STREAMS, Stream, TrainView
 from lifelabel.version import __version__
 
+MAY_CHANGE = ("lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "checkpoint_seconds")
+"""Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
 READ_EVERY = 10
 """Steps between two looks at the losses: each look waits for the device."""
 
@@ -82,6 +87,8 @@ def train(
     True
     """
     config = Config.make(merge(options or {}, more))
+    if config.words is not None:  # the run can then be resumed from any folder
+        config = dataclasses.replace(config, words=str(Path(config.words).absolute()))
     folder = RunFolder(out)
     run = Run(config, folder, watch or Watcher())  # a mistake in an option shows before any file is touched
     with folder.new(overwrite):
@@ -116,10 +123,11 @@ class Run:
         self.config, self.folder, self.watch = config, folder, watch
         self.device = resolve_device(config.device)
         self.stream: Stream = STREAMS[config.stream].build(config.stream_options)
-        with torch.random.fork_rng():
+        self.gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(self.gpus):
             torch.manual_seed(config.seed)
             self.method = self.build_method()
-            self.random_state = torch.get_rng_state()
+            self.random_state = self.get_random_state()
         tasks = range(len(self.stream.tasks))
         self.views = [self.stream.joint_view()] if self.method.joint else [self.stream.train_view(t) for t in tasks]
         self.progress = Progress()
@@ -127,8 +135,8 @@ class Run:
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end from the beginning, or from a checkpoint."""
-        with torch.random.fork_rng(), self.stopping():
-            torch.set_rng_state(self.random_state)
+        with torch.random.fork_rng(self.gpus), self.stopping():
+            self.set_random_state(self.random_state)
             history_bytes = self.restore(state) if state else 0
             if self.progress.task < len(self.views):
                 self.history = History(self.folder / "history.jsonl", history_bytes)
@@ -150,6 +158,7 @@ class Run:
             self.watch.note(
                 f"{len(missing)} label words are not in {c.words} and get a fixed vector: {', '.join(missing)}"
             )
+        self.words = hashlib.sha256(vectors.tobytes()).hexdigest()
         table = torch.from_numpy(vectors).to(self.device)
         row = {name: i for i, name in enumerate(names)}
         setting = Setting.of(c, lambda labels: table[[row[label] for label in labels]], self.device)
@@ -165,34 +174,39 @@ class Run:
         unread: list[tuple[int, dict[str, Tensor]]] = []
         while p.step < steps:
             rows = order[p.step * size : (p.step + 1) * size]
-            unread.append((len(rows), self.method.observe(self.load(view, rows))))
+            batch = self.load(view, rows)
+            unread.append((len(rows), self.method.observe(batch)))
             p.step += 1
             p.images += len(rows)
-            stop = self.stop_asked  # looked at once: a signal between the lines below must find them of one mind
-            due = time.monotonic() - self.saved >= self.config.checkpoint_seconds
-            saving = due or stop or p.step == steps
-            if saving or len(unread) == READ_EVERY:
+            due = p.step == steps or time.monotonic() - self.saved >= self.config.checkpoint_seconds
+            if due or self.stop_asked or len(unread) == READ_EVERY:
                 self.read_losses(unread)
                 unread = []
-            if saving:
+            stop = self.stop_asked and not unread  # a signal can come between any two lines
+            if due or stop:
+                self.check_scores(batch)
                 self.save()
             if stop:
                 self.check_stop()
         self.method.end_task()
         done = len(self.stream.tasks) if self.method.joint else p.task + 1
-        p.records.append(evaluate(self.method, self.stream, done, self.check_stop))
+        try:
+            p.records.append(evaluate(self.method, self.stream, done, self.check_stop))
+        except FloatingPointError as error:
+            raise self.diverged(p.step, str(error)) from None
         p.task, p.step = p.task + 1, 0
         self.write_results()
         self.save()
         self.watch.evaluated(p.records[-1])
-        self.check_stop()
+        if p.task < len(self.views):
+            self.check_stop()
 
     def load(self, view: TrainView, rows: np.ndarray) -> Batch:
         images, labels = view.batch(rows)
         x = to_input(images, self.method.setting.backbone)
         seed = np.random.SeedSequence([self.config.seed, self.progress.task, self.progress.step]).generate_state(1)[0]
         x = augment(x, self.config.augment, torch.Generator().manual_seed(int(seed)))
-        return Batch(x, torch.from_numpy(labels).to(self.device, torch.float32))
+        return Batch(x, send(torch.from_numpy(labels), self.device).float())
 
     def read_losses(self, unread: list[tuple[int, dict[str, Tensor]]]) -> None:
         """Bring the losses of the last steps to the host, check them, write them down."""
@@ -208,6 +222,12 @@ class Run:
             images += count
             self.history.write({"task": p.task + 1, "step": step, "images": images, "losses": named})
         self.watch.steps(p.task, sum(count for count, _ in unread), named)
+
+    @torch.no_grad()
+    def check_scores(self, batch: Batch) -> None:
+        """A step can leave weights that are finite and of no use: what they say of the last batch shows it."""
+        if not bool(self.method.scores(batch.images).isfinite().all()):
+            raise self.diverged(self.progress.step, "the scores are not finite any more")
 
     def diverged(self, step: int, what: str) -> UserError:
         kept = self.folder.load_checkpoint()
@@ -227,35 +247,46 @@ class Run:
         if not all_finite(method):
             raise self.diverged(p.step, "the weights are not finite any more")
         p.seconds, self.started, self.saved = p.seconds + now - self.started, now, now
-        rng = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            rng["cuda"] = torch.cuda.get_rng_state(self.device)
         self.folder.save_checkpoint(
             {
-                "stream": self.stream.fingerprint, "method_name": self.config.method, "method": method, "rng": rng,
+                "stream": self.stream.fingerprint, "words": self.words, "config": self.config.to_dict(),
                 "task": p.task, "step": p.step, "images": p.images, "seconds": p.seconds, "records": p.records,
-                "history_bytes": self.history.sync(),
+                "method": method, "random_state": self.get_random_state(), "history_bytes": self.history.sync(),
             }
         )  # fmt: skip
         self.saved = time.monotonic()
 
+    def get_random_state(self) -> dict[str, Tensor]:
+        state = {"cpu": torch.get_rng_state()}
+        for device in self.gpus:
+            state["cuda"] = torch.cuda.get_rng_state(device)
+        return state
+
+    def set_random_state(self, state: dict[str, Tensor]) -> None:
+        torch.set_rng_state(state["cpu"])
+        for device in self.gpus:
+            if "cuda" in state:  # not where a run goes on that began on the CPU
+                torch.cuda.set_rng_state(state["cuda"], device)
+
     def restore(self, state: dict[str, Any]) -> int:
         """Take up a checkpoint; returns how much of the history belongs to it."""
-        path = self.folder / "checkpoint.pt"
-        if state["stream"] != self.stream.fingerprint:
-            raise UserError(f"{path} was made on another stream than {self.folder / 'config.yaml'} describes")
-        if state["method_name"] != self.config.method:
-            raise UserError(f"{path} holds the method '{state['method_name']}', not '{self.config.method}'")
+        path, config = self.folder / "checkpoint.pt", self.folder / "config.yaml"
         try:
+            if state["stream"] != self.stream.fingerprint:
+                raise UserError(f"{path} was made on another stream than {config} describes")
+            if state["words"] != self.words:
+                raise UserError(f"{path} was made with other word vectors than {config} describes")
+            for name, value in self.config.to_dict().items():
+                made = state["config"][name]
+                if name not in MAY_CHANGE and made != value:
+                    raise UserError(f"{path} was made with another {name} than {config} says: {short(made)}")
             self.method.load_state_dict(state["method"])
-        except (RuntimeError, KeyError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path} does not fit {self.folder / 'config.yaml'}: {reason}") from None
-        torch.set_rng_state(state["rng"]["cpu"])
-        if self.device.type == "cuda" and "cuda" in state["rng"]:
-            torch.cuda.set_rng_state(state["rng"]["cuda"], self.device)
-        self.progress = Progress(*(state[name] for name in ("task", "step", "images", "seconds", "records")))
-        return state["history_bytes"]
+            self.set_random_state(state["random_state"])
+            self.progress = Progress(*(state[field.name] for field in dataclasses.fields(Progress)))
+            return int(state["history_bytes"])
+        except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"{path} does not fit {config}: {reason}") from None
 
     def summary(self) -> dict[str, Any]:
         names = {"stream": self.config.stream, "method": self.config.method, "fidelity": self.config.fidelity}
@@ -265,7 +296,7 @@ class Run:
         self.folder.write_json("metrics.json", self.summary())
         self.folder.write_json("environment.json", self.environment())
         matrix = self.method.matrix()
-        if matrix is not None:
+        if matrix is not None and self.progress.task == len(self.views):  # at the end: it holds every task's
             classes = self.stream.classes[: len(matrix)]
             self.folder.write_matrices(matrix, self.method.sizes, classes, self.stream.truth)
 
@@ -280,7 +311,7 @@ class Run:
             "commit": commit(),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "numpy": np.__version__,
+            **{name: installed(name) for name in ("torchvision", "timm", "numpy", "pillow")},
             "device": torch.cuda.get_device_name(self.device) if cuda else processor(),
             "threads": torch.get_num_threads(),
             "seconds": round(seconds, 3),
@@ -320,6 +351,14 @@ def all_finite(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(all_finite, value))
     return not (isinstance(value, Tensor) and value.is_floating_point()) or bool(torch.isfinite(value).all())
+
+
+def installed(name: str) -> str | None:
+    """The version of a package, or None where it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def processor() -> str:

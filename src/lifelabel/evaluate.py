@@ -28,20 +28,19 @@ def evaluate(method: Method, stream: Stream, done: int, stop: Callable[[], None]
     final = done == len(tasks)
     counts = [task.last for task in tasks[:done]]
     logits = score(method, test, counts if final else None, stop)
-    probabilities = logits[-1].double().sigmoid()
     labels = torch.tensor(test.labels[:, : counts[-1]])
     record: dict[str, Any] = {
         "task": done,
-        "seen": _headline(probabilities, labels, test.task < done),
-        "by_task": [metrics.headline(probabilities[:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
+        "seen": headline(logits[-1], labels, test.task < done),
+        "by_task": [headline(logits[-1][:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
     }
     if final:
         record["cumulative"] = [
-            _headline(part.double().sigmoid(), labels[:, :count], test.task <= j)
+            headline(part, labels[:, :count], test.task <= j)
             for j, (part, count) in enumerate(zip(logits, counts, strict=True))
         ]
-        scored = metrics.Scored.of(probabilities, labels)
-        record["conventions"] = {name: c.function(scored) for name, c in metrics.CONVENTIONS.items()}
+        scored = metrics.Scored.of_logits(logits[-1], labels)
+        record["conventions"] = scored.conventions()
         record["ap"] = dict(zip(stream.classes, scored.ap.tolist(), strict=True))
     matrix = method.matrix()
     if matrix is not None and stream.truth is not None:
@@ -60,7 +59,10 @@ def score(method: Method, test: Split, counts: Sequence[int] | None, stop: Calla
         images = to_input(pixels, setting.backbone)
         batch = method.scores_of_first(images, counts) if counts else [method.scores(images)]
         parts.append([part.cpu() for part in batch])
-    return [torch.cat(columns) for columns in zip(*parts, strict=True)]
+    scores = [torch.cat(columns) for columns in zip(*parts, strict=True)]
+    if not all(bool(part.isfinite().all()) for part in scores):
+        raise FloatingPointError("the scores of the test images are not finite")
+    return scores
 
 
 def acm_error(matrix: np.ndarray, truth: np.ndarray, sizes: Sequence[int]) -> dict[str, float]:
@@ -101,9 +103,10 @@ def summarise(records: Sequence[dict[str, Any]], stream: Stream) -> dict[str, An
     return _without_nan(summary)
 
 
-def _headline(probabilities: Tensor, labels: Tensor, rows: np.ndarray) -> dict[str, float]:
-    where = torch.from_numpy(rows)
-    return metrics.headline(probabilities[where], labels[where])
+def headline(logits: Tensor, labels: Tensor, rows: np.ndarray | None = None) -> dict[str, float]:
+    """A.5's figures of some columns, over the given rows (all, where none are given)."""
+    where = slice(None) if rows is None else torch.from_numpy(rows)
+    return metrics.Scored.of_logits(logits[where], labels[where]).headline()
 
 
 def _triangle(records: Sequence[dict[str, Any]], name: str, tasks: int) -> list[list[float | None]]:

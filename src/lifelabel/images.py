@@ -21,8 +21,13 @@ def to_input(images: np.ndarray, backbone: Backbone) -> Tensor:
 
     The bytes travel to the device, not the floats.
     """
-    x = torch.from_numpy(images).to(backbone.shift.device, non_blocking=True).permute(0, 3, 1, 2).float()
+    x = send(torch.from_numpy(images), backbone.shift.device).permute(0, 3, 1, 2).float()
     return ((x - backbone.shift) * backbone.scale).contiguous()
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """To the device without waiting for the work that is already queued there."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
@@ -32,7 +37,7 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     count = len(images)
     flip = torch.rand(count, generator=generator) < 0.5
     if kind == "flip":
-        return torch.where(flip.to(images.device)[:, None, None, None], images.flip(-1), images)
+        return torch.where(send(flip, images.device)[:, None, None, None], images.flip(-1), images)
     area = 0.5 + 0.5 * torch.rand(count, generator=generator)
     aspect = torch.exp((torch.rand(count, generator=generator) * 2 - 1) * np.log(4 / 3))
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
@@ -41,5 +46,5 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     sign = torch.where(flip, -1.0, 1.0)
     zero = torch.zeros(count)
     rows = torch.stack([torch.stack([sign * width, zero, shift_x], 1), torch.stack([zero, height, shift_y], 1)], 1)
-    grid = F.affine_grid(rows.to(images.device), list(images.shape), align_corners=False)
+    grid = F.affine_grid(send(rows, images.device), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)

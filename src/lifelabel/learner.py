@@ -69,7 +69,8 @@ class Learner:
     def features(self, images: Tensor) -> Tensor:
         """Features in float32, computed in the run's precision; training mode inside `torch.enable_grad`."""
         if torch.is_grad_enabled():
-            self.backbone.set_training(self.freeze_statistics)
+            # one image has no statistics of its own: batch norm then uses those it has
+            self.backbone.set_training(self.freeze_statistics or len(images) == 1)
         else:
             self.backbone.eval()
         return run_backbone(self.backbone, images, self.setting)

@@ -182,19 +182,42 @@ def mean_f1(probabilities: Array, labels: Array, threshold: float = 0.5) -> floa
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Probabilities with their labels, checked once; AP is computed once and the counts once per threshold."""
+    """Probabilities with their labels, checked once; AP is computed once and the counts once per threshold.
+
+    AP ranks by `scores`, where they are finer than the probabilities: those of large logits are all 1.
+    """
 
     probabilities: Tensor
     labels: Tensor
+    scores: Tensor
     _known: dict[float, Counts] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, probabilities: Array, labels: Array) -> Scored:
-        return cls(*_pair(probabilities, labels))
+        p, y = _pair(probabilities, labels)
+        return cls(p, y, p)
+
+    @classmethod
+    def of_logits(cls, logits: Array, labels: Array) -> Scored:
+        """Scores are the logits, probabilities their sigmoid, in float64.
+
+        >>> Scored.of_logits(np.array([[50.0], [40.0]]), np.array([[1], [0]])).ap.tolist()
+        [1.0]
+        """
+        z, y = _pair(logits, labels)
+        return cls(z.double().sigmoid(), y, z)
 
     @cached_property
     def ap(self) -> Tensor:
-        return _ap(self.probabilities, self.labels)
+        return _ap(self.scores, self.labels)
+
+    def headline(self) -> dict[str, float]:
+        """mAP, CP, CR, CF1, OP, OR and OF1 by A.5."""
+        return {"mAP": _mean_ap(self.ap, "ignore"), **_a5(self.counts(0.5))}
+
+    def conventions(self) -> dict[str, float]:
+        """Every number of `CONVENTIONS`."""
+        return {name: convention.function(self) for name, convention in CONVENTIONS.items()}
 
     def counts(self, threshold: float) -> Counts:
         if threshold not in self._known:
@@ -259,8 +282,7 @@ def all_conventions(probabilities: Array, labels: Array) -> dict[str, float]:
     >>> figures["mAP"], round(figures["cf1_harmonic@0.5"], 3), figures["cf1_mean@0.8"]
     (1.0, 0.857, 0.5)
     """
-    scored = Scored.of(probabilities, labels)
-    return {name: convention.function(scored) for name, convention in CONVENTIONS.items()}
+    return Scored.of(probabilities, labels).conventions()
 
 
 def headline(probabilities: Array, labels: Array) -> dict[str, float]:
@@ -269,8 +291,7 @@ def headline(probabilities: Array, labels: Array) -> dict[str, float]:
     >>> headline(torch.tensor([[0.9], [0.2]]), torch.tensor([[1], [0]]))
     {'mAP': 1.0, 'CP': 1.0, 'CR': 1.0, 'CF1': 1.0, 'OP': 1.0, 'OR': 1.0, 'OF1': 1.0}
     """
-    scored = Scored.of(probabilities, labels)
-    return {"mAP": _mean_ap(scored.ap, "ignore"), **_a5(scored.counts(0.5))}
+    return Scored.of(probabilities, labels).headline()
 
 
 def _floats(values: Array | Sequence[Any]) -> npt.NDArray[np.float64]:

@@ -25,8 +25,8 @@ class Bar(Watcher):
     def __init__(self, console: Console):
         self.console = console
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), Speed(),
-            TextColumn("{task.fields[losses]}"), TimeRemainingColumn(), console=console, transient=True,
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), Speed(),
+            TextColumn("{task.fields[losses]}", markup=False), TimeRemainingColumn(), console=console, transient=True,
             disable=not console.is_terminal,
         )  # fmt: skip
 
@@ -55,7 +55,7 @@ class Bar(Watcher):
         self.console.print(f"{self.method}: after task {record['task']}  {scores}", highlight=False)
 
     def note(self, line: str) -> None:
-        self.console.print(line, style="yellow", highlight=False)
+        self.console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
         self.bar.stop()

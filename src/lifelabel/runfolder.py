@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import zipfile
@@ -22,7 +21,7 @@ LOCK = ".lock"
 
 
 class RunFolder:
-    """A folder that belongs to one run. `create` makes a new one, `open` takes up one that is there."""
+    """A folder that belongs to one run: `new` holds it for a new run, `locked` for one that is there."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -37,9 +36,10 @@ class RunFolder:
     @contextlib.contextmanager
     def new(self, overwrite: bool) -> Iterator[None]:
         """Hold the folder for a new run; one that holds anything is refused unless it is a run's and `overwrite`."""
+        ours = {LOCK, *(f".{name}.new" for name in FILES)}  # what a kill can leave behind
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            left = {entry.name for entry in self.path.iterdir()} - {LOCK}
+            left = {entry.name for entry in self.path.iterdir()} - ours
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
         if left and not self.is_run:
@@ -49,8 +49,8 @@ class RunFolder:
                 f"{self.path} holds a run: go on with --resume {self.path}, or give another --out or --overwrite"
             )
         with self.locked():
-            for name in left & set(FILES):
-                (self / name).unlink()
+            for name in reversed(FILES):  # config.yaml last: until then the folder is still a run's
+                (self / name).unlink(missing_ok=True)
             yield
 
     @contextlib.contextmanager
@@ -127,10 +127,13 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            state = torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
+            handle = open(path, "rb")
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from None
-        except Exception:  # torch raises its own, zipfile's, pickle's and plain RuntimeErrors for a damaged file
+        try:
+            with handle:
+                state = torch.load(handle, map_location="cpu", weights_only=True)
+        except Exception:  # torch raises its own, zipfile's, pickle's, OSErrors and RuntimeErrors for a damaged file
             raise UserError(f"{path} is damaged or cut short: run again with --config and --overwrite") from None
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             raise UserError(f"{path} is not a checkpoint of this version of lifelabel (format {FORMAT})")

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lifelabel.graph import ACM
+from lifelabel.streams import scenes
 
 
 def slow_block(y: np.ndarray, z: np.ndarray, new_old: str):
@@ -57,6 +58,24 @@ def test_true_labels_give_the_true_conditional_frequencies():
             acm.update(torch.tensor(labels[rows, first:last]), torch.tensor(labels[rows, :first]))
     true = np.array([[labels[labels[:, j] == 1, i].mean() for j in range(9)] for i in range(9)])
     np.testing.assert_allclose(acm.matrix().numpy(), true, atol=1e-12, rtol=0)
+
+
+def test_true_labels_of_the_scenes_give_the_frequencies_of_the_images_each_task_saw():
+    stream = scenes.build(scenes.ScenesOptions(train_images=3000))
+    acm, labels = ACM(), stream.train.labels.astype(float)
+    for task in stream.tasks:
+        seen = labels[stream.train.task == task.index]
+        acm.begin_task(len(task.classes))
+        for rows in np.array_split(seen, 40):
+            acm.update(torch.tensor(rows[:, task.columns]), torch.tensor(rows[:, : task.first]))
+        a = acm.matrix().numpy()
+        for j in range(task.first, task.last):
+            for i in range(task.last):
+                for one, given in ((i, j), (j, i)):
+                    holds = seen[seen[:, given] == 1, one]
+                    assert a[one, given] == pytest.approx(
+                        holds.mean() if len(holds) else float(one == given), abs=1e-12
+                    )
 
 
 def test_online_equals_batch_and_bayes_holds():

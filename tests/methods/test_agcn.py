@@ -63,7 +63,8 @@ class SlowReference:
             n_j = sum(y[j] for y in ys)
             for i in range(new):
                 if i != j:
-                    a[old + i, old + j] = sum(y[i] * y[j] for y in ys) / n_j if n_j else 0
+                    start = 1e-6 if self.fidelity == "release" else 0  # the code's N_j starts there
+                    a[old + i, old + j] = sum(y[i] * y[j] for y in ys) / (n_j + start) if n_j else 0
             for i in range(old):
                 together = sum(s[i] * y[j] for s, y in zip(soft, ys, strict=True))
                 a[i, old + j] = together / n_j if n_j else 0

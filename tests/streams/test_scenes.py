@@ -57,10 +57,10 @@ def test_images_do_not_depend_on_how_many_there_are():
 
 
 def test_beyond_the_cache_images_are_the_same(monkeypatch):
-    kept = fresh().train
+    kept = fresh(test_images=300).test
     expected = kept.images(np.arange(30))
     monkeypatch.setattr(scenes, "CACHE_BYTES", 300 * 32 * 32 * 3 - 1)
-    on_demand = fresh().train
+    on_demand = fresh(test_images=300).test
     assert np.array_equal(on_demand.images(np.arange(30)), expected)
     assert on_demand.images.kept is None
     assert on_demand.images(np.arange(0)).shape == (0, 32, 32, 3)
@@ -70,10 +70,16 @@ def test_beyond_the_cache_images_are_the_same(monkeypatch):
 def test_cached_images_are_rendered_once(monkeypatch):
     calls = []
     monkeypatch.setattr(scenes, "render", lambda *args: calls.append(args) or np.zeros((32, 32, 3), np.uint8))
-    images = fresh().train.images
+    images = fresh().test.images
     images(np.array([3, 4]))
     images(np.array([4, 3, 5]))
-    assert [key for _, _, key, _ in calls] == ["0/0/3", "0/0/4", "0/0/5"]
+    assert [key for _, _, key, _ in calls] == ["0/1/3", "0/1/4", "0/1/5"]
+
+
+def test_training_images_are_not_kept():
+    images = fresh().train.images
+    images(np.arange(20))
+    assert images.kept is None
 
 
 def test_changing_a_batch_leaves_the_stream_alone():

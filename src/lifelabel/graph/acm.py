@@ -1,8 +1,8 @@
 """The Augmented Correlation Matrix (Eq. 4-7): label counts in, conditional probabilities out.
 
-Entry [i, j] of the matrix is P(C_i | C_j). While a task runs, four sums over its images are kept in float64:
+Entry [i, j] of the matrix is P(C_i | C_j). While a task runs, three sums over its images are kept in float64:
 
-    N_ij        hard x hard   images that show both new classes (its diagonal is N_j)
+    N_ij        hard x hard   images that show both new classes; its diagonal is N_j
     sum z_i y_j soft x hard   expected images that show old class i and new class j
     sum z_i     soft          expected images that show old class i
 

@@ -1,30 +1,31 @@
 """What the graph layers multiply with: the correlation matrix itself, or something gentler made from it.
 
-Every function takes the matrix A^t (entry [i, j] = P(C_i | C_j)), the number of classes of each task so far, and
-the adjacency that the previous task ended with; it returns the adjacency of all seen classes.
+Every function takes the matrix A^t (entry [i, j] = P(C_i | C_j)) and the number of classes of each task so far, and
+returns the adjacency of all seen classes.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-Adjacency = Callable[[Tensor, Sequence[int], "Tensor | None"], Tensor]
+Adjacency = Callable[[Tensor, Sequence[int]], Tensor]
 
 
-def raw(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = None) -> Tensor:
+def raw(matrix: Tensor, sizes: Sequence[int]) -> Tensor:
     """The conditional probabilities as the paper prints them (Eq. 8)."""
     return matrix
 
 
-def identity(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = None) -> Tensor:
+def identity(matrix: Tensor, sizes: Sequence[int]) -> Tensor:
     """No graph: every label word alone. The control for what the matrix is worth."""
     return torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
 
 
-def mixed(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = None, *, share: float) -> Tensor:
+def mixed(matrix: Tensor, sizes: Sequence[int], *, share: float) -> Tensor:
     """(1 - share) I + share P, where P is the matrix without its diagonal, each row scaled to sum to 1.
 
     A row without any relation keeps only its identity part. Rows sum to at most 1, so no node is drowned by the
@@ -37,33 +38,35 @@ def mixed(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = None, 
     return mix
 
 
-def binarised(matrix: Tensor, sizes: Sequence[int], previous: Tensor | None = None) -> Tensor:
-    """The authors' code, block by block; blocks of earlier tasks stay as those tasks left them.
+def binarised(matrix: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The authors' code, block by block, every block as the task that made it left it.
 
-    New-New: 1 where P >= 0.4, columns scaled to sum 0.25, plus I, then D^-1/2 (.)^T D^-1/2 with D its row sums; the
-    first task takes threshold 0, sum 0.28 and exponent -0.8. Old-New and New-Old: 1 where P >= 0.3, columns scaled
-    to sum 0.25 within the block.
+    New-New: 1 where P > 0.4 (a tie is below: the code adds 1e-6 to N_j), columns scaled to sum 0.25, plus I, then
+    D^-1/2 (.)^T D^-1/2 with D its row sums; in the first task every entry is 1 (threshold 0), columns sum to 0.28 and
+    the exponent is -0.8. Old-New and New-Old: 1 where P >= 0.3, columns scaled to sum 0.25 within the block.
     """
-    if not sizes:
-        return matrix
-    old = sum(sizes[:-1])
-    if previous is None and old:
-        previous = binarised(matrix[:old, :old], sizes[:-1])
-    first = old == 0
-    out = torch.empty_like(matrix)
-    new_new = matrix[old:, old:].clone().fill_diagonal_(0)
-    new_new = threshold_columns(new_new, 0.0 if first else 0.4, 0.28 if first else 0.25)
-    new_new.diagonal().add_(1)
-    degree = new_new.sum(1).pow(-0.8 if first else -0.5)
-    out[old:, old:] = degree[:, None] * new_new.T * degree
-    if previous is not None:
-        out[:old, :old] = previous
-        out[:old, old:] = threshold_columns(matrix[:old, old:], 0.3, 0.25)
-        out[old:, :old] = threshold_columns(matrix[old:, :old], 0.3, 0.25)
-    return out
+    task = task_of_class(tuple(sizes), matrix.device)
+    row, column = task[:, None], task[None, :]
+    first = task == 0
+    new_new = (row == column) & ((matrix.clone().fill_diagonal_(0) > 0.4) | first)
+    old_new, new_old = (row < column) & (matrix >= 0.3), (row > column) & (matrix >= 0.3)
+    intra = scale_columns(new_new, row == column, torch.where(first, 0.28, 0.25), matrix)
+    intra.diagonal().add_(1)
+    degree = intra.sum(1).pow(torch.where(first, -0.8, -0.5))
+    by_task = (row == torch.arange(len(sizes), device=matrix.device)).to(matrix.dtype)
+    new_rows = by_task.T @ new_old.to(matrix.dtype)  # ones of a column within each task's rows
+    cross = scale_columns(old_new, row < column, 0.25, matrix)
+    cross += new_old * (0.25 / (new_rows[task] + 1e-6))
+    return degree[:, None] * intra.T * degree + cross
 
 
-def threshold_columns(block: Tensor, threshold: float, total: float) -> Tensor:
-    """1 where block >= threshold, else 0; each column then scaled to sum to `total`."""
-    ones = (block >= threshold).to(block.dtype)
-    return ones * (total / (ones.sum(0, keepdim=True) + 1e-6))
+@functools.lru_cache(maxsize=16)
+def task_of_class(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """The task number of each class; kept on the device, as it changes with the task and not with the step."""
+    return torch.tensor([task for task, size in enumerate(sizes) for _ in range(size)], device=device)
+
+
+def scale_columns(ones: Tensor, block: Tensor, total: Tensor | float, like: Tensor) -> Tensor:
+    """0/1 entries of the blocks as numbers, each column of a block scaled to sum to `total`."""
+    numbers = (ones & block).to(like.dtype)
+    return numbers * (total / (numbers.sum(0) + 1e-6))

@@ -58,11 +58,9 @@ class AGCN(Method):
         self.to_adjacency = getattr(adjacency, options.adjacency)
         if options.adjacency == "mixed":
             self.to_adjacency = functools.partial(adjacency.mixed, share=options.mix)
-        self.previous: Tensor | None = None
         self.expert: Expert | None = None
 
     def begin_task(self, classes: Sequence[str]) -> None:
-        self.previous = self.adjacency() if self.tasks else None
         super().begin_task(classes)
         self.words = torch.cat([self.words, self.setting.embed(classes)])
         self.acm.begin_task(len(classes))
@@ -101,7 +99,7 @@ class AGCN(Method):
 
     def adjacency(self) -> Tensor:
         """What the graph multiplies with now, from the matrix counted so far."""
-        return self.to_adjacency(self.acm.matrix().float(), self.sizes, self.previous)
+        return self.to_adjacency(self.acm.matrix().float(), self.sizes)
 
     def nodes(self, first: int | None = None) -> Tensor:
         """H^t = AGCN(A^t, H^{t,0}) (Eq. 8); with `first`, over the first classes alone, with the matrix they had."""
@@ -109,7 +107,7 @@ class AGCN(Method):
             return self.graph(self.adjacency(), self.words)
         sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
         matrix = self.acm.matrix()[:first, :first].float()  # A^t leads every later matrix: Old-Old is frozen
-        return self.graph(self.to_adjacency(matrix, sizes, None), self.words[:first])
+        return self.graph(self.to_adjacency(matrix, sizes), self.words[:first])
 
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()
@@ -119,7 +117,6 @@ class AGCN(Method):
             "tasks": [list(names) for names in self.tasks],
             "learner": self.learner.state_dict(),
             "acm": self.acm.state_dict(),
-            "previous": self.previous,
             "expert": None if self.expert is None else self.expert.state_dict(),
         }
 
@@ -128,8 +125,6 @@ class AGCN(Method):
             self.begin_task(names)
         self.learner.load_state_dict(state["learner"])
         self.acm.load_state_dict(state["acm"])
-        if state["previous"] is not None:
-            self.previous = state["previous"].to(self.setting.device)
         if state["expert"] is not None:
             self.expert = Expert(self.learner.backbone, state["expert"]["nodes"].to(self.setting.device), self.setting)
             self.expert.backbone.load_state_dict(state["expert"]["backbone"])

@@ -37,7 +37,7 @@ def draw(runs: Sequence[FinishedRun], path: str | Path) -> None:
 
 
 def _matrices(archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    last = max((name for name in archive if name.startswith("task_")), key=lambda name: int(name.split("_")[1]))
+    last = f"task_{sum(name.startswith('task_') for name in archive)}"
     found = {"correlation matrix after the last task": archive[last]}
     return {**found, "the true matrix": archive["truth"]} if "truth" in archive else found
 

@@ -63,9 +63,12 @@ class FinishedRun:
             return {}
         try:
             with np.load(path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
+                matrices = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
             raise UserError(f"{path} is damaged or cut short") from None
+        if not {"classes", f"task_{len(self.metrics['tasks'])}"} <= matrices.keys():
+            raise UserError(f"{path} does not hold the matrices of this run")
+        return matrices
 
 
 def read_run(path: str | Path) -> FinishedRun:

@@ -112,7 +112,7 @@ class ScenesOptions:
 
 @functools.lru_cache(maxsize=2)
 def build(options: ScenesOptions) -> Stream:
-    """The stream; equal options give the same object, and with it the images already rendered."""
+    """The stream; equal options give the same object, and with it the test images already rendered."""
     classes = CATALOGUE[: options.classes]
     tasks = split_classes(classes, options.tasks)
     train = _split(options, tasks, TRAIN, options.train_images)
@@ -172,10 +172,14 @@ def allot(labels: np.ndarray, tasks: tuple[Task, ...]) -> np.ndarray:
 
 
 class Renderer:
-    """The images of one split by row number: rendered when first asked for, and kept where they fit the cache."""
+    """The images of one split by row number.
+
+    Training images pass once and are rendered when asked for; test images are scored after every task, so they are
+    kept where they fit the cache.
+    """
 
     def __init__(self, options: ScenesOptions, split: int, scenes: np.ndarray, labels: np.ndarray) -> None:
-        self.size, self.key = options.size, f"{options.seed}/{split}"
+        self.size, self.split, self.key = options.size, split, f"{options.seed}/{split}"
         self.scenes, self.labels = scenes, labels
         self.kept: np.ndarray | None = None
         self.done = np.zeros(len(labels), bool)
@@ -185,7 +189,7 @@ class Renderer:
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self.labels):
             raise IndexError(f"rows must lie in 0 … {len(self.labels) - 1}")
         shape = (self.size, self.size, 3)
-        if len(self.labels) * self.size * self.size * 3 > CACHE_BYTES:
+        if self.split == TRAIN or len(self.labels) * self.size * self.size * 3 > CACHE_BYTES:
             images = np.empty((len(rows), *shape), np.uint8)
             for place, row in enumerate(rows.tolist()):
                 images[place] = self.render(row)
