@@ -10,8 +10,8 @@ demo: $(VENV)/.installed
 	$(BIN)/lifelabel demo
 
 test: $(VENV)/.test-installed
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/python -m pytest
 
 $(VENV)/bin/python:

@@ -9,7 +9,7 @@ from PIL import Image
 from lifelabel.config import Config
 from lifelabel.errors import UserError
 from lifelabel.report.picture import draw
-from lifelabel.report.runs import COLUMNS, CONVENTIONS, by_label, cell, markdown, read_run, rows
+from lifelabel.report.runs import COLUMNS, CONVENTIONS, by_label, cell, find_runs, markdown, read_run, rows
 
 TASKS = [["sky", "boat"], ["sea", "tree"]]
 CLASSES = [name for task in TASKS for name in task]
@@ -94,7 +94,7 @@ def test_seeds_share_a_row_and_fidelities_do_not(tmp_path):
 
 def test_options_chosen_otherwise_have_a_row_of_their_own(tmp_path):
     chosen = {"a": {}, "b": {"method_options": {"lambdas": [1, 2, 3], "mix": 0.2}}, "c": {"lr": 0.5}, "d": {"seed": 4}}
-    runs = [read_run(write_run(tmp_path / name, options=options)) for name, options in chosen.items()]
+    runs = [read_run(write_run(tmp_path / n, seed=o.get("seed", 0), options=o)) for n, o in chosen.items()]
     assert [row[0] for row in rows(runs)] == ["agcn", "agcn (lambdas=1.0,2.0,3.0, mix=0.2)", "agcn (lr=0.5)"]
 
 
@@ -231,3 +231,16 @@ def test_a_real_run(agcn_run, tmp_path):
     assert run.curve()[-1] == pytest.approx(100 * run.metrics["final"]["mAP"])
     draw([run], tmp_path / "report.png")
     pixels(tmp_path / "report.png")
+
+
+def test_one_seed_run_twice_is_refused(tmp_path):
+    runs = [read_run(write_run(tmp_path / name)) for name in "ab"]
+    with pytest.raises(UserError, match="same run with the same seed"):
+        rows(runs)
+
+
+def test_a_folder_of_runs_stands_for_its_runs(tmp_path):
+    folders = [write_run(tmp_path / "demo" / name) for name in "ab"]
+    (tmp_path / "demo" / "report.png").touch()
+    alone = write_run(tmp_path / "alone")
+    assert find_runs([tmp_path / "demo", alone]) == [*folders, alone]

@@ -83,11 +83,11 @@ def from_timm(name: str, pool: str) -> Backbone:
 
 
 BACKBONES: dict[str, tuple[str, Callable[[str], Backbone]]] = {
-    "tiny": ("4 convolutions, 256 features, for the embedded 64-pixel pictures", tiny),
-    "resnet18": ("torchvision, 512 features", resnet("resnet18")),
-    "resnet34": ("torchvision, 512 features", resnet("resnet34")),
-    "resnet50": ("torchvision, 2048 features", resnet("resnet50")),
-    "resnet101": ("torchvision, 2048 features: the paper's", resnet("resnet101")),
+    "tiny": ("4 convolutions, 256 features, from scratch, for the embedded 64-pixel pictures", tiny),
+    "resnet18": ("torchvision, 512 features, from scratch", resnet("resnet18")),
+    "resnet34": ("torchvision, 512 features, from scratch", resnet("resnet34")),
+    "resnet50": ("torchvision, 2048 features, from scratch", resnet("resnet50")),
+    "resnet101": ("torchvision, 2048 features, from scratch: the paper's architecture", resnet("resnet101")),
 }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -116,6 +116,10 @@ def train(
     from_file = read_yaml(config) if config else {}
     if given.get("fidelity", from_file.get("fidelity")) != from_file.get("fidelity", given.get("fidelity")):
         raise UserError(f"{config} sets fidelity: {from_file['fidelity']} and its options, which win over --fidelity")
+    if method and from_file.get("method_options") and from_file.get("method") != method:
+        raise UserError(
+            f"{config} holds options of method {from_file.get('method')}: take them out to use --method {method}"
+        )
     values = merge(from_file, given)
     if print_config:
         print(Config.make(values).to_yaml(), end="")
@@ -132,7 +136,7 @@ def demo(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Redo runs that are there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the report.")] = False,
 ) -> None:
-    """Fine-tuning, AGCN and multi-task on the embedded scenes: a table and a picture in two minutes.
+    """Fine-tuning, AGCN and multi-task on the embedded scenes: a table and a picture in about a minute.
 
     Runs that are finished are not redone, and one that was stopped goes on.
     """
@@ -144,23 +148,27 @@ def demo(
         for method in DEMO_METHODS:
             values = {"stream": "scenes", "method": method, "seed": seed}
             folder = out_folder / f"{method}-{seed}"
-            runs.append(
-                read_run(engine.train_missing(folder, values, overwrite=overwrite, watch=watcher(quiet)).folder)
-            )
+            try:
+                run = engine.train_missing(folder, values, overwrite=overwrite, watch=watcher(quiet))
+            except Stopped:
+                raise Stopped(f"stopped; go on with: lifelabel demo --out {out_folder} --seeds {seeds}") from None
+            runs.append(read_run(run.folder))
     show_report(runs, out_folder)
 
 
 @app.command(epilog="Example:\n\n`lifelabel report runs/demo/agcn-0 runs/a --out runs/report`")
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one method share a row.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders of runs; seeds of one method share a row.")
+    ],
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for table.md and report.png.")] = Path(
         "runs/report"
     ),
 ) -> None:
     """A table and a picture of finished runs, read from their folders."""
-    from lifelabel.report.runs import read_run
+    from lifelabel.report.runs import find_runs, read_run
 
-    show_report([read_run(path) for path in runs], out_folder)
+    show_report([read_run(path) for path in find_runs(runs)], out_folder)
 
 
 class Listing(str, Enum):
@@ -187,7 +195,10 @@ def catalogue(what: Listing) -> dict[str, str]:
         from lifelabel.backbones import BACKBONES
 
         lines = {name: line for name, (line, _) in BACKBONES.items()}
-        return {**lines, "timm/NAME": "any convolutional timm model by its timm name (pip install 'lifelabel[timm]')"}
+        return {
+            **lines,
+            "timm/NAME": "any convolutional timm model by its timm name, from scratch (pip install 'lifelabel[timm]')",
+        }
     from lifelabel.metrics import CONVENTIONS
 
     return {name: f"{convention.help} ({convention.who})" for name, convention in CONVENTIONS.items()}
@@ -260,11 +271,11 @@ def show_report(runs: list[FinishedRun], folder: Path) -> None:
         (folder / "table.md").write_text(markdown(runs), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
-    table = Table()
+    table = Table(box=box.SIMPLE, collapse_padding=True, pad_edge=False)
     table.add_column("method", overflow="fold", max_width=30)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    for row in rows(runs):
+    for row in rows(runs, compact=True):
         table.add_row(*map(Text, row))
     wide = Console(width=1000)
     needed = Measurement.get(wide, wide.options, table).maximum
@@ -276,7 +287,6 @@ def show_report(runs: list[FinishedRun], folder: Path) -> None:
 
 def main() -> None:
     """The command `lifelabel`: a user's mistake is one line and exit code 2; a stop is one line and 130."""
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch loads: threads that wait must not starve others
     code = None
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)

@@ -56,9 +56,9 @@ class Result:
     """A finished run: its folder, configuration, metrics.json and environment.json."""
 
     folder: Path
-    config: Config
-    metrics: dict[str, Any]
-    environment: dict[str, Any]
+    config: Config = field(repr=False)
+    metrics: dict[str, Any] = field(repr=False)
+    environment: dict[str, Any] = field(repr=False)
 
 
 @dataclass
@@ -390,6 +390,6 @@ def commit() -> str | None:
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # installed inside somebody else's checkout: not ours
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None

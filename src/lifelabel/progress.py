@@ -16,19 +16,22 @@ from lifelabel.streams import TrainView
 class Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f} images/s" if speed else "– images/s")
+        return Text(f"{speed:,.0f} img/s" if speed else "– img/s", no_wrap=True)
 
 
 class Bar(Watcher):
-    """Draws on `console`; where that is no terminal, only the line of each task is printed."""
+    """Draws on `console`; where that is no terminal, only the line of each task is printed.
+
+    A narrow terminal loses the class names, then the bar; never the count, the speed or the time left.
+    """
 
     def __init__(self, console: Console):
         self.console = console
-        self.bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), Speed(),
-            TextColumn("{task.fields[losses]}", markup=False), TimeRemainingColumn(), console=console, transient=True,
-            disable=not console.is_terminal,
-        )  # fmt: skip
+        columns = [TextColumn("{task.description}", markup=False), MofNCompleteColumn(), Speed(), TimeRemainingColumn()]
+        columns.append(TextColumn("{task.fields[losses]}", markup=False))
+        if console.width >= 100:
+            columns.insert(1, BarColumn(bar_width=20))
+        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def begin(self, config: Config, views: list[TrainView], task: int, images: int) -> None:
         self.method, self.views = config.method, views
@@ -39,12 +42,12 @@ class Bar(Watcher):
         self.bar.start()
 
     def describe(self, task: int) -> str:
-        names = self.views[min(task, len(self.views) - 1)].task.classes
-        shown = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
-        return f"{self.method} · task {min(task + 1, len(self.views))}/{len(self.views)} ({shown})"
+        names = self.views[task].task.classes
+        shown = f" ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})" if self.console.width >= 130 else ""
+        return f"{self.method} task {task + 1}/{len(self.views)}{shown}"
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
-        text = " ".join(f"{name} {value:.3g}" for name, value in losses.items())
+        text = " ".join(f"{name} {value:.2g}" for name, value in losses.items())
         self.bar.update(self.id, advance=images, description=self.describe(task), losses=text)
 
     def evaluated(self, record: dict[str, Any]) -> None:

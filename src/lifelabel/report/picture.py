@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,14 @@ def draw(runs: Sequence[FinishedRun], path: str | Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    archives = [m for run in runs if (m := run.matrices())]
-    matrices = _matrices(archives[0]) if archives else {}
+    archives = [(f"{run.label}, seed {run.metrics['seed']}", m) for run in runs if (m := run.matrices())]
+    matrices = _matrices(*archives[0]) if archives else {}
     width = [1.3] + [1.0] * len(matrices)
     figure, axes = plt.subplots(
-        1, len(width), figsize=(4.6 * sum(width), 4.6), width_ratios=width, squeeze=False, layout="constrained"
+        1, len(width), figsize=(4.6 * sum(width), 5.2), width_ratios=width, squeeze=False, layout="constrained"
     )
     _curves(axes[0, 0], runs)
-    classes = archives[0]["classes"].tolist() if archives else []
+    classes = archives[0][1]["classes"].tolist() if archives else []
     shown = None
     for axis, (title, matrix) in zip(axes[0, 1:], matrices.items(), strict=True):
         shown = _matrix(axis, matrix, classes, title)
@@ -36,9 +37,9 @@ def draw(runs: Sequence[FinishedRun], path: str | Path) -> None:
     plt.close(figure)
 
 
-def _matrices(archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _matrices(name: str, archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     last = f"task_{sum(name.startswith('task_') for name in archive)}"
-    found = {"correlation matrix after the last task": archive[last]}
+    found = {textwrap.fill(f"matrix of {name}, after the last task", 44): archive[last]}
     return {**found, "the true matrix": archive["truth"]} if "truth" in archive else found
 
 
@@ -51,13 +52,13 @@ def _curves(axis: Any, runs: Sequence[FinishedRun]) -> None:
         mean = curves.mean(0)
         joint = len(group[0].metrics["per_task"]) < len(tasks)
         style = {"linestyle": "--", "color": "0.4"} if joint else {"marker": "o"}
-        (line,) = axis.plot(tasks, mean, label=f"{name}  {mean[-1]:.1f}", **style)
+        (line,) = axis.plot(tasks, mean, label=textwrap.fill(f"{mean[-1]:.1f}  {name}", 60), **style)
         if len(group) > 1:
             axis.fill_between(tasks, curves.min(0), curves.max(0), color=line.get_color(), alpha=0.15)
         axis.set_xticks(tasks)
     axis.set(xlabel="tasks learned", ylabel="mAP of the classes seen so far (%)", title="learning curves")
     axis.grid(alpha=0.3)
-    axis.legend(title="method, final mAP")
+    axis.legend(title="final mAP, method", loc="upper left", bbox_to_anchor=(0, -0.13), borderaxespad=0, fontsize=9)
 
 
 def _matrix(axis: Any, matrix: np.ndarray, classes: list[str], title: str) -> Any:

@@ -71,6 +71,15 @@ class FinishedRun:
         return matrices
 
 
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run folders among `paths`, and those inside a folder that is none itself."""
+    found: list[Path] = []
+    for path in paths:
+        inside = [p for p in sorted(path.iterdir()) if RunFolder(p).is_run] if path.is_dir() else []
+        found += inside if inside and not RunFolder(path).is_run else [path]
+    return found
+
+
 def read_run(path: str | Path) -> FinishedRun:
     folder = RunFolder(path)
     begun = folder.is_run and not (folder / "metrics.json").exists()
@@ -109,22 +118,27 @@ def by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs in rows of a table: the seeds of one label together, each run once."""
     grouped: dict[str, list[FinishedRun]] = {}
     for run in {run.path.resolve(): run for run in runs}.values():
-        grouped.setdefault(run.label, []).append(run)
+        group = grouped.setdefault(run.label, [])
+        same = [other.path for other in group if other.metrics["seed"] == run.metrics["seed"]]
+        if same:
+            raise UserError(f"{run.path} and {same[0]} are the same run with the same seed: give one of them")
+        group.append(run)
     return grouped
 
 
-def rows(runs: Sequence[FinishedRun]) -> list[list[str]]:
-    """A row a label: a cell for each of COLUMNS, mean ± standard deviation where there are several seeds."""
-    return [[name, *(cell(column, group) for column in COLUMNS)] for name, group in by_label(runs).items()]
+def rows(runs: Sequence[FinishedRun], compact: bool = False) -> list[list[str]]:
+    """A row a label: a cell for each of COLUMNS, mean ± (sample) standard deviation where there are several seeds."""
+    return [[name, *(cell(column, group, compact) for column in COLUMNS)] for name, group in by_label(runs).items()]
 
 
-def cell(column: str, runs: Sequence[FinishedRun]) -> str:
+def cell(column: str, runs: Sequence[FinishedRun], compact: bool = False) -> str:
     values = [value for run in runs if (value := run.value(column)) is not None and math.isfinite(value)]
     if not values:
         return "–"
-    digits = {"ACM error": 3, "seconds": 0}.get(column, 2)
+    digits = {"ACM error": 3, "seconds": 0}.get(column, 1 if compact else 2)
     text = f"{statistics.mean(values):.{digits}f}"
-    return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+    between = "±" if compact else " ± "
+    return text + (f"{between}{statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def markdown(runs: Sequence[FinishedRun]) -> str:
@@ -139,9 +153,12 @@ def provenance(runs: Sequence[FinishedRun]) -> str:
     def all_of(key: str) -> str:
         return ", ".join(sorted({str(run.environment[key]) for run in runs}))
 
+    commits = {str(run.environment["commit"]) for run in runs}
+
     seeds = ", ".join(map(str, sorted({run.metrics["seed"] for run in runs})))
     streams = ", ".join(sorted({run.metrics["stream"] for run in runs}))
     return (
         f"Stream {streams}, seeds {seeds}; {all_of('device')}, {all_of('threads')} threads, torch {all_of('torch')}, "
-        f"finished {all_of('date')}, lifelabel {all_of('lifelabel')} at commit {all_of('commit')}."
+        f"finished {all_of('date')}, lifelabel {all_of('lifelabel')} at commit "
+        f"{', '.join(sorted(c[:10] + (' (modified)' if c.endswith('+') else '') for c in commits))}."
     )
