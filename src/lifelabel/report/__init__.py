@@ -1,0 +1,1 @@
+"""Tables and pictures from run folders; reads those folders and nothing else."""
