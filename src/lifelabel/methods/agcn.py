@@ -55,7 +55,7 @@ class AGCN(Method):
         self.graph = GraphNetwork(*dims, options.activate_output)
         self.learner = Learner(self.graph, setting)
         self.acm = ACM(options.new_old, setting.device)
-        self.to_adjacency = getattr(adjacency, options.adjacency)
+        self.to_adjacency: adjacency.Adjacency = getattr(adjacency, options.adjacency)
         if options.adjacency == "mixed":
             self.to_adjacency = functools.partial(adjacency.mixed, share=options.mix)
         self.expert: Expert | None = None
