@@ -114,7 +114,7 @@ def train(
         finish(engine.resume(resume, watcher(quiet)).folder)
         return
     from_file = read_yaml(config) if config else {}
-    if given.get("fidelity", from_file.get("fidelity")) != from_file.get("fidelity", given.get("fidelity")):
+    if "fidelity" in given and from_file.get("fidelity", given["fidelity"]) != given["fidelity"]:
         raise UserError(f"{config} sets fidelity: {from_file['fidelity']} and its options, which win over --fidelity")
     if method and from_file.get("method_options") and from_file.get("method") != method:
         raise UserError(

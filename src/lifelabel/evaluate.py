@@ -88,13 +88,11 @@ def summarise(records: Sequence[dict[str, Any]], stream: Stream) -> dict[str, An
         last = records[-1]
         lifelong = len(records) == len(stream.tasks) > 1
         final: dict[str, Any] = dict(last["seen"])
-        final["cumulative_mean"] = {n: _mean([s[n] for s in last["cumulative"]]) for n in CURVES}
+        final["cumulative_mean"] = {n: metrics.mean_of_known([s[n] for s in last["cumulative"]]) for n in CURVES}
         if lifelong:
-            final["forgetting"] = {n: metrics.forgetting(_floats(summary["by_task"][n])) for n in CURVES}
+            final["forgetting"] = {n: metrics.forgetting(summary["by_task"][n]) for n in CURVES}
             final["relative_forgetting"] = {
-                n: metrics.relative_forgetting(
-                    _floats([r["seen"][n] for r in records]), _floats([s[n] for s in last["cumulative"]])
-                )
+                n: metrics.relative_forgetting([r["seen"][n] for r in records], [s[n] for s in last["cumulative"]])
                 for n in CURVES
             }
         if "acm_error" in last:
@@ -112,15 +110,6 @@ def headline(logits: Tensor, labels: Tensor, rows: np.ndarray | None = None) -> 
 def _triangle(records: Sequence[dict[str, Any]], name: str, tasks: int) -> list[list[float | None]]:
     rows = [[score[name] for score in record["by_task"]] for record in records]
     return [row + [None] * (tasks - len(row)) for row in rows]
-
-
-def _floats(values: Any) -> np.ndarray:
-    return np.array(values, dtype=np.float64)  # None becomes NaN
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else float("nan")
 
 
 def _without_nan(value: Any) -> Any:

@@ -298,7 +298,13 @@ def _floats(values: Array | Sequence[Any]) -> npt.NDArray[np.float64]:
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
 
 
-def _mean_of_known(terms: npt.NDArray[np.float64]) -> float:
+def mean_of_known(values: Array | Sequence[Any]) -> float:
+    """The mean of the values that exist: NaN and None are left out, and the mean of nothing is NaN.
+
+    >>> mean_of_known([0.5, None, 0.25])
+    0.375
+    """
+    terms = _floats(values)
     known = terms[~np.isnan(terms)]
     return float(known.mean()) if len(known) else math.nan
 
@@ -317,7 +323,7 @@ def forgetting(a: Array | Sequence[Sequence[float]]) -> float:
     if table.ndim != 2 or table.shape[0] != table.shape[1]:
         raise ValueError(f"forgetting needs a square table, tasks by tasks, not {table.shape}")
     earlier = np.where(np.tri(len(table), dtype=bool), table, math.nan)[:-1, :-1]
-    return _mean_of_known(np.fmax.reduce(earlier, axis=0, initial=math.nan) - table[-1:, :-1].ravel())
+    return mean_of_known(np.fmax.reduce(earlier, axis=0, initial=math.nan) - table[-1:, :-1].ravel())
 
 
 def relative_forgetting(own: Array | Sequence[float], final: Array | Sequence[float]) -> float:
@@ -335,4 +341,4 @@ def relative_forgetting(own: Array | Sequence[float], final: Array | Sequence[fl
         raise ValueError(f"own {before.shape} and final {after.shape} must be of one length, a figure per task")
     before, after = before[:-1], after[:-1]
     some = before != 0
-    return _mean_of_known((before[some] - after[some]) / before[some])
+    return mean_of_known((before[some] - after[some]) / before[some])

@@ -50,12 +50,12 @@ def binarised(matrix: Tensor, sizes: Sequence[int]) -> Tensor:
     first = task == 0
     new_new = (row == column) & ((matrix.clone().fill_diagonal_(0) > 0.4) | first)
     old_new, new_old = (row < column) & (matrix >= 0.3), (row > column) & (matrix >= 0.3)
-    intra = scale_columns(new_new, row == column, torch.where(first, 0.28, 0.25), matrix)
+    intra = scale_columns(new_new, torch.where(first, 0.28, 0.25), matrix.dtype)
     intra.diagonal().add_(1)
     degree = intra.sum(1).pow(torch.where(first, -0.8, -0.5))
     by_task = (row == torch.arange(len(sizes), device=matrix.device)).to(matrix.dtype)
     new_rows = by_task.T @ new_old.to(matrix.dtype)  # ones of a column within each task's rows
-    cross = scale_columns(old_new, row < column, 0.25, matrix)
+    cross = scale_columns(old_new, 0.25, matrix.dtype)
     cross += new_old * (0.25 / (new_rows[task] + 1e-6))
     return degree[:, None] * intra.T * degree + cross
 
@@ -66,7 +66,7 @@ def task_of_class(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor([task for task, size in enumerate(sizes) for _ in range(size)], device=device)
 
 
-def scale_columns(ones: Tensor, block: Tensor, total: Tensor | float, like: Tensor) -> Tensor:
-    """0/1 entries of the blocks as numbers, each column of a block scaled to sum to `total`."""
-    numbers = (ones & block).to(like.dtype)
+def scale_columns(ones: Tensor, total: Tensor | float, dtype: torch.dtype) -> Tensor:
+    """True entries as numbers, each column scaled to sum to `total`."""
+    numbers = ones.to(dtype)
     return numbers * (total / (numbers.sum(0) + 1e-6))

@@ -20,14 +20,14 @@ def draw(runs: Sequence[FinishedRun], path: str | Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    archives = [(f"{run.label}, seed {run.metrics['seed']}", m) for run in runs if (m := run.matrices())]
-    matrices = _matrices(*archives[0]) if archives else {}
+    first = next(((run, archive) for run in runs if (archive := run.matrices())), None)
+    matrices = _matrices(*first) if first else {}
     width = [1.3] + [1.0] * len(matrices)
     figure, axes = plt.subplots(
         1, len(width), figsize=(4.6 * sum(width), 5.2), width_ratios=width, squeeze=False, layout="constrained"
     )
     _curves(axes[0, 0], runs)
-    classes = archives[0][1]["classes"].tolist() if archives else []
+    classes = first[1]["classes"].tolist() if first else []
     shown = None
     for axis, (title, matrix) in zip(axes[0, 1:], matrices.items(), strict=True):
         shown = _matrix(axis, matrix, classes, title)
@@ -37,9 +37,9 @@ def draw(runs: Sequence[FinishedRun], path: str | Path) -> None:
     plt.close(figure)
 
 
-def _matrices(name: str, archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    last = f"task_{sum(name.startswith('task_') for name in archive)}"
-    found = {textwrap.fill(f"matrix of {name}, after the last task", 44): archive[last]}
+def _matrices(run: FinishedRun, archive: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    title = f"matrix of {run.label}, seed {run.metrics['seed']}, after the last task"
+    found = {textwrap.fill(title, 44): archive[f"task_{len(run.metrics['tasks'])}"]}
     return {**found, "the true matrix": archive["truth"]} if "truth" in archive else found
 
 
