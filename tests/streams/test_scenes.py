@@ -1,9 +1,10 @@
+import pickle
+
 import numpy as np
 import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.options import read
-from lifelabel.streams import scenes
 from lifelabel.streams.base import split_classes
 from lifelabel.streams.scenes import CATALOGUE, SCENES, TEST, TRAIN, ScenesOptions, allot, build, draw_labels, render
 from lifelabel.streams.scenes_draw import THINGS
@@ -12,8 +13,11 @@ SMALL = {"train_images": 300, "test_images": 60, "size": 32}
 
 
 def fresh(**changes):
-    """A stream whose images nobody rendered yet: `build` would hand out the one it keeps."""
-    return build.__wrapped__(ScenesOptions(**{**SMALL, **changes}))
+    return build(ScenesOptions(**{**SMALL, **changes}))
+
+
+def pixels(split, rows):
+    return np.stack([np.asarray(split.images.picture(int(row))) for row in rows])
 
 
 @pytest.fixture(scope="module")
@@ -24,87 +28,56 @@ def stream():
 def test_same_seed_gives_the_same_stream():
     one, two = fresh(), fresh()
     for a, b in ((one.train, two.train), (one.test, two.test)):
-        assert np.array_equal(a.labels, b.labels)
-        assert np.array_equal(a.task, b.task)
-        assert np.array_equal(a.images(np.arange(50)), b.images(np.arange(50)))
+        assert a.labels == b.labels
+        assert all(map(np.array_equal, a.rows, b.rows))
+        assert np.array_equal(pixels(a, range(50)), pixels(b, range(50)))
+    assert one.fingerprint == two.fingerprint != fresh(size=33).fingerprint
 
 
 def test_other_seed_gives_other_labels_and_images():
     one, two = fresh(), fresh(seed=1)
-    assert not np.array_equal(one.train.labels, two.train.labels)
+    assert one.train.labels != two.train.labels
     assert not np.array_equal(render("beach", ["sun"], "0/0/5", 32), render("beach", ["sun"], "1/0/5", 32))
-    assert (one.train.images(np.arange(9)) != two.train.images(np.arange(9))).any(axis=(1, 2, 3)).all()
+    assert (pixels(one.train, range(9)) != pixels(two.train, range(9))).any(axis=(1, 2, 3)).all()
 
 
 def test_train_and_test_images_differ():
     small = fresh()
-    assert not np.array_equal(small.train.labels[:60], small.test.labels)
-    assert not np.array_equal(small.train.images(np.arange(60)), small.test.images(np.arange(60)))
+    assert small.train.labels.take(np.arange(60)) != small.test.labels
+    assert not np.array_equal(pixels(small.train, range(60)), pixels(small.test, range(60)))
 
 
-def test_images_do_not_depend_on_order_or_batch():
-    whole = fresh().train.images(np.arange(40))
+def test_images_do_not_depend_on_their_order():
+    whole = pixels(fresh().train, range(40))
     other = fresh().train
-    assert np.array_equal(other.images(np.array([31])), whole[[31]])
-    assert np.array_equal(other.images(np.array([7, 39, 7, 0])), whole[[7, 39, 7, 0]])
-    assert np.array_equal(other.images(np.arange(39, -1, -1)), whole[::-1])
+    assert np.array_equal(pixels(other, [7, 39, 7, 0]), whole[[7, 39, 7, 0]])
 
 
 def test_images_do_not_depend_on_how_many_there_are():
     few, many = fresh(), fresh(train_images=5000)
-    assert np.array_equal(few.train.labels, many.train.labels[:300])
-    assert np.array_equal(few.train.images(np.arange(20)), many.train.images(np.arange(20)))
+    assert few.train.labels == many.train.labels.take(np.arange(300))
+    assert np.array_equal(pixels(few.train, range(20)), pixels(many.train, range(20)))
 
 
-def test_beyond_the_cache_images_are_the_same(monkeypatch):
-    kept = fresh(test_images=300).test
-    expected = kept.images(np.arange(30))
-    monkeypatch.setattr(scenes, "CACHE_BYTES", 300 * 32 * 32 * 3 - 1)
-    on_demand = fresh(test_images=300).test
-    assert np.array_equal(on_demand.images(np.arange(30)), expected)
-    assert on_demand.images.kept is None
-    assert on_demand.images(np.arange(0)).shape == (0, 32, 32, 3)
-    assert kept.images.done.sum() == 30
-
-
-def test_cached_images_are_rendered_once(monkeypatch):
-    calls = []
-    monkeypatch.setattr(scenes, "render", lambda *args: calls.append(args) or np.zeros((32, 32, 3), np.uint8))
-    images = fresh().test.images
-    images(np.array([3, 4]))
-    images(np.array([4, 3, 5]))
-    assert [key for _, _, key, _ in calls] == ["0/1/3", "0/1/4", "0/1/5"]
-
-
-def test_training_images_are_not_kept():
+def test_labels_do_not_travel_with_the_pictures():
     images = fresh().train.images
-    images(np.arange(20))
-    assert images.kept is None
-
-
-def test_changing_a_batch_leaves_the_stream_alone():
-    images = fresh().train.images
-    batch = images(np.array([2]))
-    before = batch.copy()
-    batch[:] = 0
-    assert np.array_equal(images(np.array([2])), before)
+    assert images.knows_labels
+    images.picture(0)
+    copy = pickle.loads(pickle.dumps(images))
+    assert set(vars(copy)) == {"options", "split", "present"}
+    assert np.array_equal(np.asarray(copy.picture(3)), np.asarray(images.picture(3)))
 
 
 @pytest.mark.parametrize("row", [-1, 300])
 def test_rows_outside_the_split_are_refused(row):
     with pytest.raises(IndexError, match="0 … 299"):
-        fresh().train.images(np.array([row]))
+        fresh().train.images.picture(row)
 
 
 def test_images_have_the_size_asked_for():
-    images = fresh(size=33).test.images(np.arange(3))
-    assert images.shape == (3, 33, 33, 3)
-    assert images.dtype == np.uint8
-
-
-def test_equal_options_share_one_stream():
-    assert build(ScenesOptions(**SMALL)) is build(ScenesOptions(**SMALL))
-    assert not build(ScenesOptions(**SMALL)).train.labels.flags.writeable
+    picture = fresh(size=33).test.images.picture(0)
+    assert (picture.size, picture.mode) == ((33, 33), "RGB")
+    assert fresh(size=33).image_size == 33
 
 
 def test_tasks_are_disjoint_balanced_and_show_their_own_classes(stream):
@@ -113,7 +86,7 @@ def test_tasks_are_disjoint_balanced_and_show_their_own_classes(stream):
     assert np.array_equal(np.sort(rows), np.arange(6000))
     assert all(view.labels.any(axis=1).all() for view in views)
     for split in (stream.train, stream.test):
-        assert np.ptp(np.bincount(split.task, minlength=5)) <= 0.02 * len(split)
+        assert np.ptp([len(rows) for rows in split.rows]) <= 0.02 * len(split)
 
 
 def test_allot_takes_the_least_filled_task_then_the_lowest():
@@ -123,8 +96,9 @@ def test_allot_takes_the_least_filled_task_then_the_lowest():
 
 
 def test_test_labels_are_complete(stream):
-    outside = [stream.test.labels[stream.test.task == t.index][:, : t.first].mean() for t in stream.tasks[1:]]
-    assert stream.test.labels.shape == (1500, 20)
+    labels = stream.test.labels.dense()
+    outside = [labels[stream.test.rows[t.index], : t.first].mean() for t in stream.tasks[1:]]
+    assert labels.shape == (1500, 20)
     assert min(outside) > 0.05
 
 

@@ -13,17 +13,19 @@ split and the row number alone.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from lifelabel.errors import UserError
 from lifelabel.options import option
-from lifelabel.streams.base import Split, Stream, Task, split_classes
+from lifelabel.streams.base import Labels, Names, Split, Stream, Task, split_classes
 from lifelabel.streams.scenes_draw import THINGS, Box, Pen, Thing, hsv, near, times
 
 # Neighbours belong to different scenes, so that most strong relations run across tasks.
@@ -85,7 +87,6 @@ MOODS = {
 }
 """Hue, saturation and value of the upper and of the lower part of a backdrop."""
 
-CACHE_BYTES = 1 << 30
 BLOCK = 4096  # labels are drawn in blocks of this many images, each block from a seed of its own
 TRAIN, TEST = 0, 1
 
@@ -110,17 +111,17 @@ class ScenesOptions:
             )
 
 
-@functools.lru_cache(maxsize=2)
 def build(options: ScenesOptions) -> Stream:
-    """The stream; equal options give the same object, and with it the test images already rendered."""
+    """The stream; equal options give the same one."""
     classes = CATALOGUE[: options.classes]
     tasks = split_classes(classes, options.tasks)
     train = _split(options, tasks, TRAIN, options.train_images)
     test = _split(options, tasks, TEST, options.test_images)
-    for task, count in zip(tasks, np.bincount(train.task, minlength=len(tasks)), strict=True):
-        if count == 0:
+    for task, rows in zip(tasks, train.rows, strict=True):
+        if not len(rows):
             raise UserError(f"no training image shows {' or '.join(task.classes)}: raise stream.train_images")
-    return Stream("scenes", tasks, train, test, _fixed(truth(classes)))
+    rules = {"source": "drawn", **dataclasses.asdict(options)}
+    return Stream("scenes", tasks, train, test, truth(classes), rules, image_size=options.size)
 
 
 def model(classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -171,40 +172,40 @@ def allot(labels: np.ndarray, tasks: tuple[Task, ...]) -> np.ndarray:
     return np.array(task_of, np.int64)
 
 
-class Renderer:
-    """The images of one split by row number.
+class Drawn:
+    """The pictures of one split by row number, drawn when asked for.
 
-    Training images pass once and are rendered when asked for; test images are scored after every task, so they are
-    kept where they fit the cache.
+    It is a recipe: labels are drawn with the first picture, in the process that asks for one, and are left behind
+    when the object travels to another process.
     """
 
-    def __init__(self, options: ScenesOptions, split: int, scenes: np.ndarray, labels: np.ndarray) -> None:
-        self.size, self.split, self.key = options.size, split, f"{options.seed}/{split}"
-        self.scenes, self.labels = scenes, labels
-        self.kept: np.ndarray | None = None
-        self.done = np.zeros(len(labels), bool)
+    knows_labels = True
 
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        rows = np.asarray(rows, np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self.labels):
-            raise IndexError(f"rows must lie in 0 … {len(self.labels) - 1}")
-        shape = (self.size, self.size, 3)
-        if self.split == TRAIN or len(self.labels) * self.size * self.size * 3 > CACHE_BYTES:
-            images = np.empty((len(rows), *shape), np.uint8)
-            for place, row in enumerate(rows.tolist()):
-                images[place] = self.render(row)
-            return images
-        if self.kept is None:
-            self.kept = np.empty((len(self.labels), *shape), np.uint8)
-        for row in rows[~self.done[rows]].tolist():
-            self.kept[row] = self.render(row)
-            self.done[row] = True
-        batch: np.ndarray = self.kept[rows]
-        return batch
+    def __init__(self, options: ScenesOptions, split: int, count: int) -> None:
+        self.options, self.split = options, split
+        self.present = np.ones(count, bool)
 
-    def render(self, row: int) -> np.ndarray:
-        shown = [CATALOGUE[column] for column in np.flatnonzero(self.labels[row]).tolist()]
-        return render(tuple(SCENES)[self.scenes[row]], shown, f"{self.key}/{row}", self.size)
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "drawn"}
+
+    @functools.cached_property
+    def drawn(self) -> tuple[np.ndarray, np.ndarray]:
+        o = self.options
+        return draw_labels(CATALOGUE[: o.classes], len(self), o.seed, self.split)
+
+    def name(self, row: int) -> str:
+        return f"{'train' if self.split == TRAIN else 'test'}/{self.options.size}px-seed{self.options.seed}/{row}"
+
+    def picture(self, row: int, least: int = 0) -> Image.Image:
+        if not 0 <= row < len(self):
+            raise IndexError(f"rows must lie in 0 … {len(self) - 1}")
+        scenes, labels = self.drawn
+        shown = [CATALOGUE[column] for column in np.flatnonzero(labels[row]).tolist()]
+        key = f"{self.options.seed}/{self.split}/{row}"
+        return Image.fromarray(render(tuple(SCENES)[scenes[row]], shown, key, self.options.size))
 
 
 def render(scene: str, shown: Collection[str], key: str, size: int) -> np.ndarray:
@@ -313,12 +314,7 @@ def _expose(pixels: np.ndarray, rng: Random) -> np.ndarray:
 
 
 def _split(options: ScenesOptions, tasks: tuple[Task, ...], split: int, count: int) -> Split:
-    classes = tuple(name for task in tasks for name in task.classes)
-    scenes, labels = draw_labels(classes, count, options.seed, split)
-    return Split(Renderer(options, split, scenes, _fixed(labels)), labels, _fixed(allot(labels, tasks)))
-
-
-def _fixed(array: np.ndarray) -> np.ndarray:
-    """Read-only: a stream is shared by all who build it with the same options."""
-    array.setflags(write=False)
-    return array
+    images = Drawn(options, split, count)
+    task = allot(images.drawn[1], tasks)
+    rows = tuple(np.flatnonzero(task == index) for index in range(len(tasks)))
+    return Split(images, Names(map(images.name, range(count))), Labels.of_dense(images.drawn[1]), rows)

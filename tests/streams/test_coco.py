@@ -1,0 +1,160 @@
+import json
+
+import pytest
+
+from lifelabel.errors import UserError
+from lifelabel.streams import coco
+
+CATEGORIES = [{"id": 3, "name": "car"}, {"id": 1, "name": "person", "supercategory": "person"}]
+
+
+def image(number, edition="COCO_train2014_"):
+    return {"id": number, "file_name": f"{edition}{number:012}.jpg", "width": 640, "height": 480, "license": 1}
+
+
+def region(image_id, category_id, crowd=0):
+    outline = {"counts": [5, 7], "size": [480, 640]} if crowd else [[1.5, 2e-1, 3, -4.0], [5, 6]]
+    return {
+        "segmentation": outline,
+        "iscrowd": crowd,
+        "image_id": image_id,
+        "bbox": [0, 0, 9, 9],
+        "category_id": category_id,
+        "id": 100 * image_id + category_id,
+    }
+
+
+def write(root, name, images, annotations, categories=CATEGORIES, **more):
+    path = root / "annotations" / f"instances_{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    blob = {"info": {"year": 2014}, "images": images, "annotations": annotations, "categories": categories, **more}
+    path.write_text(json.dumps(blob))
+    return path
+
+
+@pytest.fixture
+def root(tmp_path):
+    write(tmp_path, "train2014", [image(9), image(25), image(30)], [region(25, 1), region(25, 3), region(9, 3)])
+    write(tmp_path, "val2014", [image(42, "COCO_val2014_")], [region(42, 1)])
+    return tmp_path
+
+
+def test_both_parts_in_the_order_of_the_files_and_classes_by_id(root):
+    found = coco.read(root)
+    assert (found.name, found.root, found.classes) == ("coco", root, ("person", "car"))
+    assert list(found.train.names) == [f"COCO_train2014_{n:012}.jpg" for n in (9, 25, 30)]
+    assert [row.tolist() for row in found.train.labels] == [[1], [0, 1], []]
+    assert list(found.test.names) == ["COCO_val2014_000000000042.jpg"]
+    assert found.test.labels.dense().tolist() == [[True, False]]
+    assert not found.problems
+
+
+def test_crowds_count_and_repeats_count_once(root):
+    write(root, "train2014", [image(9), image(25)], [region(9, 3), region(9, 3), region(25, 1, crowd=1)])
+    assert [row.tolist() for row in coco.read(root).train.labels] == [[1], [0]]
+
+
+def test_the_edition_of_2017_is_read_where_2014_is_not_complete(root):
+    write(root, "train2017", [image(9, "")], [region(9, 1)])
+    write(root, "val2017", [image(25, "")], [])
+    assert len(coco.read(root).train.names) == 3
+    (root / "annotations/instances_val2014.json").unlink()
+    found = coco.read(root)
+    assert list(found.train.names) == ["000000000009.jpg"]
+    assert list(found.test.names) == ["000000000025.jpg"]
+
+
+def test_what_is_missing_is_named(root, tmp_path):
+    with pytest.raises(UserError, match=r"no folder .*nowhere"):
+        coco.read(tmp_path / "nowhere")
+    (root / "annotations/instances_val2014.json").unlink()
+    with pytest.raises(UserError, match=r"lacks annotations/instances_val2014.json: .*2017"):
+        coco.read(root)
+    (root / "annotations/instances_train2014.json").unlink()
+    with pytest.raises(UserError, match=r"lacks annotations/instances_train2014.json and annotations/instances_val"):
+        coco.read(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"images": [', "damaged"),
+        (b"\xff\xfe\x00", "damaged"),
+        ("[" * 100_000, "damaged"),
+        ("[]", "no list 'categories'"),
+        ('{"image_id": 1}', "no list 'categories'"),
+        (json.dumps({"categories": CATEGORIES, "images": [image(1)]}), "no list 'annotations'"),
+        (json.dumps({"categories": [], "images": [], "annotations": []}), "must list categories"),
+        (json.dumps({"categories": CATEGORIES, "images": [], "annotations": []}), "no images"),
+        (json.dumps({"categories": [{"id": 1}], "images": [], "annotations": []}), "category without"),
+        (json.dumps({"categories": CATEGORIES * 2, "images": [], "annotations": []}), "category 3 twice"),
+        (
+            json.dumps({"categories": [{"id": k, "name": "car"} for k in (1, 2)], "images": [], "annotations": []}),
+            "a name of its own",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(root, text, message):
+    path = root / "annotations/instances_train2014.json"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(UserError, match=message) as error:
+        coco.read(root)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_id_given_to_two_files_is_refused(root):
+    write(root, "train2014", [image(9), {"id": 9, "file_name": "other.jpg"}], [])
+    with pytest.raises(UserError, match="image id 9 to two files"):
+        coco.read(root)
+
+
+def test_parts_of_two_data_sets_are_refused(root):
+    write(root, "val2014", [image(42)], [], categories=[{"id": 1, "name": "person"}])
+    with pytest.raises(UserError, match="same categories"):
+        coco.read(root)
+
+
+def test_a_huge_file_is_refused_unread(root):
+    path = root / "annotations/instances_train2014.json"
+    with path.open("r+b") as file:
+        file.truncate((4 << 30) + 1)
+    with pytest.raises(UserError, match=f"{path.name} has more than 4,294,967,296 bytes"):
+        coco.read(root)
+
+
+def test_what_can_be_left_out_is_counted(root):
+    images = [image(9), image(9), {"file_name": "no-id.jpg"}, "text", {"id": 5, "file_name": "../../up.jpg"}, image(25)]
+    images += [{"id": 77, "file_name": "two\nlines.jpg"}, {"id": [1], "file_name": "list.jpg"}]
+    annotations = [region(9, 1), region(99, 1), region(25, 8), {"id": 3}, {"image_id": [9], "category_id": 1}]
+    write(root, "train2014", images, annotations)
+    found = coco.read(root)
+    assert list(found.train.names) == [image(9)["file_name"], image(25)["file_name"]]
+    assert [row.tolist() for row in found.train.labels] == [[0], []]
+    assert found.problems.counts == {
+        "images listed twice": 1,
+        "images left out: no id or no usable file name": 5,
+        "annotations of an image that is not listed": 3,
+        "annotations of a category that is not listed": 1,
+    }
+    assert "image 99 in instances_train2014.json" in "\n".join(found.problems.lines())
+
+
+def test_labels_by_name_over_chosen_classes(root):
+    found = coco.labels_by_name(root, ["car", "person"])
+    assert found["COCO_train2014_000000000025.jpg"] == {0, 1}
+    assert found["COCO_train2014_000000000009.jpg"] == {0}
+    assert found["COCO_train2014_000000000030.jpg"] == frozenset()
+    assert found["COCO_val2014_000000000042.jpg"] == {1}
+    assert coco.labels_by_name(root, ["person"])["COCO_train2014_000000000025.jpg"] == {0}
+
+
+def test_labels_by_name_knows_an_image_by_its_number_in_either_edition(tmp_path):
+    write(tmp_path, "train2017", [image(9, "")], [region(9, 3)])
+    found = coco.labels_by_name(tmp_path, ["car"])
+    assert found[coco.number("COCO_val2014_000000000009.jpg")] == found["000000000009.jpg"] == {0}
+
+
+def test_labels_by_name_without_annotations_or_with_an_unknown_class(root, tmp_path):
+    assert coco.labels_by_name(tmp_path / "nowhere", ["car"]) is None
+    with pytest.raises(UserError, match=r"unknown category .*'cart': did you mean 'car'"):
+        coco.labels_by_name(root, ["cart"])

@@ -1,0 +1,156 @@
+import os
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lifelabel.streams.base import BadImage, Names
+from lifelabel.streams.files import FOLDERS, FileImages, safe_path
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("a.jpg", "a.jpg"),
+        ("./train2014//a.jpg", "train2014/a.jpg"),
+        (r"actor\0001_2124494179.jpg", "actor/0001_2124494179.jpg"),
+        (r".\a\.\b.jpg", "a/b.jpg"),
+        ("a..b/...jpg", "a..b/...jpg"),
+        ("été/日本 1.jpg", "été/日本 1.jpg"),
+        ("caf\udce9.jpg", "caf\udce9.jpg"),  # a byte of a name on the disk that is not UTF-8
+        ("x" * 1024, "x" * 1024),
+    ],
+)
+def test_a_safe_path_is_relative_with_forward_slashes(text, path):
+    assert safe_path(text) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "empty"),
+        ("./", "empty"),
+        ("/etc/passwd", "absolute"),
+        (r"\\server\share\a.jpg", "absolute"),
+        (r"C:\a.jpg", "drive letter"),
+        ("c:a.jpg", "drive letter"),
+        ("..", "leads out"),
+        ("a/../../b.jpg", "leads out"),
+        (r"a\..\b.jpg", "leads out"),
+        ("a\0.jpg", "control"),
+        ("a\n.jpg", "control"),
+        ("a\x1b[2J.jpg", "control"),
+        ("a\x85.jpg", "control"),
+        ("a\ud800.jpg", "control"),  # cannot be written as UTF-8
+        ("x" * 1025, "longer than 1,024"),
+    ],
+)
+def test_an_unsafe_path_is_refused_with_a_reason(text, why):
+    with pytest.raises(ValueError, match=why):
+        safe_path(text)
+
+
+def put(root, path, colour=(255, 0, 0)):
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (6, 4), colour).save(root / path, "PNG")
+
+
+def found(root, *names):
+    return list(FileImages(root, Names(names)).found)
+
+
+@pytest.mark.parametrize("folder", ["", *(f"{folder}/" for folder in FOLDERS)])
+def test_photographs_are_found_in_the_usual_folders(tmp_path, folder):
+    put(tmp_path, f"{folder}a.jpg")
+    put(tmp_path, f"{folder}actor/b.jpg")
+    assert found(tmp_path, "a.jpg", r".\actor\b.jpg", "c.jpg") == [f"{folder}a.jpg", f"{folder}actor/b.jpg", ""]
+
+
+def test_the_root_comes_first_and_a_folder_is_never_guessed(tmp_path):
+    put(tmp_path, "a.jpg")
+    put(tmp_path, "images/a.jpg")
+    put(tmp_path, "cats/b.jpg")
+    assert found(tmp_path, "a.jpg", "dogs/b.jpg", "b.jpg", "dogs/a.jpg") == ["a.jpg", "", "", ""]
+
+
+def test_coco_names_are_found_in_either_edition_and_any_of_its_folders(tmp_path):
+    put(tmp_path, "val2017/000000000009.jpg")
+    put(tmp_path, "images/COCO_val2014_000000000042.jpg")
+    put(tmp_path, "train2017/000000000042.jpg")
+    names = ["COCO_train2014_000000000009.jpg", "train2014/COCO_train2014_000000000009.jpg"]
+    assert found(tmp_path, *names) == ["val2017/000000000009.jpg"] * 2
+    assert found(tmp_path, "val2014/COCO_val2014_000000000042.jpg") == ["images/COCO_val2014_000000000042.jpg"]
+    assert found(tmp_path, "COCO_train2014_000000000010.jpg", "MY_train2014_000000000009.jpg") == ["", ""]
+
+
+def test_pictures_by_row(tmp_path):
+    put(tmp_path, "images/red.jpg")
+    put(tmp_path, "images/blue.jpg", (0, 0, 255))
+    source = FileImages(tmp_path, Names(["blue.jpg", "none.jpg", "red.jpg"]))
+    assert len(source) == 3 and source.present.tolist() == [True, False, True] and source.missing == 1
+    assert source.knows_labels is False and source.name(1) == "none.jpg"
+    for copy in (source, pickle.loads(pickle.dumps(source))):
+        assert copy.picture(0).getpixel((0, 0)) == (0, 0, 255)
+        assert copy.picture(2, 100).getpixel((0, 0)) == (255, 0, 0)
+        with pytest.raises(BadImage, match="no such file"):
+            copy.picture(1)
+
+
+def test_a_file_that_went_away_is_no_such_file(tmp_path):
+    put(tmp_path, "a.jpg")
+    source = FileImages(tmp_path, Names(["a.jpg"]))
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(BadImage, match="no such file"):
+        source.picture(0)
+
+
+@pytest.mark.parametrize("root", [None, "nowhere", "a.jpg"])
+def test_without_a_folder_all_are_absent(tmp_path, root):
+    put(tmp_path, "a.jpg")
+    source = FileImages(root and tmp_path / root, Names(["a.jpg", "b.jpg"]))
+    assert source.present.dtype == bool and not source.present.any() and source.missing == 2
+    with pytest.raises(BadImage, match="no such file"):
+        source.picture(0)
+    assert FileImages(root and tmp_path / root, Names([])).missing == 0
+
+
+def test_a_name_that_leads_out_is_never_opened(tmp_path, monkeypatch):
+    put(tmp_path, "secret.jpg")
+    root = tmp_path / "data"
+    put(root, "a.jpg")
+    put(root, "images/b.jpg")
+    names = ["../secret.jpg", "images/../../secret.jpg", r"..\secret.jpg", str(tmp_path / "secret.jpg"), "a\0.jpg", ""]
+    source = FileImages(root, Names(names))
+    assert not source.present.any()
+    monkeypatch.setattr("lifelabel.images.open_picture", lambda *_: pytest.fail("opened"))
+    for row in range(len(names)):
+        with pytest.raises(BadImage):
+            source.picture(row)
+
+
+def test_a_linked_folder_counts_as_under_the_root(tmp_path):
+    put(tmp_path, "disk/a.jpg")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "train2014").symlink_to(tmp_path / "disk")
+    assert found(tmp_path / "root", "a.jpg") == ["train2014/a.jpg"]
+
+
+def test_a_folder_is_listed_once_however_many_images_it_holds(tmp_path, monkeypatch):
+    (tmp_path / "train2014" / "b").mkdir(parents=True)
+    for n in range(0, 1000, 2):
+        (tmp_path / "train2014" / f"{n}.jpg").touch()
+    listed, asked = [], []
+    scandir, status = os.scandir, os.stat
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
+    monkeypatch.setattr(os, "stat", lambda path, **more: asked.append(str(path)) or status(path, **more))
+    names = [f"{n}.jpg" for n in range(1000)] + [f"b/{n}.jpg" for n in range(1000)]
+    source = FileImages(tmp_path, Names(names))
+    assert np.flatnonzero(source.present).tolist() == list(range(0, 1000, 2))
+    assert len(listed) == len(set(listed)) == 4 and len(asked) <= len(FOLDERS)
+
+
+def test_a_hundred_thousand_names_are_small_to_send():
+    names = [f"COCO_train2014_{n:012d}.jpg" for n in range(100_000)]
+    source = FileImages(None, Names(names))
+    assert len(pickle.dumps(source)) < sum(map(len, names)) + 18 * len(names)

@@ -1,0 +1,257 @@
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from lifelabel.errors import UserError
+from lifelabel.streams import manifest
+from lifelabel.streams.base import Labels, Names, true_matrix
+from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.protocols import ProtocolOptions, make_stream
+
+CLASSES = ("a", "yes", "1", "b: #c", "é", "'\"", "null", "[x")
+ODD = [
+    "a b.jpg",
+    " lead.jpg",
+    "#c.jpg",
+    "key: v.jpg",
+    "- x.jpg",
+    "é/日本.jpg",
+    "'q\".jpg",
+    "0,1 2.jpg",
+    "tail .jpg",
+    "😀.jpg",
+]
+
+
+def stream(images=60, seed=0, names=(), root=Path("no such folder"), **options):
+    rng = np.random.default_rng(seed)
+    pools = []
+    for kind in ("train", "test"):
+        shown = rng.random((images, len(CLASSES))) < 0.3
+        texts = [*names, *(f"{kind}/{row:03}.jpg" for row in range(len(names), images))]
+        pools.append(Pool(Names(texts), Labels.of_dense(shown)))
+    options = ProtocolOptions(**{"tasks": 4, **options})
+    return make_stream(Collection("made", root, CLASSES, *pools), options, "name: #1", "voc")
+
+
+def same(split, other):
+    return (
+        list(split.names) == list(other.names)
+        and split.labels == other.labels
+        and all(np.array_equal(a, b) for a, b in zip(split.rows, other.rows, strict=True))
+    )
+
+
+@pytest.mark.parametrize("protocol", ["disjoint", "overlap"])
+def test_a_complete_manifest_gives_the_same_stream_again(tmp_path, protocol):
+    made = stream(protocol=protocol, names=ODD)
+    assert manifest.write(made, tmp_path / "m.yaml", complete=True) == made.fingerprint
+    again = manifest.read(tmp_path / "m.yaml", None)
+    assert again.fingerprint == made.fingerprint
+    assert (again.name, again.dataset, again.rules, again.tasks) == (made.name, made.dataset, made.rules, made.tasks)
+    assert same(again.train, made.train) and same(again.test, made.test)
+    assert again.train.complete and np.array_equal(again.truth, made.truth)
+    assert manifest.write(again, tmp_path / "n.yaml", complete=True) == made.fingerprint
+    assert (tmp_path / "n.yaml").read_bytes() == (tmp_path / "m.yaml").read_bytes()
+
+
+def test_without_hidden_labels_training_images_show_their_own_task_alone(tmp_path):
+    made = stream()
+    manifest.write(made, tmp_path / "m.yaml")
+    again = manifest.read(tmp_path / "m.yaml", None)
+    assert again.fingerprint == made.fingerprint
+    assert not again.train.complete and again.truth is None
+    for task, rows, mine in zip(made.tasks, again.train.rows, made.train.rows, strict=True):
+        assert again.train.labels.take(rows) == made.train.labels.take(mine).within(task.columns)
+    assert same(again.test, made.test)
+    with pytest.raises(UserError, match="complete training labels of name: #1 are not known"):
+        manifest.write(again, tmp_path / "n.yaml", complete=True)
+    assert not (tmp_path / "n.yaml").exists()
+
+
+def test_where_nothing_is_hidden_the_labels_stay_complete(tmp_path):
+    made = stream(protocol="overlap")
+    manifest.write(made, tmp_path / "m.yaml")
+    again = manifest.read(tmp_path / "m.yaml", None)
+    assert again.train.complete and same(again.train, made.train)
+    assert np.array_equal(again.truth, made.truth)
+
+
+def test_what_the_file_looks_like(tmp_path):
+    names = Names(["x.jpg", "y.jpg", "z.jpg"])
+    pool = Pool(names, Labels.of_lists([[0, 1], [1, 2], [2]], 3))
+    made = make_stream(Collection("made", tmp_path, ("a", "b", "c"), pool, pool), ProtocolOptions(base=2, step=1), "s")
+    manifest.write(made, tmp_path / "m.yaml", complete=True)
+    hidden = hashlib.sha256(b"2 y.jpg").hexdigest()
+    assert (tmp_path / "m.yaml").read_text() == (
+        f"{manifest.HEADER}lifelabel_stream: 1\nname: s\ndataset: ''\nsha256: {made.fingerprint}\n"
+        "rules:\n  source: made\n  protocol: disjoint\n  order: source\n  base: 2\n  step: 1\n  seed: 0\n"
+        "tasks:\n- [a, b]\n- [c]\n"
+        "train:\n- |2\n  0,1 x.jpg\n  1 y.jpg\n- |2\n  2 z.jpg\n"
+        "test:\n- |2\n  0,1 x.jpg\n  1,2 y.jpg\n- |2\n  2 z.jpg\n"
+        f"hidden_sha256: {hidden}\nhidden: |2\n  2 y.jpg\n"
+    )
+
+
+def test_the_slow_loader_reads_the_same(tmp_path, monkeypatch):
+    made = stream(names=ODD)
+    manifest.write(made, tmp_path / "m.yaml", complete=True)
+    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    assert same(manifest.read(tmp_path / "m.yaml", None).train, made.train)
+
+
+def test_images_without_a_label_and_tasks_without_a_test_image(tmp_path):
+    made = stream(images=12)
+    names = Names([*made.test.names, " 7 odd.jpg"])
+    bare = Labels(np.append(made.test.labels.start, made.test.labels.start[-1]), made.test.labels.column, 8)
+    test = dataclasses.replace(
+        made.test,
+        names=names,
+        labels=bare,
+        rows=(np.array([12]), np.array([], np.int64), np.arange(12), np.array([], np.int64)),
+    )
+    manifest.write(dataclasses.replace(made, test=test), tmp_path / "m.yaml")
+    again = manifest.read(tmp_path / "m.yaml", None).test
+    assert again.names[0] == " 7 odd.jpg" and len(again.labels[0]) == 0
+    assert [len(rows) for rows in again.rows] == [1, 0, 12, 0]
+
+
+def test_pictures_are_found_under_the_root(tmp_path):
+    (tmp_path / "train").mkdir()
+    made = stream(images=20)
+    Image.new("RGB", (8, 8)).save(tmp_path / "train" / Path(made.train.names[3]).name)
+    manifest.write(made, tmp_path / "m.yaml")
+    assert np.flatnonzero(manifest.read(tmp_path / "m.yaml", tmp_path).train.images.present).tolist() == [3]
+    assert not manifest.read(tmp_path / "m.yaml", None).train.images.present.any()
+    drawn = dataclasses.replace(made, image_size=64)
+    manifest.write(drawn, tmp_path / "d.yaml")
+    again = manifest.read(tmp_path / "d.yaml", tmp_path)
+    assert again.image_size == 64 and not again.train.images.present.any()
+
+
+def test_writing_leaves_nothing_half_done(tmp_path):
+    made = stream(images=20)
+    path = tmp_path / "m.yaml"
+    path.write_text("old")
+    bad = dataclasses.replace(made, test=dataclasses.replace(made.test, names=Names(["\udcff.jpg"] * len(made.test))))
+    with pytest.raises(UserError, match=r"cannot name the image .*udcff.jpg.*: rename it"):
+        manifest.write(bad, path)
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["m.yaml"]
+    with pytest.raises(UserError, match="cannot write the manifest"):
+        manifest.write(made, tmp_path / "no" / "m.yaml")
+
+
+def spoilt(tmp_path, change, **options):
+    """A manifest with a change to its YAML, and its checksums left as they are."""
+    path = tmp_path / "m.yaml"
+    manifest.write(stream(images=20), path, **options)
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def put(key, line, task=0):
+    return lambda values: values[key].__setitem__(task, values[key][task] + line + "\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("train", "0 new.jpg"), r"m.yaml was changed by hand or damaged"),
+        (put("train", "2 x.jpg"), r"train of task 1, line \d+: column 2 of 'x.jpg' is not one of 0 … 1"),
+        (put("train", "0 x.jpg", 1), r"train of task 2, line \d+: column 0 of 'x.jpg' is not one of 2 … 3"),
+        (put("test", "8 x.jpg"), r"test of task 1, line \d+: column 8 of 'x.jpg' is not one of 0 … 7"),
+        (put("train", "0 x.jpg\n1 x.jpg"), r"train of task 1, line \d+: 'x.jpg' is named twice"),
+        (put("test", "0 x.jpg\n1 x.jpg"), r"test of task 1, line \d+: 'x.jpg' is named twice"),
+        (put("train", "0 ../x.jpg"), r"train names the image '../x.jpg': leads out of its folder"),
+        (put("test", "0 /x.jpg"), r"test names the image '/x.jpg': an absolute path"),
+        (put("train", "0;1 x.jpg"), r"train of task 1, line \d+: '0;1 x.jpg' is not 'COLUMN,COLUMN,… NAME'"),
+        (put("train", "٣ x.jpg"), "is not 'COLUMN"),
+        (put("train", "0"), "is not 'COLUMN"),
+        (lambda v: v["test"].__setitem__(1, v["test"][0] + v["test"][1]), "test of task 2 names .*earlier task has"),
+        (lambda v: v["train"].pop(), "train must be a list of 4 blocks of text"),
+        (lambda v: v["train"].__setitem__(0, 7), "train must be a list of 4 blocks of text"),
+        (lambda v: v.pop("test"), "test must be a list of 4 blocks"),
+        (lambda v: v.pop("tasks"), "tasks must be a list with the classes of each task"),
+        (lambda v: v["tasks"].append([]), "task 5 must be a list of classes"),
+        (lambda v: v["tasks"][0].append(True), "task 1 has a class that is no text: True"),
+        (lambda v: v["tasks"][3].append("a"), "task 4 names the class 'a' a second time"),
+        (lambda v: v.update(rules=3), "rules must hold"),
+        (lambda v: v.update(rules={"when": __import__("datetime").date(2020, 1, 1)}), "rules must be text and numbers"),
+        (lambda v: v.update(name=3), "name must be text, not 3"),
+        (lambda v: v.update(image_size="big"), "image_size must be a number of pixels"),
+        (lambda v: v.update(lifelabel_stream=2), "version 2, this lifelabel reads version 1"),
+        (lambda v: v.update(lifelabel_stream=True), "version True"),
+        (lambda v: v.pop("lifelabel_stream"), "is not the manifest of a stream"),
+        (lambda v: v.update(sha256="0" * 64), "changed by hand or damaged"),
+    ],
+)
+def test_malformed_manifests(tmp_path, change, message):
+    with pytest.raises(UserError, match=message) as caught:
+        manifest.read(spoilt(tmp_path, change), None)
+    assert "m.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def hide(line):
+    def change(values):
+        values["hidden"] += line + "\n"
+        values["hidden_sha256"] = hashlib.sha256(values["hidden"][:-1].encode()).hexdigest()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v.update(hidden=v["hidden"][:-9]), "hidden does not fit hidden_sha256"),
+        (lambda v: v.update(hidden=[]), "hidden must be a block of text"),
+        (hide("0 x.jpg"), "hidden names 'x.jpg', which is no training image"),
+        (hide("9 train/000.jpg"), r"hidden, line \d+: column 9"),
+    ],
+)
+def test_malformed_hidden_labels(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        manifest.read(spoilt(tmp_path, change, complete=True), None)
+
+
+def test_hidden_labels_cannot_add_to_what_is_shown(tmp_path):
+    def change(values):
+        columns, name = values["train"][0].split("\n")[0].split(" ", 1)
+        assert columns in ("0", "1")
+        values["hidden"] = f"0,1 {name}\n"
+        values["hidden_sha256"] = hashlib.sha256(f"0,1 {name}".encode()).hexdigest()
+
+    with pytest.raises(UserError, match="images of task 1 more labels of their own task"):
+        manifest.read(spoilt(tmp_path, change, complete=True), None)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "- " * 200_000, "a: &x [1]\nb: *x\n", "a: [", "\x00", "x: 2020-99-99"])
+def test_files_that_are_no_manifest(tmp_path, text):
+    path = tmp_path / "m.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"m\.yaml"):
+        manifest.read(path, None)
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="cannot read the manifest"):
+        manifest.read(tmp_path / "m.yaml", None)
+    (tmp_path / "m.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UserError, match="not valid YAML"):
+        manifest.read(tmp_path / "m.yaml", None)
+    monkeypatch.setattr(manifest, "MAX_BYTES", 2)
+    with pytest.raises(UserError, match="larger than 2 bytes"):
+        manifest.read(tmp_path / "m.yaml", None)
+
+
+def test_truth_of_a_manifest_is_counted_from_its_images(tmp_path):
+    made = dataclasses.replace(stream(), truth=np.zeros((8, 8)))
+    manifest.write(made, tmp_path / "m.yaml", complete=True)
+    expected = true_matrix(made.train.labels)
+    assert np.array_equal(manifest.read(tmp_path / "m.yaml", None).truth, expected)

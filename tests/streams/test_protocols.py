@@ -1,0 +1,327 @@
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lifelabel.errors import UserError
+from lifelabel.options import read
+from lifelabel.streams import paper
+from lifelabel.streams.base import Labels, Names
+from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.protocols import ProtocolOptions, allot, make_stream, sizes, special_and_mixed
+
+NOWHERE = Path("no such folder")
+LETTERS = tuple("abcdef")
+
+
+def pool(classes, images, tasks=None):
+    """From {"name": "labels as words"}."""
+    rows = [[classes.index(label) for label in labels.split()] for labels in images.values()]
+    task = None if tasks is None else np.array(tasks)
+    return Pool(Names(images), Labels.of_lists(rows, len(classes)), task)
+
+
+def collection(train, test=None, classes=LETTERS, train_tasks=None, test_tasks=None):
+    test = {f"t-{name}": labels for name, labels in train.items()} if test is None else test
+    return Collection("made", NOWHERE, classes, pool(classes, train, train_tasks), pool(classes, test, test_tasks))
+
+
+def random_collection(images=400, classes=12, seed=0, order=None):
+    rng = np.random.default_rng(seed)
+    words = tuple(f"class {k:02}" for k in range(classes))
+    chance = rng.uniform(0.02, 0.5, classes)
+    shown = rng.random((2, images, classes)) < chance
+    pools = []
+    for split in shown:
+        rows = np.arange(images) if order is None else order
+        names = Names(f"img {row:04}.jpg" for row in rows)
+        pools.append(Pool(names, Labels.of_dense(split[rows])))
+    return Collection("random", NOWHERE, words, *pools)
+
+
+def make(source, dataset="", **options):
+    return make_stream(source, read(ProtocolOptions, options, "stream"), "test", dataset)
+
+
+def task_of(split):
+    """Which tasks each image name belongs to."""
+    found = {name: [] for name in split.names}
+    for index, rows in enumerate(split.rows):
+        for row in rows.tolist():
+            found[split.names[row]].append(index)
+    return found
+
+
+def shown(stream, split):
+    """The class names of each image."""
+    return {name: [stream.classes[c] for c in split.labels[row]] for row, name in enumerate(split.names)}
+
+
+def classes_of(stream):
+    return [" ".join(task.classes) for task in stream.tasks]
+
+
+# Classes and tasks
+
+
+def test_sizes_of_bx_cy():
+    assert sizes(20, base=0, step=4) == [4] * 5  # B0-C4
+    assert sizes(20, base=10, step=2) == [10, 2, 2, 2, 2, 2]  # B10-C2
+    assert sizes(20, step=4) == [4] * 5
+    assert sizes(20, base=20, step=4) == [20]
+    assert sizes(20, tasks=3) == [7, 7, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "stream.tasks=N, or stream.step=N"),
+        ({"tasks": 2, "step": 3}, "not both"),
+        ({"tasks": 2, "base": 3}, "not both"),
+        ({"tasks": 21}, "20 classes cannot be cut into 21 tasks"),
+        ({"base": 10}, "stream.base=10 needs stream.step"),
+        ({"base": 21, "step": 1}, "more than the 20 classes"),
+    ],
+)
+def test_sizes_that_cannot_be(options, message):
+    with pytest.raises(UserError, match=message):
+        sizes(20, **options)
+
+
+def test_the_last_task_takes_the_rest_and_says_so():
+    stream = make(random_collection(classes=20), base=10, step=3)
+    assert [len(task.classes) for task in stream.tasks] == [10, 3, 3, 3, 1]
+    assert "1 classes left for the last task, where stream.step=3: class 19" in stream.problems.lines()
+    assert "last task" not in " ".join(make(random_collection(classes=20), base=10, step=2).problems.lines())
+
+
+def test_orders():
+    source = collection({"1": "b c", "2": "b a", "3": "c b", "4": "d", "5": "f"}, classes=tuple("fdcba"))
+    assert classes_of(make(source, tasks=1)) == ["f d c b a"]
+    assert classes_of(make(source, tasks=1, order="alphabetical")) == ["a b c d f"]
+    assert classes_of(make(source, tasks=1, order="frequency")) == ["b c f d a"]  # equals in the source's order
+    assert classes_of(make(source, tasks=1, order="frequency", top=2)) == ["b c"]
+    assert classes_of(make(source, tasks=1, top=3)) == ["f c b"]
+    with pytest.raises(UserError, match=r"stream.top=6 is more than the 5 classes"):
+        make(source, tasks=1, top=6)
+
+
+def test_a_shuffled_order_follows_from_seed_and_names():
+    train = {str(k): name for k, name in enumerate(LETTERS)}
+    orders = [classes_of(make(collection(train), tasks=1, order="shuffled", seed=seed))[0] for seed in range(5)]
+    assert len(set(orders)) > 2
+    assert all(sorted(order.split()) == list(LETTERS) for order in orders)
+    turned = collection(train, classes=LETTERS[::-1])
+    assert classes_of(make(turned, tasks=1, order="shuffled", seed=3)) == [orders[3]]
+
+
+def test_an_order_file_with_tasks(tmp_path):
+    file = tmp_path / "order.txt"
+    file.write_text("\ufeff\nc\n a \n\n\nb\n\n", encoding="utf-8")
+    source = collection({"1": "a", "2": "b d", "3": "c", "4": "d"})
+    stream = make(source, order=str(file))
+    assert classes_of(stream) == ["c a", "b"]
+    assert "3 classes left out by order.txt: d, e, f" in stream.problems.lines()
+    assert "1 training images without a label of the stream: 4" in stream.problems.lines()
+    assert stream.rules["order"] == "file order.txt"
+    assert make(source, order=str(file), tasks=2, top=3).fingerprint == stream.fingerprint
+    with pytest.raises(UserError, match=r"stream.tasks=3 contradicts order .*order.txt, which fixes 2 tasks"):
+        make(source, order=str(file), tasks=3)
+
+
+def test_an_order_file_without_blank_lines_is_an_order(tmp_path):
+    file = tmp_path / "order.txt"
+    file.write_text("c\r\na\r\nb\r\n", newline="")
+    stream = make(collection({"1": "a", "2": "b", "3": "c"}), order=str(file), step=2)
+    assert classes_of(stream) == ["c a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"a\n\nbb\n", r"unknown class in .*order.txt, line 3: 'bb': .*\(known: a, b, c, d, e, f\)"),
+        (b"a\nb\n\na\n", r"order.txt, line 4: 'a' is named twice, first in line 1"),
+        (b"\n \n", "names no class"),
+        (b"\xff\n", "not UTF-8"),
+    ],
+)
+def test_bad_order_files(tmp_path, text, message):
+    file = tmp_path / "order.txt"
+    file.write_bytes(text)
+    with pytest.raises(UserError, match=message):
+        make(collection({"1": "a"}), order=str(file), tasks=1)
+
+
+def test_an_order_that_is_neither_a_word_nor_a_file():
+    with pytest.raises(UserError, match=r"'alphabetic' is neither one of source, paper, .* nor a file"):
+        make(collection({"1": "a"}), order="alphabetic", tasks=1)
+
+
+def test_the_order_of_the_paper():
+    named = [name for task in paper.SPLIT_WIDE for name in task]
+    classes = ("zebra", *reversed(named[1:]))
+    train = {str(k): name for k, name in enumerate(classes)} | {"more": "zebra"}
+    stream = make(collection(train, classes=classes), "nus-wide", order="paper")
+    assert [task.classes for task in stream.tasks] == [paper.SPLIT_WIDE[0][1:], *paper.SPLIT_WIDE[1:]]
+    lines = stream.problems.lines()
+    assert "1 classes that made lacks: mountain" in lines
+    assert "1 classes among the 21 most frequent that the paper does not have: zebra" in lines
+    with pytest.raises(UserError, match="order=paper is there for coco and nus-wide alone"):
+        make(collection(train, classes=classes), "voc", order="paper")
+    with pytest.raises(UserError, match=r"stream.step=4 contradicts order paper"):
+        make(collection(train, classes=classes), "nus-wide", order="paper", step=4)
+    with pytest.raises(UserError, match=r"no class of task 1 \(mountain, ocean, person\)"):
+        make(collection({"1": "a"}), "nus-wide", order="paper")
+
+
+# The disjoint protocol
+
+
+def test_special_images_go_to_their_task_and_none_is_lost():
+    source = random_collection()
+    stream = make(source, tasks=4)
+    for pool, split in ((source.train, stream.train), (source.test, stream.test)):
+        tasks, classes = task_of(split), shown(stream, split)
+        for row, name in enumerate(pool.names):
+            owners = {column // 3 for column in pool.labels[row].tolist()}
+            assert len(tasks.get(name, [])) == (1 if owners else 0)
+            assert not owners or tasks[name][0] in owners
+            if owners:
+                assert classes[name] == [source.classes[c] for c in pool.labels[row]]
+    empty = int((source.train.labels.per_image() == 0).sum())
+    assert stream.problems.counts["training images without a label of the stream"] == empty > 0
+
+
+def test_special_and_mixed_are_counted():
+    train = {"1": "a", "2": "a b", "3": "a c", "4": "c d", "5": "b d", "6": "e a c", "7": "e f"}
+    stream = make(collection(train), tasks=3)
+    counts = special_and_mixed(stream)
+    assert [special for special, _ in counts] == [2, 1, 1]
+    assert [len(rows) for rows in stream.train.rows] == [sum(pair) for pair in counts]
+    assert sum(mixed for _, mixed in counts) == 3
+
+
+def test_sizes_are_as_equal_as_they_can_be():
+    rng = np.random.default_rng(1)
+    best_found = 0
+    for _ in range(200):
+        tasks, images = int(rng.integers(2, 6)), int(rng.integers(1, 8))
+        load = rng.integers(0, 5, tasks)
+        rows = [
+            sorted(rng.choice(tasks, rng.integers(1, min(tasks, 3) + 1), replace=False).tolist()) for _ in range(images)
+        ]
+        task = allot(Labels.of_lists(rows, tasks), np.zeros(images, np.uint64), load)
+        mine = sorted((load + np.bincount(task, minlength=tasks)).tolist())
+        ways = (sorted((load + np.bincount(way, minlength=tasks)).tolist()) for way in itertools.product(*rows))
+        best = min(ways, key=lambda way: way[::-1])
+        best_found += mine == best
+        assert mine[-1] <= best[-1] + 1 and mine[0] >= best[0] - 1
+    assert best_found >= 195
+
+
+def test_a_chain_of_tasks_is_levelled():
+    """Images that fit neighbouring tasks alone: the last task can only be relieved through all the others."""
+    pairs = [[k, k + 1] for k in range(9) for _ in range(100)]
+    load = np.zeros(10, int)
+    load[9] = 500
+    filled = load + np.bincount(allot(Labels.of_lists(pairs, 10), np.zeros(900, np.uint64), load), minlength=10)
+    assert filled[9] == 500
+    assert np.abs(np.diff(filled[:9])).max() <= 1  # what is promised: no single move would help
+
+
+def test_the_allotment_follows_from_seed_and_names_alone():
+    first = make(random_collection(), tasks=4)
+    order = np.random.default_rng(5).permutation(400)
+    assert make(random_collection(order=order), tasks=4).fingerprint == first.fingerprint
+    assert make(random_collection(), tasks=4).fingerprint == first.fingerprint
+    other = make(random_collection(), tasks=4, seed=1)
+    assert other.fingerprint != first.fingerprint
+    assert [len(rows) for rows in other.train.rows] == [len(rows) for rows in first.train.rows]
+
+
+def test_truth_is_what_the_training_images_of_the_stream_show():
+    stream = make(collection({"1": "a b", "2": "a", "3": "b c", "4": "d"}), order="alphabetical", top=3, tasks=3)
+    assert stream.classes == ("a", "b", "c")
+    assert stream.truth.tolist() == [[1, 0.5, 0], [0.5, 1, 1], [0, 0.5, 1]]
+    assert stream.train.complete and len(stream.train) == 3
+
+
+def test_rules_say_how_the_stream_came_about():
+    stream = make(random_collection(), base=6, step=3, seed=4)
+    rules = {"source": "random", "protocol": "disjoint", "order": "source", "base": 6, "step": 3, "seed": 4}
+    assert stream.rules == rules
+
+
+def test_problems_of_the_collection_are_kept_and_not_changed():
+    source = collection({"1": "a", "2": "b", "3": "a c"}, test={"x": "a"})
+    source.problems.add("rows without an image", "line 3")
+    stream = make(source, top=3, tasks=2)
+    lines = stream.problems.lines()
+    assert lines[0] == "1 rows without an image: line 3"
+    assert "2 classes without a test image: b, c" in lines
+    assert "1 tasks without a test image: 2" in lines
+    assert source.problems.lines() == lines[:1]
+
+
+def test_a_class_that_its_own_task_never_shows_is_reported():
+    stream = make(collection({"1": "a", "2": "a", "3": "b c", "4": "d"}, classes=tuple("abcd")), tasks=2)
+    assert task_of(stream.train)["3"] == [1]
+    assert stream.problems.lines() == ["1 classes that no training image of their task shows: b"]
+
+
+def test_a_task_without_a_training_image_is_refused():
+    with pytest.raises(UserError, match=r"task 2 \(c, d\) has no training image in made"):
+        make(collection({"1": "a", "2": "b e"}), tasks=3)
+
+
+# The overlapping protocol
+
+
+def test_overlap_trains_every_task_that_owns_a_label_and_tests_from_the_first():
+    source = random_collection()
+    stream = make(source, base=6, step=2, protocol="overlap", order="alphabetical")
+    owner = [0] * 6 + [1, 1, 2, 2, 3, 3]
+    train, test = task_of(stream.train), task_of(stream.test)
+    for row, name in enumerate(source.train.names):
+        assert train.get(name, []) == sorted({owner[c] for c in source.train.labels[row].tolist()})
+    for row, name in enumerate(source.test.names):
+        assert test.get(name, []) == [owner[c] for c in source.test.labels[row].tolist()][:1]
+    assert stream.train.complete and stream.truth is not None
+
+
+# Tasks that the source gives
+
+
+def test_given_tasks_decide_and_classes_follow():
+    train = {"1": "a b", "2": "c", "3": "a", "4": "d c"}
+    source = collection(train, {"x": "a c", "y": "c"}, train_tasks=[1, 0, 1, 0], test_tasks=[1, -1])
+    stream = make(source)
+    assert classes_of(stream) == ["c d", "a b"]
+    assert task_of(stream.train) == {"2": [0], "4": [0], "1": [1], "3": [1]}
+    assert task_of(stream.test) == {"y": [0], "x": [1]}
+    assert "2 classes left out, as no training image with a task shows them: e, f" in stream.problems.lines()
+    assert stream.rules["tasks"] == "given by the source"
+    assert not stream.train.complete and stream.truth is None  # each image shows labels of its own task alone
+    assert special_and_mixed(stream) == []
+    with pytest.raises(UserError, match=r"stream.tasks=3 contradicts the task column, which fixes 2 tasks"):
+        make(source, tasks=3)
+
+
+def test_given_tasks_with_complete_labels_need_a_class_file(tmp_path):
+    train = {"1": "a c", "2": "c", "3": "b", "4": "a", "5": "a b c"}
+    source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
+    with pytest.raises(UserError, match=r"images of tasks 1, 2 show 'a' \(and 1 more classes\): .*stream.order=FILE"):
+        make(source)
+    file = tmp_path / "order.txt"
+    file.write_text("a\nb\n\nc\n")
+    stream = make(source, order=str(file))
+    assert task_of(stream.train) == {"1": [0], "3": [0], "2": [1], "5": [1]}  # 5 goes where fewer are
+    assert "1 training images whose task owns none of their labels: 4" in stream.problems.lines()
+    assert stream.train.complete and stream.truth is not None
+    assert task_of(make(source, order=str(file), protocol="overlap").train)["5"] == [0, 1]
+
+
+def test_given_tasks_that_nothing_shows():
+    with pytest.raises(UserError, match="no training image of task 2 shows a class"):
+        make(collection({"1": "a", "2": "b", "3": ""}, train_tasks=[0, 2, 1]))
