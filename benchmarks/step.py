@@ -83,7 +83,8 @@ def seconds(step: AGCN | PlainStep, batch: Batch, device: torch.device) -> float
 def compare(backbone: str, size: int, count: int, classes: int, device: torch.device) -> dict[str, float]:
     torch.manual_seed(0)
     images = torch.randn(count, 3, size, size, device=device)
-    batch = Batch(images, (torch.rand(count, NEW, device=device) < 0.3).float())
+    labels = (torch.rand(count, NEW, device=device) < 0.3).float()
+    batch = Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), tuple(f"new {i}" for i in range(NEW)))
     agcn = second_task(make_setting(backbone, device), classes, batch)
     plain = PlainStep(make_setting(backbone, device), classes)
     for step in (agcn, plain):

@@ -1,4 +1,4 @@
-"""Which images and which classes each score is over, against a method whose scores are made up."""
+"""Which images and which classes each score is over, from scores that are made up."""
 
 import numpy as np
 import pytest
@@ -6,39 +6,24 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from lifelabel.backbones import build
-from lifelabel.evaluate import acm_error, evaluate, summarise
-from lifelabel.streams.base import Split, Stream, split_classes
+from lifelabel.evaluate import acm_error, judge, score, summarise
+from lifelabel.streams.base import Labels, Names, Split, Stream, split_classes
 
 
-class Scripted:
-    """Scores looked up by image; those of the first classes alone are other scores than the columns of all."""
-
-    def __init__(self, scores):
-        self.table, self.sizes = scores, [2, 2]
-        self.seen = 4
-        self.setting = type("S", (), {"backbone": build("tiny"), "device": torch.device("cpu")})
-
-    def rows(self, images):
-        return (((images[:, 0, 0, 0] * 0.25) + 0.5) * 255).round().long()
-
-    def scores(self, images):
-        return self.table[-1][self.rows(images)][:, : self.seen]
-
-    def scores_of_first(self, images, counts):
-        return [self.table[i][self.rows(images)][:, :count] for i, count in enumerate(counts)]
-
-    def matrix(self):
-        return None
-
-
-def make():
+def make(missing=()):
+    """A stream of 60 test images, and logits of all classes, of the first classes alone."""
     rng = np.random.default_rng(0)
     labels = rng.random((60, 4)) < 0.4
-    pixels = np.zeros((60, 8, 8, 3), np.uint8)
-    pixels[:, 0, 0, 0] = np.arange(60)
-    split = Split(lambda rows: pixels[rows], labels, rng.integers(0, 2, 60))
-    tables = [torch.from_numpy(rng.normal(size=(60, 4))) for _ in range(2)]
-    return Stream("made up", split_classes(("a", "b", "c", "d"), 2), split, split), Scripted(tables)
+    labels[:, list(missing)] = False
+    task = rng.integers(0, 2, 60)
+    rows = tuple(np.flatnonzero(task == t) for t in range(2))
+    split = Split(None, Names(map(str, range(60))), Labels.of_dense(labels), rows)
+    scores = [rng.normal(size=(60, 4)).astype(np.float32)[:, :2], rng.normal(size=(60, 4)).astype(np.float32)]
+    return Stream("made up", split_classes(("a", "b", "c", "d"), 2), split, split), labels, task, scores
+
+
+def judged(stream, done, scores, rows=None):
+    return judge(stream, done, np.arange(60) if rows is None else rows, scores, None, [2, 2])
 
 
 def mean_ap(labels, scores):
@@ -46,37 +31,38 @@ def mean_ap(labels, scores):
 
 
 def test_final_scores():
-    stream, method = make()
-    test, first, last = stream.test, *(t.numpy() for t in method.table)
-    record = evaluate(method, stream, done=2)
-    assert record["seen"]["mAP"] == pytest.approx(mean_ap(test.labels, last), abs=1e-9)
+    stream, labels, task_of, (first, last) = make()
+    record = judged(stream, 2, [first, last])
+    assert record["seen"]["mAP"] == pytest.approx(mean_ap(labels, last), abs=1e-9)
     for j, task in enumerate(stream.tasks):
-        expected = mean_ap(test.labels[:, task.columns], last[:, task.columns])
+        expected = mean_ap(labels[:, task.columns], last[:, task.columns])
         assert record["by_task"][j]["mAP"] == pytest.approx(expected, abs=1e-9)
-    of_first = test.task <= 0
-    expected = mean_ap(test.labels[of_first, :2], first[of_first, :2])
+    expected = mean_ap(labels[task_of == 0, :2], first[task_of == 0])
     assert record["cumulative"][0]["mAP"] == pytest.approx(expected, abs=1e-9)
     assert record["cumulative"][1]["mAP"] == pytest.approx(record["seen"]["mAP"], abs=1e-12)
-    assert record["ap"]["c"] == pytest.approx(average_precision_score(test.labels[:, 2], last[:, 2]), abs=1e-9)
+    assert record["ap"]["c"] == pytest.approx(average_precision_score(labels[:, 2], last[:, 2]), abs=1e-9)
 
 
 def test_scores_after_the_first_task_use_its_classes_and_its_images():
-    stream, method = make()
-    method.seen = 2
-    record = evaluate(method, stream, done=1)
-    rows, last = stream.test.task == 0, method.table[-1].numpy()
-    assert record["seen"]["mAP"] == pytest.approx(mean_ap(stream.test.labels[rows, :2], last[rows, :2]), abs=1e-9)
-    assert record["by_task"][0]["mAP"] == pytest.approx(mean_ap(stream.test.labels[:, :2], last[:, :2]), abs=1e-9)
+    stream, labels, task_of, (_, last) = make()
+    record = judged(stream, 1, [last[:, :2]])
+    first = task_of == 0
+    assert record["seen"]["mAP"] == pytest.approx(mean_ap(labels[first, :2], last[first, :2]), abs=1e-9)
+    assert record["by_task"][0]["mAP"] == pytest.approx(mean_ap(labels[:, :2], last[:, :2]), abs=1e-9)
     assert "cumulative" not in record
 
 
+def test_images_that_could_not_be_read_are_not_scored():
+    stream, labels, _, scores = make()
+    rows = np.delete(np.arange(60), [3, 40])
+    record = judged(stream, 2, [part[rows] for part in scores], rows)
+    assert record["seen"]["mAP"] == pytest.approx(mean_ap(labels[rows], scores[1][rows]), abs=1e-9)
+
+
 def test_summary_has_both_kinds_of_forgetting_and_of_final_score():
-    stream, method = make()
-    method.seen = 2
-    first = evaluate(method, stream, done=1)
-    method.seen = 4
-    last = evaluate(method, stream, done=2)
-    final = summarise([first, last], stream)["final"]
+    stream, _, _, (early, late) = make()
+    first, last = judged(stream, 1, [early]), judged(stream, 2, [early[::-1].copy(), late])
+    final = summarise([first, last], stream.tasks)["final"]
     assert final["forgetting"]["mAP"] == pytest.approx(first["by_task"][0]["mAP"] - last["by_task"][0]["mAP"])
     own, after = first["seen"]["CF1"], last["cumulative"][0]["CF1"]
     assert final["relative_forgetting"]["CF1"] == pytest.approx((own - after) / own)
@@ -85,13 +71,33 @@ def test_summary_has_both_kinds_of_forgetting_and_of_final_score():
 
 
 def test_a_class_without_positives_is_null_not_nan():
-    stream, method = make()
-    stream.test.labels[:, 3] = False
-    record = evaluate(method, stream, done=2)
+    stream, _, _, scores = make(missing=[3])
+    record = judged(stream, 2, scores)
     assert record["ap"]["d"] is None
     assert record["seen"]["mAP"] is not None
-    stream.test.labels[:, 2] = False
-    assert evaluate(method, stream, done=2)["by_task"][1]["mAP"] is None
+    stream, _, _, scores = make(missing=[2, 3])
+    assert judged(stream, 2, scores)["by_task"][1]["mAP"] is None
+
+
+class Scripted:
+    """Gives each image its brightness as the logit of every class."""
+
+    def __init__(self):
+        self.setting = type("Setting", (), {"backbone": build("tiny")})
+
+    def scores(self, images):
+        return images[:, 0, 0, :1].repeat(1, 3)
+
+    def scores_of_first(self, images, counts):
+        return [self.scores(images)[:, :count] for count in counts]
+
+
+def test_scores_keep_the_order_of_the_images():
+    batches = [torch.full((2, 8, 8, 3), value, dtype=torch.uint8) for value in (10, 200, 90)]
+    (logits,) = score(Scripted(), batches, None, lambda: None)
+    assert logits.shape == (6, 3) and np.argsort(logits[:, 0], kind="stable").tolist() == [0, 1, 4, 5, 2, 3]
+    parts = score(Scripted(), batches, [1, 3], lambda: None)
+    assert [part.shape for part in parts] == [(6, 1), (6, 3)] and np.array_equal(parts[1], logits)
 
 
 def test_acm_error_by_block():

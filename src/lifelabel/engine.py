@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lifelabel import weights
+from lifelabel.backbones import send
 from lifelabel.config import Config, merge, read_yaml, resolve_device
 from lifelabel.errors import Stopped, UserError, short
-from lifelabel.evaluate import evaluate, summarise
+from lifelabel.evaluate import score, summarise
 from lifelabel.graph import embed
-from lifelabel.images import augment, send, to_input
+from lifelabel.keeper import Keeper
 from lifelabel.learner import Setting
+from lifelabel.loading import Job, Loaded, Loader, ScoredImages, default_workers
 from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.runfolder import History, RunFolder
-from lifelabel.streams import STREAMS, Stream, TrainView
+from lifelabel.streams import Task, TrainView
 from lifelabel.version import __version__
 
-MAY_CHANGE = ("lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "checkpoint_seconds")
+MAY_CHANGE = ("lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "checkpoint_seconds", "workers", "strict")
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
+DEFAULT_SIZE = 224
 READ_EVERY = 10
 """Steps between two looks at the losses: each look waits for the device."""
 
@@ -44,7 +48,7 @@ READ_EVERY = 10
 class Watcher:
     """Is told what happens; the command line's draws progress bars. This one stays silent."""
 
-    def begin(self, config: Config, views: list[TrainView], task: int, images: int) -> None: ...
+    def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None: ...
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None: ...
     def evaluated(self, record: dict[str, Any]) -> None: ...
     def note(self, line: str) -> None: ...
@@ -70,6 +74,10 @@ class Progress:
     images: int = 0
     seconds: float = 0.0
     records: list[dict[str, Any]] = field(default_factory=list)
+    skipped: int = 0
+    """Training images that could not be read."""
+    bad_test: list[int] = field(default_factory=list)
+    """Test images that could not be read, by row."""
 
 
 def train(
@@ -86,12 +94,10 @@ def train(
     >>> 0 < result.metrics["final"]["mAP"] < 1
     True
     """
-    config = Config.make(merge(options or {}, more))
-    if config.words is not None:  # the run can then be resumed from any folder
-        config = dataclasses.replace(config, words=str(Path(config.words).absolute()))
+    config = Config.make(merge(options or {}, more)).with_absolute_paths()  # it can then go on from any folder
     folder = RunFolder(out)
-    run = Run(config, folder, watch or Watcher())  # a mistake in an option shows before any file is touched
-    with folder.new(overwrite):
+    # a mistake in an option shows before any file is touched
+    with Run(config, folder, watch or Watcher()) as run, folder.new(overwrite):
         folder.write_text("config.yaml", config.to_yaml())
         return run.go(None)
 
@@ -101,8 +107,7 @@ def resume(folder: str | Path, watch: Watcher | None = None) -> Result:
     at = RunFolder(folder)
     if not at.is_run:
         raise UserError(f"{at.path} is not a run folder: it has no config.yaml")
-    run = Run(Config.make(read_yaml(at / "config.yaml")), at, watch or Watcher())
-    with at.locked():
+    with Run(Config.make(read_yaml(at / "config.yaml")), at, watch or Watcher()) as run, at.locked():
         return run.go(at.load_checkpoint())
 
 
@@ -113,46 +118,99 @@ def train_missing(
     folder = RunFolder(out)
     if overwrite or not folder.is_run:
         return train(out, options, overwrite=overwrite, watch=watch)
-    if Config.make(read_yaml(folder / "config.yaml")) != Config.make(options):
+    if Config.make(read_yaml(folder / "config.yaml")) != Config.make(options).with_absolute_paths():
         raise UserError(f"{out} holds a run with other options: choose another --out, or give --overwrite")
     return resume(out, watch)
 
 
 class Run:
+    """One run. It holds processes (the keeper of the labels, the loader's workers): use it in a `with` statement."""
+
     def __init__(self, config: Config, folder: RunFolder, watch: Watcher):
         self.config, self.folder, self.watch = config, folder, watch
         self.device = resolve_device(config.device)
-        self.stream: Stream = STREAMS[config.stream].build(config.stream_options)
         self.gpus = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(self.gpus):
-            torch.manual_seed(config.seed)
-            self.method = self.build_method()
-            self.random_state = self.get_random_state()
-        tasks = range(len(self.stream.tasks))
-        self.views = [self.stream.joint_view()] if self.method.joint else [self.stream.train_view(t) for t in tasks]
         self.progress = Progress()
         self.stop_asked = False
+        self.processes = contextlib.ExitStack()
+        try:
+            self.set_up()
+        except BaseException:
+            self.processes.close()
+            raise
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.processes.close()
+
+    def set_up(self) -> None:
+        c, joint = self.config, METHODS[self.config.method].joint
+        self.keeper = Keeper(c.stream, dataclasses.asdict(c.stream_options), joint)
+        self.processes.callback(self.keeper.close)
+        o = self.outline = self.keeper.outline
+        self.tasks: tuple[Task, ...] = (Task(0, o.classes, 0),) if joint else o.tasks
+        self.images = o.joint_size if joint else sum(o.sizes)
+        self.check_images()
+        if joint and not o.complete:
+            self.watch.note(
+                f"{o.name} knows the labels of a training image for its own task alone: {c.method} learns from those, "
+                "and is less than an upper bound"
+            )
+        with torch.random.fork_rng(self.gpus):
+            torch.manual_seed(c.seed)
+            self.method = self.build_method()
+            self.random_state = self.get_random_state()
+        workers = default_workers(self.device) if c.workers is None else c.workers
+        size = c.image_size or o.image_size or DEFAULT_SIZE
+        self.loader = Loader({"train": o.train, "test": o.test}, size, workers, self.device)
+        self.processes.callback(self.loader.close)
+        self.test = ScoredImages(self.loader, o.test_rows, self.skip_test)
+
+    def check_images(self) -> None:
+        """Say what is missing, and stop where nothing could be learned or scored."""
+        o = self.outline
+        for line in o.problems:
+            self.watch.note(line)
+        lost = sum(o.missing)
+        if lost:
+            row, source = next((int(np.argmin(s.present)), s) for s in (o.train, o.test) if not s.present.all())
+            every = lost + o.joint_size + len(o.test_rows)
+            what = f"{lost:,} of {every:,} images have no file, such as {source.name(row)}"
+            root = getattr(self.config.stream_options, "root", None)
+            where = f"under {root}" if root else "(no folder was given)"
+            if self.config.strict or not o.joint_size or not len(o.test_rows):
+                raise UserError(f"{what} {where}: give the folder of the images with --root DIR")
+            self.watch.note(f"{what} {where}: left out")
+        for task, size in zip(o.tasks, o.sizes, strict=True):
+            if not size:
+                raise UserError(f"task {task.index + 1} ({', '.join(task.classes)}) has no training image")
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end from the beginning, or from a checkpoint."""
         with torch.random.fork_rng(self.gpus), self.stopping():
             self.set_random_state(self.random_state)
-            history_bytes = self.restore(state) if state else 0
-            if self.progress.task < len(self.views):
+            history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
+            if self.progress.task < len(self.tasks):
                 self.history = History(self.folder / "history.jsonl", history_bytes)
+                self.skipped = History(self.folder / "skipped.jsonl", skipped_bytes)
+                if state is None:
+                    self.list_missing()
                 self.started = self.saved = time.monotonic()
-                self.watch.begin(self.config, self.views, self.progress.task, self.progress.images)
+                self.watch.begin(self.config, self.tasks, self.images, self.progress.task, self.progress.images)
                 try:
-                    while self.progress.task < len(self.views):
-                        self.run_task(self.views[self.progress.task])
+                    while self.progress.task < len(self.tasks):
+                        self.run_task()
                 finally:
                     self.history.close()
+                    self.skipped.close()
                     self.watch.end()
         return Result(self.folder.path, self.config, self.summary(), self.folder.read_json("environment.json"))
 
     def build_method(self) -> Method:
         c = self.config
-        names: list[str] = list(self.stream.classes)
+        names: list[str] = list(self.outline.classes)
         vectors, missing = embed(names, c.words, c.word_dim, c.word_norm)
         if missing:
             self.watch.note(
@@ -162,51 +220,98 @@ class Run:
         table = torch.from_numpy(vectors).to(self.device)
         row = {name: i for i, name in enumerate(names)}
         setting = Setting.of(c, lambda labels: table[[row[label] for label in labels]], self.device)
+        self.provenance = setting.backbone.provenance
+        note = weights.check(self.provenance, names, self.outline.dataset, c.allow_seen_weights)
+        if note:
+            self.watch.note(note)
         return METHODS[c.method](setting, c.method_options)
 
-    def run_task(self, view: TrainView) -> None:
+    def run_task(self) -> None:
         """One pass over one task's images, each used once, then the evaluation."""
         p, size = self.progress, self.config.batch_size
+        view = self.keeper.joint_view() if self.method.joint else self.keeper.view(p.task)
         if len(self.method.tasks) == p.task:
             self.method.begin_task(view.task.classes)
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
         steps = math.ceil(len(view) / size)
         unread: list[tuple[int, dict[str, Tensor]]] = []
-        while p.step < steps:
+        batch: Batch | None = None
+        for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
             rows = order[p.step * size : (p.step + 1) * size]
-            batch = self.load(view, rows)
-            unread.append((len(rows), self.method.observe(batch)))
             p.step += 1
-            p.images += len(rows)
+            if loaded.bad:
+                self.skip_training(loaded)
+            if len(loaded.good):
+                batch = self.to_batch(view, rows[loaded.good], loaded)
+                unread.append((len(loaded.good), self.method.observe(batch)))
+                p.images += len(loaded.good)
             due = p.step == steps or time.monotonic() - self.saved >= self.config.checkpoint_seconds
-            if due or self.stop_asked or len(unread) == READ_EVERY:
+            if unread and (due or self.stop_asked or len(unread) == READ_EVERY):
                 self.read_losses(unread)
                 unread = []
             stop = self.stop_asked and not unread  # a signal can come between any two lines
             if due or stop:
-                self.check_scores(batch)
+                if batch:
+                    self.check_scores(batch)
                 self.save()
             if stop:
                 self.check_stop()
         self.method.end_task()
-        done = len(self.stream.tasks) if self.method.joint else p.task + 1
-        try:
-            p.records.append(evaluate(self.method, self.stream, done, self.check_stop))
-        except FloatingPointError as error:
-            raise self.diverged(p.step, str(error)) from None
+        self.evaluate()
         p.task, p.step = p.task + 1, 0
         self.write_results()
         self.save()
         self.watch.evaluated(p.records[-1])
-        if p.task < len(self.views):
+        if p.task < len(self.tasks):
             self.check_stop()
 
-    def load(self, view: TrainView, rows: np.ndarray) -> Batch:
-        images, labels = view.batch(rows)
-        x = to_input(images, self.method.setting.backbone)
-        seed = np.random.SeedSequence([self.config.seed, self.progress.task, self.progress.step]).generate_state(1)[0]
-        x = augment(x, self.config.augment, torch.Generator().manual_seed(int(seed)))
-        return Batch(x, send(torch.from_numpy(labels), self.device).float())
+    def jobs(self, view: TrainView, order: np.ndarray, first: int, last: int) -> Iterator[Job]:
+        """Batches `first` … `last - 1` of a task, for the loader."""
+        c = self.config
+        for step in range(first, last):
+            rows = view.rows[order[step * c.batch_size : (step + 1) * c.batch_size]]
+            yield Job("train", rows, c.augment, (c.seed, self.progress.task))
+
+    def to_batch(self, view: TrainView, places: np.ndarray, loaded: Loaded) -> Batch:
+        images = self.method.setting.backbone.to_input(loaded.pixels)
+        labels = send(torch.from_numpy(view.labels[places]), self.device).float()
+        known = torch.ones_like(labels, dtype=torch.bool)
+        if view.known is not None:
+            known = send(torch.from_numpy(view.known[places]), self.device)
+        return Batch(images, labels, known, view.task.classes)
+
+    def evaluate(self) -> None:
+        """Score every test image once, here; what the scores are worth is found out where the labels are."""
+        p, m, tasks = self.progress, self.method, self.outline.tasks
+        done = len(tasks) if m.joint else p.task + 1
+        counts = [task.last for task in tasks] if done == len(tasks) else None
+        try:
+            scores = score(m, self.test, counts, self.check_stop)
+        except FloatingPointError as error:
+            raise self.diverged(p.step, str(error)) from None
+        p.records.append(self.keeper.judge(done, self.test.rows, scores, m.matrix(), m.sizes))
+
+    def skip_training(self, loaded: Loaded) -> None:
+        for row, reason in loaded.bad:
+            self.skip("train", row, reason)
+        self.progress.skipped += len(loaded.bad)
+
+    def skip_test(self, row: int, reason: str) -> None:
+        if row not in self.progress.bad_test:
+            self.skip("test", row, reason)
+            self.progress.bad_test.append(row)
+
+    def skip(self, split: str, row: int, reason: str) -> None:
+        """An image cannot be read: write it down and go on without it, or stop where the user wants that."""
+        source = self.outline.train if split == "train" else self.outline.test
+        if self.config.strict:
+            raise UserError(f"{split} image {source.name(row)}: {reason}; mend it, or leave out --strict to skip it")
+        self.skipped.write({"split": split, "image": source.name(row), "reason": reason})
+
+    def list_missing(self) -> None:
+        for split, source in (("train", self.outline.train), ("test", self.outline.test)):
+            for row in np.flatnonzero(~source.present).tolist():
+                self.skipped.write({"split": split, "image": source.name(row), "reason": "no such file"})
 
     def read_losses(self, unread: list[tuple[int, dict[str, Tensor]]]) -> None:
         """Bring the losses of the last steps to the host, check them, write them down."""
@@ -249,9 +354,10 @@ class Run:
         p.seconds, self.started, self.saved = p.seconds + now - self.started, now, now
         self.folder.save_checkpoint(
             {
-                "stream": self.stream.fingerprint, "words": self.words, "config": self.config.to_dict(),
-                "task": p.task, "step": p.step, "images": p.images, "seconds": p.seconds, "records": p.records,
+                "stream": self.outline.fingerprint, "files": self.outline.files, "words": self.words,
+                "weights": self.provenance.sha256, "config": self.config.to_dict(), **dataclasses.asdict(p),
                 "method": method, "random_state": self.get_random_state(), "history_bytes": self.history.sync(),
+                "skipped_bytes": self.skipped.sync(),
             }
         )  # fmt: skip
         self.saved = time.monotonic()
@@ -268,37 +374,40 @@ class Run:
             if "cuda" in state:  # not where a run goes on that began on the CPU
                 torch.cuda.set_rng_state(state["cuda"], device)
 
-    def restore(self, state: dict[str, Any]) -> int:
-        """Take up a checkpoint; returns how much of the history belongs to it."""
+    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Take up a checkpoint; returns how much of the history, and of the list of skipped images, belongs to it."""
         path, config = self.folder / "checkpoint.pt", self.folder / "config.yaml"
         try:
-            if state["stream"] != self.stream.fingerprint:
-                raise UserError(f"{path} was made on another stream than {config} describes")
-            if state["words"] != self.words:
-                raise UserError(f"{path} was made with other word vectors than {config} describes")
-            for name, value in self.config.to_dict().items():
-                made = state["config"][name]
+            for key, value, what in (
+                ("stream", self.outline.fingerprint, "on another stream"),
+                ("files", self.outline.files, "when other images had a file"),
+                ("words", self.words, "with other word vectors"),
+                ("weights", self.provenance.sha256, "from other first weights"),
+            ):
+                if state[key] != value:
+                    raise UserError(f"{path} was made {what} than {config} describes")
+            for name, value in _movable(self.config.to_dict()).items():
+                made = _movable(state["config"])[name]
                 if name not in MAY_CHANGE and made != value:
                     raise UserError(f"{path} was made with another {name} than {config} says: {short(made)}")
             self.method.load_state_dict(state["method"])
             self.set_random_state(state["random_state"])
             self.progress = Progress(*(state[field.name] for field in dataclasses.fields(Progress)))
-            return int(state["history_bytes"])
+            return int(state["history_bytes"]), int(state["skipped_bytes"])
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"{path} does not fit {config}: {reason}") from None
 
     def summary(self) -> dict[str, Any]:
-        names = {"stream": self.config.stream, "method": self.config.method, "fidelity": self.config.fidelity}
-        return {**names, "seed": self.config.seed, **summarise(self.progress.records, self.stream)}
+        names = {"stream": self.outline.name, "method": self.config.method, "fidelity": self.config.fidelity}
+        return {**names, "seed": self.config.seed, **summarise(self.progress.records, self.outline.tasks)}
 
     def write_results(self) -> None:
         self.folder.write_json("metrics.json", self.summary())
         self.folder.write_json("environment.json", self.environment())
         matrix = self.method.matrix()
-        if matrix is not None and self.progress.task == len(self.views):  # at the end: it holds every task's
-            classes = self.stream.classes[: len(matrix)]
-            self.folder.write_matrices(matrix, self.method.sizes, classes, self.stream.truth)
+        if matrix is not None and self.progress.task == len(self.tasks):  # at the end: it holds every task's
+            self.folder.write_matrices(matrix, self.method.sizes, self.outline.classes, self.keeper.truth())
 
     def environment(self) -> dict[str, Any]:
         """What the run ran on, and what it cost so far."""
@@ -318,7 +427,10 @@ class Run:
             "images_per_second": round(p.images / seconds, 2) if seconds else None,
             "peak_memory_bytes": peak_memory(),
             "peak_device_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else None,
-            "stream_fingerprint": self.stream.fingerprint,
+            "stream_fingerprint": self.outline.fingerprint,
+            "images_missing": sum(self.outline.missing),
+            "images_skipped": p.skipped + len(p.bad_test),
+            "weights": self.provenance.to_dict(),
         }
 
     def check_stop(self) -> None:
@@ -342,6 +454,11 @@ class Run:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _movable(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the folder of the images, which may have moved: the fingerprints tell whether it fits."""
+    return {**config, "stream_options": {k: v for k, v in config["stream_options"].items() if k != "root"}}
 
 
 def all_finite(value: Any) -> bool:

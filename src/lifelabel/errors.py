@@ -18,6 +18,10 @@ class Stopped(Exception):
     """The user or the system asked the run to stop; its checkpoint is on the disk."""
 
 
+class HiddenLabel(LookupError):
+    """A method asked for a label that its task does not show."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """An error for an unknown name that offers the nearest right one.
 

@@ -1,8 +1,8 @@
-"""The evaluator: the only place that holds complete test labels. Scores in, every metric by its convention out."""
+"""The evaluator: scores in, every metric by its convention out. What reads labels runs in the keeper's process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,59 +10,67 @@ import torch
 from torch import Tensor
 
 from lifelabel import metrics
-from lifelabel.images import to_input
 from lifelabel.methods.base import Method
-from lifelabel.streams.base import Split, Stream
+from lifelabel.streams.base import Stream, Task
 
-BATCH = 256
 CURVES = ("mAP", "CF1", "OF1")
 
 
-def evaluate(method: Method, stream: Stream, done: int, stop: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Score every test image once, after `done` of the stream's tasks; after the last one, in every convention.
-
-    `seen` is over the classes so far on the cumulative test set (images allotted to the tasks so far); `by_task` is
-    row t of a[t][j]: the classes of task j on all test images, one fixed set for all t.
-    """
-    test, tasks = stream.test, stream.tasks
-    final = done == len(tasks)
-    counts = [task.last for task in tasks[:done]]
-    logits = score(method, test, counts if final else None, stop)
-    labels = torch.tensor(test.labels[:, : counts[-1]])
-    record: dict[str, Any] = {
-        "task": done,
-        "seen": headline(logits[-1], labels, test.task < done),
-        "by_task": [headline(logits[-1][:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
-    }
-    if final:
-        record["cumulative"] = [
-            headline(part, labels[:, :count], test.task <= j)
-            for j, (part, count) in enumerate(zip(logits, counts, strict=True))
-        ]
-        scored = metrics.Scored.of_logits(logits[-1], labels)
-        record["conventions"] = scored.conventions()
-        record["ap"] = dict(zip(stream.classes, scored.ap.tolist(), strict=True))
-    matrix = method.matrix()
-    if matrix is not None and stream.truth is not None:
-        record["acm_error"] = acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], method.sizes)
-    return _without_nan(record)
-
-
 @torch.no_grad()
-def score(method: Method, test: Split, counts: Sequence[int] | None, stop: Callable[[], None]) -> list[Tensor]:
-    """Logits of all test images on the CPU: those of all seen classes, or one tensor for each of `counts`."""
-    setting = method.setting
+def score(
+    method: Method, batches: Iterable[Tensor], counts: Sequence[int] | None, stop: Callable[[], None]
+) -> list[np.ndarray]:
+    """Logits of all images of `batches` (uint8 pixels): of all seen classes, or one array for each of `counts`.
+
+    This runs where the method is; `judge`, which knows the labels, runs in the keeper's process.
+    """
     parts: list[list[Tensor]] = []
-    for first in range(0, len(test), BATCH):
+    for pixels in batches:
         stop()
-        pixels = test.images(np.arange(first, min(first + BATCH, len(test))))
-        images = to_input(pixels, setting.backbone)
+        images = method.setting.backbone.to_input(pixels)
         batch = method.scores_of_first(images, counts) if counts else [method.scores(images)]
         parts.append([part.cpu() for part in batch])
     scores = [torch.cat(columns) for columns in zip(*parts, strict=True)]
     if not all(bool(part.isfinite().all()) for part in scores):
         raise FloatingPointError("the scores of the test images are not finite")
-    return scores
+    return [part.numpy() for part in scores]
+
+
+def judge(
+    stream: Stream, done: int, rows: np.ndarray, scores: Sequence[np.ndarray], matrix: np.ndarray | None,
+    sizes: Sequence[int],
+) -> dict[str, Any]:  # fmt: skip
+    """The figures after `done` of the stream's tasks, from logits of the test images `rows`.
+
+    `seen` is over the classes so far on the cumulative test set (images allotted to the tasks so far); `by_task` is
+    row t of a[t][j]: the classes of task j on all test images, one fixed set for all t. After the last task `scores`
+    holds an array for each cumulative set, and every convention is computed.
+    """
+    test, tasks = stream.test, stream.tasks
+    final = done == len(tasks)
+    counts = [task.last for task in tasks[:done]]
+    task_of = np.full(len(test), len(tasks))
+    for index, own in reversed(list(enumerate(test.rows))):
+        task_of[own] = index
+    task_of = task_of[rows]
+    logits = [torch.from_numpy(part) for part in scores]
+    labels = torch.from_numpy(test.labels.take(rows).dense(slice(0, counts[-1])))
+    record: dict[str, Any] = {
+        "task": done,
+        "seen": headline(logits[-1], labels, task_of < done),
+        "by_task": [headline(logits[-1][:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
+    }
+    if final:
+        record["cumulative"] = [
+            headline(part, labels[:, :count], task_of <= j)
+            for j, (part, count) in enumerate(zip(logits, counts, strict=True))
+        ]
+        scored = metrics.Scored.of_logits(logits[-1], labels)
+        record["conventions"] = scored.conventions()
+        record["ap"] = dict(zip(stream.classes, scored.ap.tolist(), strict=True))
+    if matrix is not None and stream.truth is not None:
+        record["acm_error"] = acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], sizes)
+    return _without_nan(record)
 
 
 def acm_error(matrix: np.ndarray, truth: np.ndarray, sizes: Sequence[int]) -> dict[str, float]:
@@ -75,18 +83,18 @@ def acm_error(matrix: np.ndarray, truth: np.ndarray, sizes: Sequence[int]) -> di
     return {name: float(error[where].mean()) for name, where in blocks.items() if where.any()}
 
 
-def summarise(records: Sequence[dict[str, Any]], stream: Stream) -> dict[str, Any]:
+def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[str, Any]:
     """metrics.json: the final score, forgetting by both definitions, the matrices a[t][j], and every record."""
     summary: dict[str, Any] = {
-        "classes": list(stream.classes),
-        "tasks": [list(task.classes) for task in stream.tasks],
-        "finished": bool(records) and records[-1]["task"] == len(stream.tasks),
-        "by_task": {name: _triangle(records, name, len(stream.tasks)) for name in CURVES},
+        "classes": [name for task in tasks for name in task.classes],
+        "tasks": [list(task.classes) for task in tasks],
+        "finished": bool(records) and records[-1]["task"] == len(tasks),
+        "by_task": {name: _triangle(records, name, len(tasks)) for name in CURVES},
         "per_task": list(records),
     }
     if summary["finished"]:
         last = records[-1]
-        lifelong = len(records) == len(stream.tasks) > 1
+        lifelong = len(records) == len(tasks) > 1
         final: dict[str, Any] = dict(last["seen"])
         final["cumulative_mean"] = {n: metrics.mean_of_known([s[n] for s in last["cumulative"]]) for n in CURVES}
         if lifelong:

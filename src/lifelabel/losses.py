@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def classification(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """Eq. 2: cross entropy between the labels (0/1) and the predictions for the new classes."""
-    return _cross_entropy(logits, labels, reduction)
+def classification(logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None) -> Tensor:
+    """Eq. 2: cross entropy between the labels (0/1) and the predictions for the new classes, where they are known."""
+    return _cross_entropy(logits, labels, reduction, known)
 
 
 def distillation(logits: Tensor, soft_labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -25,6 +25,9 @@ def relationship(expert_nodes: Tensor, nodes: Tensor, reduction: str = "mean") -
     return F.mse_loss(nodes.float(), expert_nodes.float(), reduction=reduction)
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
-    per_class = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none")
-    return per_class.sum(1).mean() if reduction == "sum" else per_class.mean()
+def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
+    weight = None if known is None else known.float()
+    entropy = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), weight, reduction="none")
+    if reduction == "sum":
+        return entropy.sum(1).mean()
+    return entropy.mean() if weight is None else entropy.sum() / weight.sum().clamp(min=1)

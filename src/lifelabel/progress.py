@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from lifelabel.config import Config
 from lifelabel.engine import Watcher
-from lifelabel.streams import TrainView
+from lifelabel.streams import Task
 
 
 class Speed(ProgressColumn):
-    def render(self, task: Task) -> Text:
+    def render(self, task: progress.Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(f"{speed:,.0f} img/s" if speed else "– img/s", no_wrap=True)
 
@@ -33,18 +35,17 @@ class Bar(Watcher):
             columns.insert(1, BarColumn(bar_width=20))
         self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
-    def begin(self, config: Config, views: list[TrainView], task: int, images: int) -> None:
-        self.method, self.views = config.method, views
-        if images:
-            self.console.print(f"{self.method}: going on after {images:,} images, in task {task + 1}/{len(views)}")
-        total = sum(len(view) for view in views)
-        self.id = self.bar.add_task(self.describe(task), total=total, completed=images, losses="")
+    def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
+        self.method, self.tasks = config.method, tasks
+        if learned:
+            self.console.print(f"{self.method}: going on after {learned:,} images, in task {task + 1}/{len(tasks)}")
+        self.id = self.bar.add_task(self.describe(task), total=images, completed=learned, losses="")
         self.bar.start()
 
     def describe(self, task: int) -> str:
-        names = self.views[task].task.classes
+        names = self.tasks[task].classes
         shown = f" ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})" if self.console.width >= 130 else ""
-        return f"{self.method} task {task + 1}/{len(self.views)}{shown}"
+        return f"{self.method} task {task + 1}/{len(self.tasks)}{shown}"
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
         text = " ".join(f"{name} {value:.2g}" for name, value in losses.items())

@@ -16,7 +16,15 @@ import torch
 from lifelabel.errors import UserError
 
 FORMAT = 1
-FILES = ("config.yaml", "metrics.json", "history.jsonl", "acm.npz", "checkpoint.pt", "environment.json")
+FILES = (
+    "config.yaml",
+    "metrics.json",
+    "history.jsonl",
+    "skipped.jsonl",
+    "acm.npz",
+    "checkpoint.pt",
+    "environment.json",
+)
 LOCK = ".lock"
 
 

@@ -62,9 +62,9 @@ def test_true_labels_give_the_true_conditional_frequencies():
 
 def test_true_labels_of_the_scenes_give_the_frequencies_of_the_images_each_task_saw():
     stream = scenes.build(scenes.ScenesOptions(train_images=3000))
-    acm, labels = ACM(), stream.train.labels.astype(float)
+    acm, labels = ACM(), stream.train.labels.dense().astype(float)
     for task in stream.tasks:
-        seen = labels[stream.train.task == task.index]
+        seen = labels[stream.train.rows[task.index]]
         acm.begin_task(len(task.classes))
         for rows in np.array_split(seen, 40):
             acm.update(torch.tensor(rows[:, task.columns]), torch.tensor(rows[:, : task.first]))

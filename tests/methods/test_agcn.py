@@ -27,10 +27,14 @@ def make(fidelity="tuned", **more):
     return AGCN(setting, config.method_options)
 
 
+def batch(images, labels):
+    return Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), tuple(map(str, range(labels.shape[1]))))
+
+
 def batches(task, count=2):
     torch.manual_seed(100 + task)
     new = len(TASKS[task])
-    return [Batch(torch.randn(IMAGES, 3, 32, 32), (torch.rand(IMAGES, new) < 0.5).float()) for _ in range(count)]
+    return [batch(torch.randn(IMAGES, 3, 32, 32), (torch.rand(IMAGES, new) < 0.5).float()) for _ in range(count)]
 
 
 def sigmoid(x):
@@ -233,7 +237,7 @@ def test_no_host_sync_in_a_step_on_the_gpu(precision):
     method = AGCN(setting, config.method_options)
     for t, classes in enumerate(TASKS):
         method.begin_task(classes)
-        moved = [Batch(b.images.cuda(), b.labels.cuda()) for b in batches(t)]
+        moved = [batch(b.images.cuda(), b.labels.cuda()) for b in batches(t)]
         method.observe(moved[0])
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")

@@ -72,7 +72,7 @@ class AGCN(Method):
         self.acm.update(y, None if z is None else self.soften(z))  # Eq. 5-7
         nodes = self.nodes()  # H^t
         y_hat = self.learner.features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
-        parts = {"cls": losses.classification(y_hat[:, old:], y, reduction)}  # Eq. 2
+        parts = {"cls": losses.classification(y_hat[:, old:], y, reduction, batch.known)}  # Eq. 2
         loss = parts["cls"]
         if self.expert and z is not None:
             parts["dst"] = losses.distillation(y_hat[:, :old], z.sigmoid(), reduction)  # Eq. 3

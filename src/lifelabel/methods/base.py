@@ -10,15 +10,28 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from lifelabel.errors import HiddenLabel
 from lifelabel.learner import Setting
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images (B x 3 x H x W) and the labels of the current task (B x new, 0/1): all that a method sees."""
+    """Images (B x 3 x H x W) and the labels of the current task: all that a method sees.
+
+    `labels` (B x K, 0/1) has a column for each of `classes`, those of the current task. `known` (B x K, bool) says
+    which entries are known; an entry that is not known is 0 and means nothing. No other label is in the process.
+    """
 
     images: Tensor
     labels: Tensor
+    known: Tensor
+    classes: tuple[str, ...]
+
+    def label(self, name: str) -> Tensor:
+        """The column of one class (B); a class whose labels are hidden in this task is an error that names it."""
+        if name not in self.classes:
+            raise HiddenLabel(f"the label '{name}' is hidden: this task shows {', '.join(self.classes)} alone")
+        return self.labels[:, self.classes.index(name)]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class FineTuning(Method):
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.scores(batch.images)
         new = logits[:, -batch.labels.shape[1] :]
-        loss = losses.classification(new, batch.labels, self.setting.reduction)
+        loss = losses.classification(new, batch.labels, self.setting.reduction, batch.known)
         self.learner.step(loss)
         return {"cls": loss.detach()}
 

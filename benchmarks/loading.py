@@ -1,0 +1,106 @@
+"""How fast images come out of the loader, against a bare loop that only decodes them.
+
+    python -m benchmarks.loading [--root DIR] [--images 2000] [--size 224] [--batch 32] [--workers 0,2] [--json FILE]
+
+The bare loop opens each file with Pillow, converts it to RGB, resizes it and throws it away: no checks of hostile
+files, no EXIF, no augmentation, no batches, nothing sent between processes; it runs in as many processes as the
+loader has workers. The loader gives whole batches with the authors' augmentation (resize, flip), ready for a step. The
+two run in turns over the same files, so that a busy machine slows both; figures are medians over the turns. Without
+--root the files are 640 x 480 JPEGs of the embedded stream's pictures, made on the spot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from lifelabel.engine import commit, processor
+from lifelabel.loading import Job, Loader
+from lifelabel.streams import Names, build
+from lifelabel.streams.files import FileImages
+
+TURNS = 5
+
+
+def bare(paths: list[Path], size: int) -> int:
+    """Decode, resize, forget."""
+    for path in paths:
+        with Image.open(path) as image:
+            rgb = image.convert("RGB")
+        np.asarray(rgb if rgb.size == (size, size) else rgb.resize((size, size), Image.Resampling.BILINEAR))
+    return len(paths)
+
+
+@contextlib.contextmanager
+def photographs(root: Path | None, count: int) -> Iterator[FileImages]:
+    """The first `count` JPEGs under `root`, or pictures made for the purpose."""
+    if root is not None:
+        found = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.jpg"))[:count]
+        yield FileImages(root, Names(found))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = build("scenes", {"train_images": 200, "test_images": 20, "size": 160}).train.images
+        for row in range(200):
+            drawn.picture(row).resize((640, 480)).save(Path(folder) / f"{row}.jpg", quality=90)
+        yield FileImages(Path(folder), Names(f"{row % 200}.jpg" for row in range(count)))
+
+
+def measure(source: FileImages, size: int, batch: int, workers: int) -> tuple[float, float]:
+    """Images/s of the bare loop and of the loader, each the median over the turns."""
+    rows = np.arange(len(source))
+    paths = [source.root / source.paths[int(row)] for row in rows]
+    jobs = [Job("train", rows[i : i + batch], "flip", (0, 0)) for i in range(0, len(rows), batch)]
+    parts = [paths[i : i + batch] for i in range(0, len(paths), batch)]
+    loader = Loader({"train": source}, size, workers, torch.device("cpu"))
+    rates: dict[str, list[float]] = {"bare": [], "ours": []}
+    with contextlib.ExitStack() as stack:
+        stack.callback(loader.close)
+        pool = stack.enter_context(multiprocessing.get_context("fork").Pool(workers)) if workers else None
+        for _ in range(TURNS + 1):
+            start = time.perf_counter()
+            if pool:
+                done = sum(pool.starmap(bare, [(part, size) for part in parts], chunksize=1))
+            else:
+                done = sum(bare(part, size) for part in parts)
+            rates["bare"].append(done / (time.perf_counter() - start))
+            start = time.perf_counter()
+            done = sum(len(loaded.good) for loaded in loader.batches(jobs))
+            rates["ours"].append(done / (time.perf_counter() - start))
+    bare_rate, ours = (statistics.median(rates[name][1:]) for name in ("bare", "ours"))  # the first turn warms up
+    return bare_rate, ours
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: 640 x 480 pictures made on the spot")
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--workers", default="0,2", help="numbers of workers to try")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    result: dict = {"commit": commit(), "cpu": processor(), "size": args.size, "batch": args.batch, "rows": []}
+    with photographs(args.root, args.images) as source:
+        print(f"{len(source)} images, {args.size} px, batch {args.batch}; {processor()}, commit {commit()}")
+        print(f"{'workers':>7}  {'bare images/s':>13}  {'loader images/s':>15}  {'ratio':>5}")
+        for workers in map(int, args.workers.split(",")):
+            decode, ours = measure(source, args.size, args.batch, workers)
+            print(f"{workers:>7}  {decode:>13.0f}  {ours:>15.0f}  {ours / decode:>5.2f}")
+            result["rows"].append({"workers": workers, "bare": decode, "loader": ours, "ratio": ours / decode})
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Processes beside the one that trains: the keeper of the labels, and workers that decode images."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import sys
+
+import torch
+
+START = "fork" if sys.platform == "linux" else "spawn"
+"""A fork starts at once; elsewhere a new process imports everything anew."""
+_PR_SET_PDEATHSIG = 1
+
+
+def settle_in(*ignored: object) -> None:
+    """What such a process does first: leave Ctrl-C to the one that trains, and not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches every process of the terminal
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)  # after a fork torch's pool of threads is gone, and waiting for it would be for ever
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # without it, it notices within seconds all the same
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

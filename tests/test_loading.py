@@ -1,0 +1,117 @@
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lifelabel.images import load
+from lifelabel.loading import Job, Loader, ScoredImages, default_workers
+from lifelabel.streams import Names, build
+from lifelabel.streams.files import FileImages
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Twelve pictures of noise, of which number 5 is damaged and number 9 is not there."""
+    rng = np.random.default_rng(0)
+    names = [f"{i}.jpg" for i in range(12)]
+    for i, name in enumerate(names):
+        if i != 9:
+            Image.fromarray(rng.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)).save(tmp_path / name)
+    (tmp_path / "5.jpg").write_bytes((tmp_path / "5.jpg").read_bytes()[:200])
+    return FileImages(tmp_path, Names(names))
+
+
+def jobs(augment="crop-flip"):
+    return [Job("train", np.arange(first, first + 4), augment, (7, 0)) for first in (0, 4, 8)]
+
+
+def run(source, workers, jobs):
+    loader = Loader({"train": source, "test": source}, 32, workers, CPU)
+    try:
+        return [(b.pixels.clone(), b.good.tolist(), b.bad) for b in loader.batches(jobs)]
+    finally:
+        loader.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(photographs, workers):
+    inline, ahead = run(photographs, 0, jobs()), run(photographs, workers, jobs())
+    assert len(inline) == len(ahead) == 3
+    for (pixels, good, bad), (other, other_good, other_bad) in zip(inline, ahead, strict=True):
+        assert torch.equal(pixels, other) and good == other_good and bad == other_bad
+
+
+def test_going_on_in_the_middle_gives_the_same_batches(photographs):
+    whole, rest = run(photographs, 0, jobs()), run(photographs, 0, jobs()[1:])
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[1:], rest, strict=True))
+
+
+def test_bad_images_are_left_out_and_named(photographs):
+    batches = run(photographs, 0, jobs("none"))
+    assert [good for _, good, _ in batches] == [[0, 1, 2, 3], [0, 2, 3], [0, 2, 3]]
+    assert [row for _, _, bad in batches for row, _ in bad] == [5, 9]
+    assert batches[2][2] == [(9, "no such file")]
+    assert batches[1][0].shape == (3, 32, 32, 3)
+    assert np.array_equal(batches[0][0].numpy(), load(photographs, np.arange(4), 32, "none", None)[0])
+
+
+def test_workers_live_from_pass_to_pass_and_end_with_close(photographs):
+    loader = Loader({"train": photographs}, 32, 1, CPU)
+    list(loader.batches(jobs()))
+    (worker,) = loader.loader._iterator._workers
+    os.kill(worker.pid, signal.SIGINT)  # a Ctrl-C reaches all processes of a terminal: the workers leave it alone
+    time.sleep(0.1)
+    assert len(list(loader.batches(jobs()))) == 3
+    assert loader.loader._iterator._workers[0].pid == worker.pid
+    loader.close()
+    worker.join(10)
+    assert not worker.is_alive()
+
+
+def test_loading_leaves_the_random_state_alone(photographs):
+    before = torch.get_rng_state()
+    run(photographs, 0, jobs())
+    run(photographs, 1, jobs())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_knows_labels_is_never_used_in_this_process():
+    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
+    source.__dict__.pop("drawn")
+    ((pixels, good, _),) = run(source, 0, [Job("test", np.arange(8))])
+    assert pixels.shape == (8, 32, 32, 3) and good == list(range(8))
+    assert "drawn" not in vars(source)
+
+
+def test_test_images_are_read_once_where_they_fit(photographs, monkeypatch):
+    loader, told = Loader({"test": photographs}, 32, 0, CPU), []
+    images = ScoredImages(loader, np.arange(12), lambda row, reason: told.append(row))
+    first = torch.cat(list(images))
+    assert images.rows.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 10, 11] and told == [5, 9]
+    monkeypatch.setattr(loader, "batches", None)
+    assert torch.equal(torch.cat(list(images)), first) and told == [5, 9]
+
+
+def test_test_images_that_do_not_fit_are_read_again(photographs, monkeypatch):
+    monkeypatch.setattr("lifelabel.loading.KEPT_BYTES", 12 * 32 * 32 * 3 - 1)
+    images = ScoredImages(Loader({"test": photographs}, 32, 0, CPU), np.arange(12), lambda row, reason: None)
+    assert torch.equal(torch.cat(list(images)), torch.cat(list(images))) and not images.kept
+
+
+def test_scoring_batches_stay_small():
+    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
+    for size, expected in ((32, 256), (448, 13), (4096, 1)):
+        loader = Loader({"test": source}, size, 1, CPU)
+        sizes = [len(job.rows) for job in loader.scoring_jobs("test", np.arange(1000))]
+        assert max(sizes) == expected and sum(sizes) == 1000
+
+
+def test_workers_by_default():
+    assert default_workers(CPU) == 0
+    assert 1 <= default_workers(torch.device("cuda")) <= 16
