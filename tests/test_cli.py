@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 
 from lifelabel import cli
-from lifelabel.backbones import BACKBONES
+from lifelabel.backbones import BACKBONES, FAMILIES
 from lifelabel.config import Config
 from lifelabel.engine import Watcher
 from lifelabel.methods import METHODS
@@ -22,7 +22,15 @@ from lifelabel.runfolder import RunFolder
 from lifelabel.streams import STREAMS
 from lifelabel.version import __version__
 
-FILES = ["acm.npz", "checkpoint.pt", "config.yaml", "environment.json", "history.jsonl", "metrics.json"]
+FILES = [
+    "acm.npz",
+    "checkpoint.pt",
+    "config.yaml",
+    "environment.json",
+    "history.jsonl",
+    "metrics.json",
+    "skipped.jsonl",
+]
 
 
 @pytest.fixture
@@ -105,7 +113,7 @@ def test_version_in_a_process_of_its_own(lifelabel):
 
 @pytest.mark.parametrize(
     ("what", "known"),
-    [("methods", METHODS), ("streams", STREAMS), ("backbones", [*BACKBONES, "timm/NAME"]), ("metrics", CONVENTIONS)],
+    [("methods", METHODS), ("streams", STREAMS), ("backbones", [*BACKBONES, *FAMILIES]), ("metrics", CONVENTIONS)],
 )
 def test_list(main, what, known):
     done = main("list", what)

@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from lifelabel.cli_data import data
 from lifelabel.errors import Stopped, UserError
 from lifelabel.version import __version__
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data, name="data")
 out, err = Console(), Console(stderr=True)
 
 MAX_SEEDS = 1000
@@ -61,13 +63,25 @@ Examples:
 `lifelabel train --print-config > my.yaml; lifelabel train --config my.yaml --out runs/b`
 
 `lifelabel train --resume runs/a`
+
+`lifelabel train --stream split-coco --root DIR --method agcn --out runs/coco`
+
+`lifelabel train --stream photos.csv --root DIR --set stream.tasks=4 --out runs/mine`
+
+`lifelabel train --stream Split-COCO.zip --root DIR --fidelity paper --weights resnet101.pth --out runs/d`
 """
 )
 def train(
     out_folder: Annotated[Path | None, typer.Option("--out", help="The run folder to make.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")] = None,
-    stream: Annotated[str | None, typer.Option(help="What to learn from: `lifelabel list streams`.")] = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            help="What to learn from: a name of `lifelabel list streams`, or a .yaml, .csv, .tsv, .parquet or .zip."
+        ),
+    ] = None,
+    root: Annotated[str | None, typer.Option(metavar="DIR", help="The folder of the stream's images.")] = None,
     method: Annotated[str | None, typer.Option(help="How to learn: `lifelabel list methods`.")] = None,
     fidelity: Annotated[str | None, typer.Option(help="tuned (default), paper or release.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="INT", help="Image order, augmentation, first weights.")] = None,
@@ -82,6 +96,14 @@ def train(
         str | None, typer.Option(metavar="L1,L2,L3", help="Loss weights of AGCN, as 0.07,0.93,1000.")
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="Image features: `lifelabel list backbones`.")] = None,
+    weights: Annotated[str | None, typer.Option(help="First weights: none, imagenet, or a file.")] = None,
+    allow_seen_weights: Annotated[
+        bool, typer.Option("--allow-seen-weights", help="Accept weights trained on the stream's own classes.")
+    ] = False,
+    image_size: Annotated[str | None, typer.Option(metavar="INT", help="Pixels a side.")] = None,
+    augment: Annotated[str | None, typer.Option(help="none, flip or crop-flip.")] = None,
+    workers: Annotated[str | None, typer.Option(metavar="INT", help="Processes that decode images ahead.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be read.")] = False,
     words: Annotated[str | None, typer.Option(help="A GloVe text file for the label words.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
@@ -102,7 +124,9 @@ def train(
     flags: dict[str, Any] = {
         "stream": stream, "method": method, "fidelity": fidelity, "seed": seed, "batch_size": batch_size, "lr": lr,
         "backbone_lr": backbone_lr, "later_backbone_lr": later_backbone_lr, "batch_norm": batch_norm,
-        "backbone": backbone, "words": words, "device": device, "precision": precision,
+        "backbone": backbone, "weights": weights, "image_size": image_size, "augment": augment, "workers": workers,
+        "words": words, "device": device, "precision": precision, "strict": strict or None,
+        "allow_seen_weights": allow_seen_weights or None, "stream_options": {"root": root} if root else None,
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     if lambdas is not None:
@@ -192,13 +216,9 @@ def catalogue(what: Listing) -> dict[str, str]:
 
         return {name: source.summary for name, source in STREAMS.items()}
     if what is Listing.backbones:
-        from lifelabel.backbones import BACKBONES
+        from lifelabel.backbones import BACKBONES, FAMILIES
 
-        lines = {name: line for name, (line, _) in BACKBONES.items()}
-        return {
-            **lines,
-            "timm/NAME": "any convolutional timm model by its timm name, from scratch (pip install 'lifelabel[timm]')",
-        }
+        return {name: line for name, (line, _) in {**BACKBONES, **FAMILIES}.items()}
     from lifelabel.metrics import CONVENTIONS
 
     return {name: f"{convention.help} ({convention.who})" for name, convention in CONVENTIONS.items()}

@@ -20,7 +20,7 @@ from lifelabel.errors import UserError, short, unknown
 from lifelabel.images import AUGMENTATIONS
 from lifelabel.methods import METHODS
 from lifelabel.options import option, read
-from lifelabel.streams import STREAMS
+from lifelabel.streams import STREAMS, resolve
 
 MAX_YAML_BYTES = 1_000_000
 
@@ -71,6 +71,24 @@ FIDELITIES: dict[str, dict[str, Any]] = {
     },
 }
 
+PHOTOGRAPHS: dict[str, dict[str, Any]] = {
+    # What the fidelities say of photographs, on top: the embedded pictures are small and need no pretrained weights.
+    "tuned": {
+        "batch_size": 32,
+        "lr": 1e-3,
+        "backbone_lr": 2e-5,
+        "later_backbone_lr": 2e-5,
+        "batch_norm": "frozen",
+        "backbone": "efficientnet-lite0",
+        "weights": "imagenet",
+        "image_size": 224,
+        "pool": "avg",
+        "method_options": {"lambdas": (0.15, 0.85, 1e3)},
+    },
+    "paper": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
+    "release": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
+}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -99,6 +117,15 @@ class Config:
         "mean", "losses as sums (paper) or means (authors' code) over classes", choices=("mean", "sum")
     )
     backbone: str = option("tiny", "image features: `lifelabel list backbones`")
+    weights: str = option("none", "first weights of the backbone: none, imagenet, or a .safetensors or .pth file")
+    allow_seen_weights: bool = option(False, "accept weights that were trained on the stream's own classes")
+    image_size: int | None = option(
+        None, "pixels a side; none: as the embedded pictures are drawn, 224 for photographs", low=16, high=4096
+    )
+    workers: int | None = option(
+        None, "processes that decode images ahead; none: the number of cores on a GPU, 0 on the CPU", low=0, high=256
+    )
+    strict: bool = option(False, "stop at the first image that cannot be read, instead of skipping it")
     pool: str = option("max", "global pooling of the last feature map", choices=("max", "avg"))
     words: str | None = option(None, "a GloVe text file for the label words; none: a fixed vector a word")
     word_dim: int = option(300, "length of a fixed word vector", low=1, high=100_000)
@@ -115,20 +142,37 @@ class Config:
         0.1
         """
         values = dict(values or {})
-        stream = _known("stream", values.get("stream", Config.stream), STREAMS)
+        given = values.get("stream", Config.stream)
+        if not isinstance(given, str):
+            raise unknown("stream", given, STREAMS)
+        stream, of_stream = resolve(given, _section(values, "stream_options"))
+        values["stream"] = stream
         method = _known("method", values.get("method", Config.method), METHODS)
         fidelity = _known("fidelity", values.get("fidelity", Config.fidelity), FIDELITIES)
-        preset = dict(FIDELITIES[fidelity])
+        preset = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if STREAMS[stream].photographs else {})
         declared = {f.name for f in dataclasses.fields(METHODS[method].Options)}
         of_method = {k: v for k, v in preset.pop("method_options", {}).items() if k in declared}
         of_method |= _section(values, "method_options")
-        of_stream = _section(values, "stream_options")
         shared = {k: v for k, v in {**preset, **values}.items() if k not in ("stream_options", "method_options")}
         config = read(Config, shared, "")
         return dataclasses.replace(
             config,
             stream_options=read(STREAMS[stream].Options, of_stream, "stream", f"stream {stream}"),
             method_options=read(METHODS[method].Options, of_method, "method", f"method {method}"),
+        )
+
+    def with_absolute_paths(self) -> Config:
+        """The same with every file and folder named from the root of the file system."""
+        stream = {name: _absolute(getattr(self.stream_options, name, None)) for name in ("root", "file")}
+        order = getattr(self.stream_options, "order", None)
+        if order is not None and Path(order).is_file():
+            stream["order"] = _absolute(order)
+        changed = {name: path for name, path in stream.items() if path is not None}
+        return dataclasses.replace(
+            self,
+            words=_absolute(self.words),
+            weights=self.weights if self.weights in ("none", "imagenet") else str(_absolute(self.weights)),
+            stream_options=dataclasses.replace(self.stream_options, **changed),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,6 +230,10 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device '{name}' is not there: torch sees {torch.cuda.device_count()} CUDA devices; try cpu")
     return device
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().absolute())
 
 
 def _known(kind: str, name: Any, table: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ class Setting:
     def of(cls, config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device) -> Setting:
         """The setting of a run: its options by the names they have in the configuration, a fresh backbone."""
         given: dict[str, Any] = {
-            "backbone": backbones.build(config.backbone, config.pool),
+            "backbone": backbones.build(config.backbone, config.pool, config.weights),
             "embed": embed,
             "device": device,
         }

@@ -1,7 +1,12 @@
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from lifelabel import cache
 from lifelabel.errors import UserError
+from lifelabel.graph import words
 from lifelabel.graph.words import embed, fixed_vector
 
 GLOVE = "the 0.1 0.2 0.3\ntraffic 1 2 3\nlight 3 2 1\nsky -1 0 1\n"
@@ -55,3 +60,106 @@ def test_a_missing_file_is_one_clear_line(tmp_path):
 def test_no_labels_give_an_empty_table(glove):
     assert embed([])[0].shape == (0, 300)
     assert embed([], glove)[0].shape == (0, 3)
+
+
+def test_the_first_line_of_a_word_counts_and_later_ones_are_not_read(tmp_path):
+    """Large GloVe files have lines whose word is two words, such as an address after 'at'."""
+    path = tmp_path / "glove.txt"
+    path.write_text("the 1 2\nat 3 4\nat name@domain.com 5 6\nsky 7 8\n")
+    np.testing.assert_allclose(embed(["at", "sky"], path)[0], [[3, 4], [7, 8]])
+
+
+def test_lines_of_other_words_are_not_parsed(tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_bytes(b"the 1 2\nbad line here\n\xff\xfe 1 2\nsky 7 8\n")
+    np.testing.assert_allclose(embed(["sky"], path)[0], [[7, 8]])
+
+
+LABELS = ["traffic light", "sky", "unicorn"]
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """A file large enough to be remembered, and a cache folder of the test's own."""
+    monkeypatch.setenv("LIFELABEL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "large.txt"
+    filler = "".join(f"w{i} 0.25 0.5 0.75\n" for i in range(words.SMALL_FILE // 15))
+    path.write_text("the 0.1 0.2 0.3\ntraffic 1 2 3\n" + filler + "light 3 2 1\nsky -1 0 1.1\n")
+    assert path.stat().st_size >= words.SMALL_FILE
+    return path
+
+
+def kept(tmp_path):
+    return sorted((tmp_path / "cache").glob("*"))
+
+
+def garble(path):
+    """Other numbers in the same file, so that a second reading can be told from the first."""
+    status = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"-1 0 1.1", b"-2 0 2.2"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_large_file_is_read_once_for_the_same_words(large, tmp_path):
+    first, missing = embed(LABELS, large)
+    garble(large)
+    again, missing_again = embed(LABELS[::-1], large)
+    assert np.array_equal(again, first[::-1])
+    assert missing == missing_again == ["unicorn"]
+    assert len(kept(tmp_path)) == 1
+    embed(["sky", "boat"], large)
+    assert len(kept(tmp_path)) == 2  # other words, another scan
+    os.utime(large, ns=(0, 0))
+    np.testing.assert_allclose(embed(LABELS, large)[0][1], [-2, 0, 2.2], rtol=1e-6)  # a changed file too
+
+
+def test_words_that_are_not_there_are_remembered_as_well(large, tmp_path):
+    first, _ = embed(["unicorn"], large)
+    again, missing = embed(["unicorn"], large)
+    assert np.array_equal(first, again)
+    assert first.shape == (1, 3)
+    assert missing == ["unicorn"]
+    assert len(kept(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:100]),
+        lambda path: path.write_bytes(b"nonsense"),
+        lambda path: np.savez(path, words=np.array(["sky"])),
+        lambda path: np.savez(path, words=np.array(["sky"]), vectors=np.ones(3)),
+        lambda path: np.savez(path, words=np.array(["sky"]), vectors=np.full((1, 3), np.nan)),
+        lambda path: np.savez(path, words=np.array(["boat"]), vectors=np.ones((1, 3))),
+        lambda path: np.savez(path, words=np.array(["sky"]), vectors=np.array([["a", "b", "c"]])),
+        lambda path: np.savez(path, words=np.array([{}], object), vectors=np.ones((1, 3))),
+    ],
+    ids=["cut", "no archive", "no vectors", "no table", "not finite", "other words", "no numbers", "a pickle"],
+)
+def test_a_damaged_cache_is_not_used(damage, large, tmp_path):
+    expected, _ = embed(LABELS, large)
+    damage(kept(tmp_path)[0])
+    assert np.array_equal(embed(LABELS, large)[0], expected)
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(large, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LIFELABEL_CACHE", str(tmp_path / "file" / "cache"))
+    np.testing.assert_allclose(embed(LABELS, large)[0][0], [2, 2, 2])
+
+
+def test_a_small_file_leaves_nothing_behind(glove, tmp_path, monkeypatch):
+    monkeypatch.setenv("LIFELABEL_CACHE", str(tmp_path / "cache"))
+    embed(["sky"], glove)
+    assert not kept(tmp_path)
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("LIFELABEL_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache.folder() == Path("/a")
+    monkeypatch.delenv("LIFELABEL_CACHE")
+    assert cache.folder() == Path("/b/lifelabel")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.folder() == Path("/c/.cache/lifelabel")

@@ -7,16 +7,20 @@ same in every run, on every machine, whatever other labels there are.
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from lifelabel import cache
 from lifelabel.errors import UserError
 
 SPREAD = 0.4  # about the standard deviation of an entry of GloVe 6B's 300-d vectors
 MAX_LINE = 65_536
+SMALL_FILE = 2**20  # read again faster than a cache folder fills
 
 
 def split_words(label: str) -> list[str]:
@@ -40,32 +44,64 @@ def fixed_vector(word: str, dim: int) -> np.ndarray:
 
 def read_glove(path: str | Path, words: set[str]) -> tuple[dict[str, np.ndarray], int]:
     """The vectors of `words` in a GloVe text file (`word v1 v2 …` a line), read line by line, and their length."""
+    left = {word.encode(): word for word in words}
     found: dict[str, np.ndarray] = {}
     dim = 0
     try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
+        with open(path, "rb") as lines:
             number = 0
-            while line := lines.readline(MAX_LINE):
+            while (line := lines.readline(MAX_LINE)) and (left or not dim):
                 number += 1
-                word, _, rest = line.rstrip().partition(" ")
-                if dim and word not in words:
+                word, _, rest = line.partition(b" ")
+                name = left.pop(word.rstrip(), None)
+                if name is None and dim:
                     continue
-                try:
-                    vector = np.array(rest.split(), np.float64)
-                except ValueError:
-                    vector = np.empty(0)
+                vector = _vector(rest)
                 if not len(vector) or (dim and len(vector) != dim) or not np.isfinite(vector).all():
                     raise UserError(f"{path}, line {number}: not a word and its vector; give a GloVe text file")
                 dim = len(vector)
-                if word in words:
-                    found[word] = vector
-                    if len(found) == len(words):
-                        break
+                if name is not None:
+                    found[name] = vector
     except OSError as error:
         raise UserError(f"cannot read the word vectors {path}: {error.strerror}") from None
     if not dim:
         raise UserError(f"{path} is empty; give a GloVe text file")
     return found, dim
+
+
+def _vector(text: bytes) -> np.ndarray:
+    try:
+        return np.array(text.split(), np.float64)
+    except ValueError:
+        return np.empty(0)
+
+
+def find_words(path: str | Path, words: set[str]) -> tuple[dict[str, np.ndarray], int]:
+    """As `read_glove`, but a large file is read through only once for the same words."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise UserError(f"cannot read the word vectors {path}: {error.strerror}") from None
+    if status.st_size < SMALL_FILE:
+        return read_glove(path, words)
+    key = json.dumps([os.path.abspath(path), status.st_size, status.st_mtime_ns, sorted(words)])
+    name = f"words-{hashlib.sha256(key.encode()).hexdigest()}"
+    if kept := _kept(name, words):
+        return kept
+    found, dim = read_glove(path, words)
+    vectors = np.array(list(found.values())).reshape(len(found), dim)
+    cache.save(name, words=np.array(list(found), str), vectors=vectors)
+    return found, dim
+
+
+def _kept(name: str, words: set[str]) -> tuple[dict[str, np.ndarray], int] | None:
+    kept = cache.load(name) or {}
+    names, vectors = kept.get("words"), kept.get("vectors")
+    if names is None or vectors is None or vectors.ndim != 2 or names.shape != vectors.shape[:1]:
+        return None
+    if vectors.dtype != np.float64 or not np.isfinite(vectors).all() or not words.issuperset(names.tolist()):
+        return None
+    return dict(zip(names.tolist(), vectors, strict=True)), vectors.shape[1]
 
 
 def embed(
@@ -84,7 +120,7 @@ def embed(
     wanted = {word for parts in words.values() for word in parts}
     found: dict[str, np.ndarray] = {}
     if glove is not None:
-        found, dim = read_glove(glove, wanted)
+        found, dim = find_words(glove, wanted)
     means = [np.mean([found.get(w, fixed_vector(w, dim)) for w in words[label]], axis=0) for label in labels]
     vectors = np.array(means).reshape(len(labels), dim)
     if norm is not None:

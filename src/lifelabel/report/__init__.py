@@ -1,1 +1,1 @@
-"""Tables and pictures from run folders; reads those folders and nothing else."""
+"""Tables and pictures for people: of runs, from their folders and nothing else, and of streams."""

@@ -1,0 +1,200 @@
+"""`lifelabel data`, as a user meets it: what it prints, what it writes, how it fails."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from lifelabel import cli
+from lifelabel.streams import build
+
+SMALL = {"classes": 4, "tasks": 2, "train_images": 20, "test_images": 20}
+SCENES = ("scenes", *(f"--set={'stream.' * (name == 'tasks')}{name}={value}" for name, value in SMALL.items()))
+OURS = {"report.md", "stream.json", "frequencies.png", "cooccurrence.png"}
+
+
+@pytest.fixture
+def main(monkeypatch, capsys, tmp_path):
+    """`lifelabel data ARGS` in this process and in a folder of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["lifelabel", "data", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        captured = capsys.readouterr()
+        return SimpleNamespace(returncode=end.value.code or 0, stdout=captured.out, stderr=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def refused(main):
+    """`lifelabel data ARGS` that must fail as a user's mistake: the one line."""
+
+    def run(*args):
+        done = main(*args)
+        assert done.returncode == 2, done
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr.removeprefix("error: ").rstrip("\n")
+
+    return run
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A split in the authors' format, two tasks of two classes, with the photographs of the first task alone."""
+    files = {
+        "task0/train.csv": ["a.jpg,1,0", "b.jpg,1,1", "c.jpg,0,1"],
+        "task0/test.csv": ["t.jpg,1,0"],
+        "task1/train.csv": ["d.jpg,0,1", "e.jpg,1,0"],
+        "task1/test.csv": ["t.jpg,1,0,0,1", "u.jpg,0,1,1,0"],
+    }
+    for name, lines in files.items():
+        path = tmp_path / "split" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in ("a.jpg", "b.jpg", "t.jpg"):
+        Image.new("RGB", (40, 30), "red").save(photos / name)
+    (photos / "c.jpg").write_bytes((photos / "a.jpg").read_bytes()[:200])
+    return tmp_path / "split"
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_inspect_prints_a_summary_and_writes_the_report(main, tmp_path):
+    folder = tmp_path / "runs" / "inspect" / "scenes"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "report.md").write_text("an older one")
+    done = main("inspect", *SCENES)
+    assert (done.returncode, done.stderr) == (0, "")
+    stream = build("scenes", SMALL)
+    assert done.stdout.startswith(f"scenes\nsha256 {stream.fingerprint}\n")
+    assert done.stdout.endswith("\nwritten to runs/inspect/scenes: report.md, stream.json and 4 pictures\n")
+    assert names(folder) == OURS | {"task-1.png", "task-2.png", "notes.txt"}
+    assert (folder / "notes.txt").read_text() == "mine"
+    found = json.loads((folder / "stream.json").read_text())
+    assert found["sha256"] == stream.fingerprint
+    assert found["splits"]["train"] == {"images": 20, "rows": 20, "missing": 0}
+    assert found["bad"] is None
+    page = (folder / "report.md").read_text(encoding="utf-8")
+    assert page.startswith("# Stream scenes\n")
+    assert all(f"]({name})" in page for name in names(folder) if name.endswith(".png"))
+
+
+def test_inspect_of_a_published_split_with_some_photographs(main, published, tmp_path):
+    done = main("inspect", published, "--root", tmp_path / "photos", "--decode", "--out", tmp_path / "look")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "look" / "stream.json").read_text())
+    assert [task["train"] for task in found["tasks"]] == [3, 2]
+    assert [task["test_cumulative"] for task in found["tasks"]] == [1, 2]
+    assert found["splits"]["train"]["missing"] == 2
+    assert found["splits"]["test"]["missing"] == 1
+    assert found["labels_per_image"]["visible"] == 6 / 5
+    assert found["hidden"]["labels"] is None
+    assert found["bad"]["opened"] == 4
+    assert [bad["image"] for bad in found["bad"]["images"]] == ["c.jpg"]
+    assert "opened 4 images, 1 of them cannot be used" in done.stdout
+    assert names(tmp_path / "look") == OURS | {"task-1.png"}  # task 2 has no photograph
+
+
+def test_inspect_without_sheets(main, tmp_path):
+    assert main("inspect", *SCENES, "--no-sheets", "--out", tmp_path / "look").returncode == 0
+    assert names(tmp_path / "look") == OURS
+
+
+def test_build_writes_a_manifest_that_is_the_same_stream(main, tmp_path):
+    stream, path = build("scenes", SMALL), tmp_path / "new" / "stream.yaml"
+    done = main("build", *SCENES, "--out", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *_, digest, last = done.stdout.splitlines()
+    assert first == "scenes: 2 tasks, 4 classes, 20 training and 20 test images"
+    assert digest == f"sha256 {stream.fingerprint}"
+    assert last == f"manifest: {path}"
+    again = build(str(path), {})
+    assert again.fingerprint == stream.fingerprint
+    assert not again.train.complete
+
+
+def test_build_keeps_hidden_labels_when_asked(main, tmp_path):
+    path = tmp_path / "stream.yaml"
+    assert main("build", *SCENES, "--complete", "--out", path).returncode == 0
+    stream, again = build("scenes", SMALL), build(str(path), {})
+    assert again.train.complete
+    assert len(again.train.labels.column) == len(stream.train.labels.column)
+    assert again.fingerprint == stream.fingerprint
+
+
+def test_build_does_not_replace_a_file_unasked(main, refused, tmp_path):
+    path = tmp_path / "stream.yaml"
+    path.write_text("mine")
+    assert refused("build", *SCENES, "--out", path) == f"{path} exists: give another --out, or --overwrite"
+    assert path.read_text() == "mine"
+    assert main("build", *SCENES, "--out", path, "--overwrite").returncode == 0
+    assert build(str(path), {}).fingerprint == build("scenes", SMALL).fingerprint
+
+
+def test_build_tells_of_problems(main, published, tmp_path):
+    train = published / "task1" / "train.csv"
+    train.write_text(train.read_text() + "d.jpg,0,1\n")
+    done = main("build", published, "--out", tmp_path / "stream.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "problem: 1 rows" in done.stdout
+    assert "d.jpg" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["inspect", "scene"], "did you mean 'scenes'?"),
+        (["inspect", "scenes", "--set", "train_image=60"], "did you mean 'train_images'?"),
+        (
+            ["inspect", "scenes", "--set", "stream.train_images=x"],
+            "stream.train_images must be a whole number, not 'x'",
+        ),
+        (["inspect", "scenes", "--set", "method.mix=0.1"], "there is no method here"),
+        (["inspect", "scenes", "--set", "train_images"], "--set takes NAME=VALUE, not 'train_images'"),
+        (["inspect", "nowhere/stream.yaml"], "nowhere/stream.yaml"),
+        (["build", *SCENES], "--out"),
+        (["inspect"], "STREAM"),
+        ([], "Missing command"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_line(refused, args, says, tmp_path):
+    assert says in refused(*args)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("args", [["inspect", *SCENES, "--out"], ["build", *SCENES, "--out"]], ids=lambda args: args[0])
+def test_where_nothing_can_be_written(refused, tmp_path, args):
+    (tmp_path / "file").write_text("mine")
+    assert "cannot write" in refused(*args, tmp_path / "file" / "inside")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_a_file(refused, tmp_path):
+    (tmp_path / "look" / "frequencies.png").mkdir(parents=True)
+    assert "cannot write to" in refused("inspect", *SCENES, "--no-sheets", "--out", tmp_path / "look")
+
+
+@pytest.mark.parametrize("name", ["inspect", "build"])
+def test_help_has_examples(main, name):
+    done = main(name, "--help")
+    assert done.returncode == 0
+    assert "Examples" in done.stdout
+    assert "--root" in done.stdout
+
+
+def test_help_loads_nothing_heavy():
+    code = "import sys, lifelabel.cli_data; print([m for m in ('numpy', 'torch', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
