@@ -59,7 +59,7 @@ def photographs(root: Path | None, count: int) -> Iterator[FileImages]:
 def measure(source: FileImages, size: int, batch: int, workers: int) -> tuple[float, float]:
     """Images/s of the bare loop and of the loader, each the median over the turns."""
     rows = np.arange(len(source))
-    paths = [source.root / source.paths[int(row)] for row in rows]
+    paths = [source.root / source.found[int(row)] for row in rows]
     jobs = [Job("train", rows[i : i + batch], "flip", (0, 0)) for i in range(0, len(rows), batch)]
     parts = [paths[i : i + batch] for i in range(0, len(paths), batch)]
     loader = Loader({"train": source}, size, workers, torch.device("cpu"))

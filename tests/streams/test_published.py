@@ -55,7 +55,7 @@ def test_a_split_of_any_shape_from_a_folder(tmp_path):
     assert by_task(stream.test) == [["t.jpg"], ["u.jpg"]]
     assert (stream.train.complete, stream.truth) == (False, None)
     assert stream.rules == {"source": "published split", "file": "mine", "training_labels": "own task"}
-    assert "1 rows that repeat an earlier one: a.jpg in task0/train.csv\n" in said(stream)
+    assert "1 rows that repeat an earlier one: a.jpg in task0/train.csv of 3 rows\n" in said(stream)
     assert "3 classes have no name: put a classes.txt" in said(stream)
     assert len(stream.problems.counts) == 2
     assert not stream.train.images.present.any()
@@ -89,7 +89,7 @@ def test_quirks_are_counted(tmp_path):
     }
     stream = published.read(lay(tmp_path, files), None)
     for line in (
-        "1 rows that give other labels; they are united: b.jpg in task0/train.csv\n",
+        "1 rows that give other labels; they are united: b.jpg in task0/train.csv of 4 rows\n",
         "1 training images that an earlier task has too: b.jpg in task1/train.csv\n",
         "1 training images without any label: n.jpg\n",
         "1 test images that a later test file lacks: lost.jpg in task1/test.csv\n",

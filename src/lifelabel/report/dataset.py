@@ -64,10 +64,12 @@ def _used(split: Split) -> np.ndarray:
     return np.unique(np.concatenate(split.rows))
 
 
-def _split(split: Split) -> dict[str, int]:
+def _split(split: Split) -> dict[str, int | None]:
     used = _used(split)
     names = {split.names[row] for row in used.tolist()}
-    missing = int(np.count_nonzero(~split.images.present[used]))
+    missing: int | None = int(np.count_nonzero(~split.images.present[used]))
+    if getattr(split.images, "root", used) is None:
+        missing = None  # nobody said where to look
     return {"images": len(names), "rows": sum(map(len, split.rows)), "missing": missing}
 
 

@@ -81,7 +81,7 @@ class FileImages:
     knows_labels = False
 
     def __init__(self, root: Path | None, names: Names):
-        self.root = Path() if root is None else root
+        self.root = root
         self.names = names
         self.found = Names(("" for _ in names) if root is None else _find(root, names))
         """Where each one lies, relative to the root; empty where there is none."""

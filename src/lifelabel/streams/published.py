@@ -280,7 +280,7 @@ def _unite(names: list[str], row: np.ndarray, column: np.ndarray, width: int, wh
         for again in np.setdiff1d(np.arange(len(names)), first):
             same = np.array_equal(each[again], each[first[rows[again]]])
             kind = "rows that repeat an earlier one" if same else "rows that give other labels; they are united"
-            problems.add(kind, f"{names[again]} in {where}")
+            problems.add(kind, f"{names[again]} in {where} of {len(names):,} rows")
     return _Table(list(place), labels)
 
 
