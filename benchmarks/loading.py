@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 from lifelabel.engine import commit, processor
@@ -62,7 +61,7 @@ def measure(source: FileImages, size: int, batch: int, workers: int) -> tuple[fl
     paths = [source.root / source.found[int(row)] for row in rows]
     jobs = [Job("train", rows[i : i + batch], "flip", (0, 0)) for i in range(0, len(rows), batch)]
     parts = [paths[i : i + batch] for i in range(0, len(paths), batch)]
-    loader = Loader({"train": source}, size, workers, torch.device("cpu"))
+    loader = Loader({"train": source}, size, workers, batch)
     rates: dict[str, list[float]] = {"bare": [], "ours": []}
     with contextlib.ExitStack() as stack:
         stack.callback(loader.close)

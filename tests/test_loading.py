@@ -12,8 +12,6 @@ from lifelabel.loading import Job, Loader, ScoredImages, default_workers
 from lifelabel.streams import Names, build
 from lifelabel.streams.files import FileImages
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture
 def photographs(tmp_path):
@@ -32,7 +30,7 @@ def jobs(augment="crop-flip"):
 
 
 def run(source, workers, jobs):
-    loader = Loader({"train": source, "test": source}, 32, workers, CPU)
+    loader = Loader({"train": source, "test": source}, 32, workers, 4)
     try:
         return [(b.pixels.clone(), b.good.tolist(), b.bad) for b in loader.batches(jobs)]
     finally:
@@ -62,7 +60,7 @@ def test_bad_images_are_left_out_and_named(photographs):
 
 
 def test_workers_live_from_pass_to_pass_and_end_with_close(photographs):
-    loader = Loader({"train": photographs}, 32, 1, CPU)
+    loader = Loader({"train": photographs}, 32, 1, 4)
     list(loader.batches(jobs()))
     (worker,) = loader.loader._iterator._workers
     os.kill(worker.pid, signal.SIGINT)  # a Ctrl-C reaches all processes of a terminal: the workers leave it alone
@@ -72,6 +70,17 @@ def test_workers_live_from_pass_to_pass_and_end_with_close(photographs):
     loader.close()
     worker.join(10)
     assert not worker.is_alive()
+
+
+def test_a_batch_stays_whole_until_the_next_is_asked_for(photographs):
+    """Memory is used again: with many more batches than places, each must still hold its own images."""
+    many = [Job("train", np.array([k % 5, (k + 1) % 5]), "none") for k in range(40)]
+    loader = Loader({"train": photographs}, 32, 2, 2, prefetch=1)
+    for k, loaded in enumerate(loader.batches(many)):
+        time.sleep(0.002)  # the workers run ahead meanwhile
+        expected = load(photographs, many[k].rows, 32, "none", None)[0]
+        assert np.array_equal(loaded.pixels.numpy(), expected)
+    loader.close()
 
 
 def test_loading_leaves_the_random_state_alone(photographs):
@@ -90,7 +99,7 @@ def test_what_knows_labels_is_never_used_in_this_process():
 
 
 def test_test_images_are_read_once_where_they_fit(photographs, monkeypatch):
-    loader, told = Loader({"test": photographs}, 32, 0, CPU), []
+    loader, told = Loader({"test": photographs}, 32, 0, 4), []
     images = ScoredImages(loader, np.arange(12), lambda row, reason: told.append(row))
     first = torch.cat(list(images))
     assert images.rows.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 10, 11] and told == [5, 9]
@@ -100,18 +109,18 @@ def test_test_images_are_read_once_where_they_fit(photographs, monkeypatch):
 
 def test_test_images_that_do_not_fit_are_read_again(photographs, monkeypatch):
     monkeypatch.setattr("lifelabel.loading.KEPT_BYTES", 12 * 32 * 32 * 3 - 1)
-    images = ScoredImages(Loader({"test": photographs}, 32, 0, CPU), np.arange(12), lambda row, reason: None)
+    images = ScoredImages(Loader({"test": photographs}, 32, 0, 4), np.arange(12), lambda row, reason: None)
     assert torch.equal(torch.cat(list(images)), torch.cat(list(images))) and not images.kept
 
 
 def test_scoring_batches_stay_small():
     source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
-    for size, expected in ((32, 256), (448, 13), (4096, 1)):
-        loader = Loader({"test": source}, size, 1, CPU)
+    for size, expected in ((32, 256), (448, 6), (4096, 1)):
+        loader = Loader({"test": source}, size, 1)
         sizes = [len(job.rows) for job in loader.scoring_jobs("test", np.arange(1000))]
         assert max(sizes) == expected and sum(sizes) == 1000
 
 
 def test_workers_by_default():
-    assert default_workers(CPU) == 0
+    assert default_workers(torch.device("cpu")) == 0
     assert 1 <= default_workers(torch.device("cuda")) <= 16

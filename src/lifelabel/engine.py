@@ -164,7 +164,7 @@ class Run:
             self.random_state = self.get_random_state()
         workers = default_workers(self.device) if c.workers is None else c.workers
         size = c.image_size or o.image_size or DEFAULT_SIZE
-        self.loader = Loader({"train": o.train, "test": o.test}, size, workers, self.device)
+        self.loader = Loader({"train": o.train, "test": o.test}, size, workers, c.batch_size)
         self.processes.callback(self.loader.close)
         self.test = ScoredImages(self.loader, o.test_rows, self.skip_test)
 

@@ -171,16 +171,22 @@ def crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, i
 
 
 def load(
-    source: ImageSource, rows: np.ndarray, size: int, augment: str, seed: tuple[int, ...] | None
+    source: ImageSource,
+    rows: np.ndarray,
+    size: int,
+    augment: str,
+    seed: tuple[int, ...] | None,
+    out: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
     """Pictures as one uint8 array B x `size` x `size` x 3, their positions in `rows`, and (row, why) of the bad ones.
 
     The random numbers of an image follow from `seed` and its row, so its pixels depend neither on the batch it is in
-    nor on the process that loads it. Without a seed (evaluation) nothing is augmented.
+    nor on the process that loads it. Without a seed (evaluation) nothing is augmented. Given `out`, which may hold more
+    images, they are written there.
     """
     augment = "none" if seed is None else augment
     enough = least(size, augment)
-    batch = np.empty((len(rows), size, size, 3), np.uint8)
+    batch = np.empty((len(rows), size, size, 3), np.uint8) if out is None else out
     good: list[int] = []
     bad: list[tuple[int, str]] = []
     for position, row in enumerate(rows.tolist()):

@@ -6,6 +6,7 @@ goes on simply asks for the batches that are left.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,11 +21,10 @@ from lifelabel.images import load
 from lifelabel.processes import START, settle_in
 from lifelabel.streams.base import ImageSource
 
-PREFETCH = 4
+PREFETCH = 2
 """Batches each worker is ahead."""
-SCORING_BYTES = 8 << 20
-"""Pixels in a batch that is only scored: small enough for many to wait in shared memory."""
-
+SCORING_BYTES = 4 << 20
+"""Pixels in a batch that is only scored."""
 KEPT_BYTES = 1 << 30
 """Test images are kept decoded up to this size: they are scored after every task."""
 
@@ -41,7 +41,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The pixels of those images of a job that could be read (B x H x W x 3, uint8), and why the others could not."""
+    """The pixels of those images of a job that could be read (B x H x W x 3, uint8), and why the others could not.
+
+    The memory of `pixels` is used again once the next batch has been asked for.
+    """
 
     pixels: Tensor
     good: np.ndarray
@@ -50,32 +53,44 @@ class Loaded:
 
 
 class Loader:
-    """Loads jobs in order. `workers` processes live until `close`; with none, images are decoded when asked for."""
+    """Loads jobs of up to `batch` images in order. `workers` processes live until `close`; with none, images are
+    decoded when asked for.
 
-    def __init__(self, sources: dict[str, ImageSource], size: int, workers: int, device: torch.device):
+    Workers decode into memory that all processes share from the start: a batch is never copied from one to another,
+    and new pages, which are slow to get, are needed once.
+    """
+
+    def __init__(
+        self, sources: dict[str, ImageSource], size: int, workers: int, batch: int = 1, prefetch: int = PREFETCH
+    ):
         if any(source.knows_labels for source in sources.values()):
             workers = max(workers, 1)  # what draws pictures from labels stays out of this process
-        self.size, self.jobs = size, _Jobs()
+        self.scoring = max(1, min(256, SCORING_BYTES // (3 * size**2)))
+        shared = 0
         ahead: dict[str, Any] = {}
         if workers:
-            ahead = {"prefetch_factor": PREFETCH, "persistent_workers": True, "multiprocessing_context": START}
+            ahead = {"prefetch_factor": prefetch, "persistent_workers": True, "multiprocessing_context": START}
+            # what is being decoded, what waits, the batch that was given out last, and the next
+            shared = workers * prefetch + 2 if START == "fork" else 0
+        self.reader = _Reader(sources, size, shared, max(batch, self.scoring))
+        self.jobs = _Jobs()
         self.loader: DataLoader = DataLoader(
-            _Reader(sources, size), batch_size=None, sampler=self.jobs, num_workers=workers,
-            pin_memory=device.type == "cuda", worker_init_fn=settle_in,
-            generator=torch.Generator(),  # its own: torch's would otherwise move on with every pass
+            self.reader, batch_size=None, sampler=self.jobs, num_workers=workers, collate_fn=_as_it_is,
+            worker_init_fn=settle_in, generator=torch.Generator(),  # torch's own would move on with every pass
             **ahead,
         )  # fmt: skip
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Loaded]:
         self.jobs.jobs = jobs
-        for pixels, good, bad in self.loader:
-            yield Loaded(pixels, good.numpy(), [(row, reason) for row, reason in bad])
+        for number, (pixels, good, bad) in enumerate(self.loader):
+            if pixels is None:
+                pixels = torch.from_numpy(self.reader.place(number)[: len(good)])
+            yield Loaded(pixels, good, bad)
 
     def scoring_jobs(self, split: str, rows: np.ndarray) -> Iterator[Job]:
         """The rows cut into batches for scoring."""
-        step = max(1, min(256, SCORING_BYTES // (3 * self.size**2)))
-        for first in range(0, len(rows), step):
-            yield Job(split, rows[first : first + step])
+        for first in range(0, len(rows), self.scoring):
+            yield Job(split, rows[first : first + self.scoring])
 
     def close(self) -> None:
         """End the workers."""
@@ -90,7 +105,7 @@ class ScoredImages:
 
     def __init__(self, loader: Loader, rows: np.ndarray, bad: Callable[[int, str], None]):
         self.loader, self.all, self.rows, self.bad = loader, rows, rows, bad
-        self.fit = 3 * loader.size**2 * len(rows) <= KEPT_BYTES
+        self.fit = 3 * loader.reader.size**2 * len(rows) <= KEPT_BYTES
         self.kept: list[Tensor] = []
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -104,28 +119,43 @@ class ScoredImages:
                 self.bad(row, reason)
             good.append(job.rows[loaded.good])
             if self.fit:
-                kept.append(loaded.pixels)
+                kept.append(loaded.pixels.clone())
             yield loaded.pixels
         self.rows, self.kept = np.concatenate(good), kept
 
 
 class _Jobs(Sampler):
-    """What the workers are to do next."""
+    """What the workers are to do next, numbered."""
 
     def __init__(self) -> None:
         self.jobs: Iterable[Job] = ()
 
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self.jobs)
+    def __iter__(self) -> Iterator[tuple[int, Job]]:
+        return iter(enumerate(self.jobs))
 
 
 class _Reader(Dataset):
-    def __init__(self, sources: dict[str, ImageSource], size: int):
-        self.sources, self.size = sources, size
+    """Decodes a job: into shared memory where there is some, and then no pixels are returned."""
 
-    def __getitem__(self, job: Job) -> tuple[Tensor, Tensor, list[tuple[int, str]]]:
-        pixels, good, bad = load(self.sources[job.split], job.rows, self.size, job.augment, job.seed)
-        return torch.from_numpy(pixels), torch.from_numpy(good), bad
+    def __init__(self, sources: dict[str, ImageSource], size: int, shared: int, batch: int):
+        self.sources, self.size = sources, size
+        shape = (batch, size, size, 3)
+        memory = [mmap.mmap(-1, int(np.prod(shape))) for _ in range(shared)]
+        self.places = [np.frombuffer(part, np.uint8).reshape(shape) for part in memory]
+
+    def place(self, number: int) -> np.ndarray:
+        """Where job `number` of a pass is decoded to: batches come in order, so places are taken in turn."""
+        return self.places[number % len(self.places)]
+
+    def __getitem__(self, item: tuple[int, Job]) -> tuple[Tensor | None, np.ndarray, list[tuple[int, str]]]:
+        number, job = item
+        out = self.place(number) if self.places else None
+        pixels, good, bad = load(self.sources[job.split], job.rows, self.size, job.augment, job.seed, out)
+        return None if self.places else torch.from_numpy(pixels), good, bad
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def default_workers(device: torch.device) -> int:
