@@ -1,3 +1,4 @@
+import shutil
 import dataclasses
 import functools
 import http.server
@@ -228,7 +229,7 @@ def test_tiny_takes_no_weights():
         build("tiny", weights="imagenet")
 
 
-def test_the_weights_in_the_pip_package_fit_and_say_where_they_come_from():
+def test_the_weights_in_the_pip_package_fit_and_say_where_they_come_from(tmp_path):
     pytest.importorskip("timm")
     if weights.packaged(LITE0) is None:
         pytest.skip(f"{LITE0} is not installed")
@@ -241,6 +242,8 @@ def test_the_weights_in_the_pip_package_fit_and_say_where_they_come_from():
     assert net.provenance.source == f"pip {LITE0} {version}"
     assert net.provenance.sha256.startswith("57934424")
     assert weights.check(net.provenance, ["person"], "coco", False) is None
+    copy = shutil.copy(path, tmp_path / "mine.pth")  # known from its content under any name
+    assert build("efficientnet-lite0", "avg", copy).provenance.trained_on == "ImageNet-1k"
 
 
 @pytest.mark.parametrize("name", ["resnet18", "timm/test_resnet", "timm/legacy_seresnet18"])
