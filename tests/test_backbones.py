@@ -1,7 +1,7 @@
-import shutil
 import dataclasses
 import functools
 import http.server
+import shutil
 import socket
 import threading
 

@@ -62,6 +62,60 @@ def test_four_layers(tmp_path):
     assert (config.batch_size, config.method_options.mix) == (4, 0.3)  # the flags'
 
 
+@pytest.mark.parametrize(
+    ("fidelity", "expected"),
+    [
+        ("tuned", ("efficientnet-lite0", "imagenet", 224, "frozen", 2e-5, (0.15, 0.85, 1e3))),
+        ("paper", ("resnet101", "imagenet", 448, "running", 1e-4, (0.07, 0.93, 1e5))),
+        ("release", ("resnet101", "imagenet", 448, "running", 1e-4, (0.07, 0.93, 1e5))),
+    ],
+)
+def test_photographs_have_defaults_of_their_own(fidelity, expected):
+    c = Config.make({"stream": "split-coco", "fidelity": fidelity})
+    assert (
+        c.backbone,
+        c.weights,
+        c.image_size,
+        c.batch_norm,
+        c.later_backbone_lr,
+        c.method_options.lambdas,
+    ) == expected
+    assert Config.make({"stream": "scenes", "fidelity": fidelity}).image_size is None
+    given = {
+        "stream": "split-coco",
+        "fidelity": fidelity,
+        "backbone": "resnet18",
+        "method_options": {"lambdas": "1,2,3"},
+    }
+    assert (Config.make(given).backbone, Config.make(given).method_options.lambdas) == ("resnet18", (1, 2, 3))
+
+
+def test_a_path_is_a_stream_too(tmp_path):
+    c = Config.make({"stream": "photos.csv", "stream_options": {"tasks": 3}})
+    assert (c.stream, c.stream_options.file, c.stream_options.tasks) == ("table", "photos.csv", 3)
+    assert Config.make({"stream": "a/stream.yaml"}).stream == "manifest"
+    assert (
+        Config.make({"stream": "Split-COCO.zip"}).stream == Config.make({"stream": str(tmp_path)}).stream == "published"
+    )
+    assert Config.make(c.to_dict()) == c
+    with pytest.raises(UserError, match=r"unknown stream 'split-coc': did you mean 'split-coco'\?"):
+        Config.make({"stream": "split-coc"})
+
+
+def test_paths_are_made_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.txt").write_text("a\n")
+    options = {"root": "photos", "order": "order.txt"}
+    c = Config.make({"stream": "t.csv", "words": "glove.txt", "weights": "w.pth", "stream_options": options})
+    c = c.with_absolute_paths()
+    found = (c.words, c.weights, c.stream_options.file, c.stream_options.root, c.stream_options.order)
+    assert found == tuple(str(tmp_path / name) for name in ("glove.txt", "w.pth", "t.csv", "photos", "order.txt"))
+    plain = Config.make({"stream": "scenes"})
+    assert plain.with_absolute_paths() == plain
+    named = Config.make({"stream": "split-coco"}).with_absolute_paths()
+    assert (named.weights, named.stream_options.order, named.stream_options.root) == ("imagenet", "paper", None)
+
+
 def test_merge_leaves_its_layers_alone():
     first, second = {"method_options": {"mix": 0.1, "hidden": 3}}, {"method_options": {"mix": 0.2}, "lr": 1}
     assert merge(first, second) == {"method_options": {"mix": 0.2, "hidden": 3}, "lr": 1}

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from lifelabel import engine
 from lifelabel.config import Config
+from lifelabel.errors import HiddenLabel
 from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN
+from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.multi_task import MultiTask
-from lifelabel.streams import STREAMS
+from lifelabel.streams import STREAMS, build, manifest
 
 SMALL = {"train_images": 90, "test_images": 60, "classes": 8, "tasks": 3, "size": 32}
 
@@ -67,6 +70,50 @@ def test_each_training_image_is_used_once_with_the_labels_of_its_task(base, monk
         assert np.array_equal(labels.numpy().astype(bool), source.train.labels.dense()[rows, columns])
         assert base.joint or set(rows) <= set(source.train.rows[task - 1].tolist())
     assert sorted(used) == list(range(len(source.train)))
+
+
+def test_a_batch_that_is_kept_knows_the_labels_of_its_own_task_alone(monkeypatch, tmp_path):
+    """What a replay buffer can hold: the labels that were visible when it captured the image, and their mask."""
+    kept = []
+
+    class Replays(FineTuning):
+        def observe(self, batch):
+            kept.append((len(self.tasks), batch))
+            return super().observe(batch)
+
+    monkeypatch.setitem(METHODS, "replays", Replays)
+    engine.train(tmp_path / "run", options(method="replays"))
+    tasks = [task.classes for task in stream().tasks]
+    for task, batch in kept:
+        assert batch.classes == tasks[task - 1]
+        assert batch.labels.shape == batch.known.shape == (len(batch.images), len(batch.classes)) and batch.known.all()
+        assert torch.equal(batch.label(batch.classes[1]), batch.labels[:, 1])
+        with pytest.raises(HiddenLabel, match=f"the label '{tasks[task % 3][0]}' is hidden"):
+            batch.label(tasks[task % 3][0])
+
+
+def test_the_upper_bound_learns_only_what_is_known(monkeypatch, tmp_path):
+    """On a manifest without hidden labels an image knows the labels of its own task, and the mask says so."""
+    root, out = tmp_path / "photos", tmp_path / "stream.yaml"
+    root.mkdir()
+    lines = ["image,labels,split"]
+    for i in range(48):
+        Image.new("RGB", (20, 20), (5 * i, 0, 0)).save(root / f"{i}.png")
+        lines.append(f"{i}.png,{'a;b' if i % 2 else 'a' if i % 3 else 'b'},{'test' if i % 6 == 0 else 'train'}")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    manifest.write(build("table", {"file": str(tmp_path / "t.csv"), "root": str(root), "tasks": 2}), out)
+    method, notes = watched(MultiTask, monkeypatch), []
+    watch = engine.Watcher()
+    watch.note = notes.append
+    masks = []
+    monkeypatch.setattr(method, "observe", lambda self, batch: masks.append(batch) or MultiTask.observe(self, batch))
+    given = {"stream": str(out), "stream_options": {"root": str(root)}, "method": "watched", "device": "cpu"}
+    more = {"backbone": "tiny", "weights": "none", "image_size": 32}
+    engine.train(tmp_path / "run", {**given, **more}, watch=watch)
+    known = torch.cat([batch.known for batch in masks])
+    assert known.shape == (40, 2) and (known.sum(1) == 1).all()
+    assert not torch.cat([batch.labels for batch in masks])[~known].any()
+    assert any("less than an upper bound" in note for note in notes)
 
 
 def test_no_image_is_kept(monkeypatch, tmp_path):

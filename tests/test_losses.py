@@ -29,6 +29,20 @@ def test_cross_entropies(reduction):
         )
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_labels_that_are_not_known_count_for_nothing(reduction):
+    torch.manual_seed(0)
+    logits, labels = torch.randn(5, 4, requires_grad=True), torch.randint(0, 2, (5, 4)).float()
+    known = torch.tensor([[True, True, False, False]]).repeat(5, 1)
+    loss = losses.classification(logits, labels, reduction, known)
+    assert loss.item() == pytest.approx(slow_cross_entropy(labels[:, :2], logits[:, :2], reduction), rel=1e-5)
+    loss.backward()
+    assert not logits.grad[~known].any() and logits.grad[known].all()
+    all_known = losses.classification(logits, labels, reduction, torch.ones_like(known))
+    assert all_known.item() == pytest.approx(losses.classification(logits, labels, reduction).item(), rel=1e-6)
+    assert losses.classification(logits, labels, reduction, torch.zeros_like(known)).item() == 0
+
+
 @pytest.mark.parametrize(("reduction", "divisor"), [("sum", 1), ("mean", 12)])
 def test_relationship(reduction, divisor):
     torch.manual_seed(0)
