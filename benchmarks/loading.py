@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lifelabel.engine import commit, processor
+from lifelabel.environment import commit, processor
 from lifelabel.loading import Job, Loader
 from lifelabel.streams import Names, build
 from lifelabel.streams.files import FileImages

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lifelabel import losses
 from lifelabel.config import Config, resolve_device
-from lifelabel.engine import commit
+from lifelabel.environment import commit
 from lifelabel.graph import embed
 from lifelabel.learner import Expert, Learner, Setting
 from lifelabel.methods import Batch

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
-import functools
 import hashlib
-import importlib.metadata
 import math
-import platform
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +21,7 @@ from torch import Tensor
 from lifelabel import weights
 from lifelabel.backbones import send
 from lifelabel.config import Config, merge, read_yaml, resolve_device
+from lifelabel.environment import machine, memory
 from lifelabel.errors import Stopped, UserError, short
 from lifelabel.evaluate import score, summarise
 from lifelabel.graph import embed
@@ -36,7 +31,6 @@ from lifelabel.loading import Job, Loaded, Loader, ScoredImages, default_workers
 from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.streams import Task, TrainView
-from lifelabel.version import __version__
 
 MAY_CHANGE = ("lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "checkpoint_seconds", "workers", "strict")
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
@@ -413,20 +407,11 @@ class Run:
         """What the run ran on, and what it cost so far."""
         p = self.progress
         seconds = p.seconds + time.monotonic() - self.started
-        cuda = self.device.type == "cuda"
         return {
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "lifelabel": __version__,
-            "commit": commit(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            **{name: installed(name) for name in ("torchvision", "timm", "numpy", "pillow")},
-            "device": torch.cuda.get_device_name(self.device) if cuda else processor(),
-            "threads": torch.get_num_threads(),
+            **machine(self.device),
             "seconds": round(seconds, 3),
             "images_per_second": round(p.images / seconds, 2) if seconds else None,
-            "peak_memory_bytes": peak_memory(),
-            "peak_device_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else None,
+            **memory(self.device),
             "stream_fingerprint": self.outline.fingerprint,
             "images_missing": sum(self.outline.missing),
             "images_skipped": p.skipped + len(p.bad_test),
@@ -468,45 +453,3 @@ def all_finite(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(all_finite, value))
     return not (isinstance(value, Tensor) and value.is_floating_point()) or bool(torch.isfinite(value).all())
-
-
-def installed(name: str) -> str | None:
-    """The version of a package, or None where it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def processor() -> str:
-    """The CPU's name as the system gives it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def peak_memory() -> int | None:
-    """The most memory this process has held, in bytes; None where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-@functools.cache
-def commit() -> str | None:
-    """The git commit of the lifelabel that runs, with + where files differ from it; None outside its checkout."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # installed inside somebody else's checkout: not ours
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
