@@ -104,6 +104,20 @@ def test_runs_on_different_streams_are_not_averaged(tmp_path):
     assert len(rows([small, large])) == 2
 
 
+def test_photographs_are_named_by_stream_and_not_by_path(tmp_path):
+    photos = {"stream": "t.csv", "stream_options": {"root": "/data/a"}, "words": "/data/glove.txt", "workers": 3}
+    names = {"a": "split-coco", "b": "split-coco", "c": "scenes"}
+    made = [write_run(tmp_path / n, options=photos, more={"stream": stream}) for n, stream in names.items()]
+    assert [row[0] for row in rows([read_run(made[0])])] == ["agcn (words=glove.txt)"]
+    environment = json.loads((made[1] / "environment.json").read_text())
+    (made[1] / "environment.json").write_text(json.dumps({**environment, "stream_fingerprint": "0123456789"}))
+    assert [row[0] for row in rows([read_run(run) for run in made])] == [
+        "agcn (words=glove.txt) on split-coco [None]",
+        "agcn (words=glove.txt) on split-coco [01234567]",
+        "agcn (words=glove.txt) on scenes",
+    ]
+
+
 def test_the_same_run_twice_is_one_seed(tmp_path):
     run = write_run(tmp_path / "a")
     assert "±" not in rows([read_run(run), read_run(run)])[0][1]

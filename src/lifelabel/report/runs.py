@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import zipfile
 import zlib
@@ -22,7 +23,10 @@ CONVENTIONS = (
     "and CR at threshold 0.5. Forgetting is A.5's, of mAP by task. ACM error is the mean absolute error of "
     "P(C_i|C_j), i ≠ j, against the stream's true matrix."
 )
-NOT_IN_LABEL = ("stream", "stream_options", "method_options", "seed", "device", "checkpoint_seconds")
+NOT_IN_LABEL = (
+    "stream", "stream_options", "method_options", "seed", "device", "checkpoint_seconds", "workers", "strict",
+    "root", "file",
+)  # fmt: skip
 COLUMNS = ("mAP", "CF1", "OF1", "forgetting", "ACM error", "seconds")
 
 
@@ -106,19 +110,33 @@ def label_of(config: Config) -> str:
     chosen = config.to_dict()
     other = {k: v for k, v in chosen.items() if k not in NOT_IN_LABEL and v != usual[k]}
     other |= {k: v for k, v in chosen["method_options"].items() if v != usual["method_options"][k]}
-    other |= {f"stream.{k}": v for k, v in chosen["stream_options"].items() if v != usual["stream_options"][k]}
-    if config.stream != Config.stream:
-        other["stream"] = config.stream
+    given = {k: v for k, v in chosen["stream_options"].items() if k not in NOT_IN_LABEL}
+    other |= {f"stream.{k}": v for k, v in given.items() if v != usual["stream_options"][k]}
     parts = [config.fidelity] if config.fidelity != "tuned" else []
-    parts += [f"{k}={','.join(map(str, v)) if isinstance(v, list) else v}" for k, v in other.items()]
+    parts += [f"{k}={_short(v)}" for k, v in other.items()]
     return config.method + (f" ({', '.join(parts)})" if parts else "")
 
 
+def _short(value: Any) -> str:
+    """A value for a label; of a path, its last part."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else str(value)
+
+
 def by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Runs in rows of a table: the seeds of one label together, each run once."""
+    """Runs in rows of a table: the seeds of one label together, each run once; named by stream if there are several."""
     grouped: dict[str, list[FinishedRun]] = {}
-    for run in {run.path.resolve(): run for run in runs}.values():
-        group = grouped.setdefault(run.label, [])
+    each = {run.path.resolve(): run for run in runs}.values()
+    streams = {(run.metrics["stream"], run.environment.get("stream_fingerprint")) for run in each}
+    names = [name for name, _ in streams]
+    for run in each:
+        name, label = run.metrics["stream"], run.label
+        if names.count(name) < len(names):
+            label += f" on {name}"
+        if names.count(name) > 1:  # streams of one name that are not the same
+            label += f" [{str(run.environment.get('stream_fingerprint'))[:8]}]"
+        group = grouped.setdefault(label, [])
         same = [other.path for other in group if other.metrics["seed"] == run.metrics["seed"]]
         if same:
             raise UserError(f"{run.path} and {same[0]} are the same run with the same seed: give one of them")
