@@ -1,17 +1,21 @@
 """A method that cheats, run in a process of its own by test_keeper.py; prints what it found as JSON.
 
-It asks for hidden labels by name, asks the keeper for other tasks, and searches every object that the garbage
-collector or a stack frame can reach for arrays with a hidden column in them. With the argument `control` the stream
-is held in this process on purpose: then the search must find it.
+    python tests/cheating.py scenes|photographs [control]
+
+It asks for hidden labels by name, asks the keeper for other tasks, for a judgement of scores of its own and for another
+beginning, and searches every object that the garbage collector or a stack frame can reach for arrays with a hidden
+column in them. With `control` the stream is held in this process on purpose: then the search must find it.
 """
 
 import gc
 import json
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from lifelabel import engine, streams
 from lifelabel.errors import HiddenLabel
@@ -20,9 +24,7 @@ from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.streams.base import Labels, Split, Stream
 
-STREAM = {"train_images": 100, "test_images": 60, "size": 32}
 FOUND = {"errors": [], "kinds": [], "arrays": [], "steps": 0}
-HELD = streams.build("scenes", STREAM) if sys.argv[1:] == ["control"] else None
 
 
 def everything():
@@ -42,6 +44,8 @@ def everything():
 
 
 class Cheat(FineTuning):
+    summary = "cheats"
+
     def observe(self, batch):
         if FOUND["steps"] == 1:
             self.cheat(batch)
@@ -55,30 +59,60 @@ class Cheat(FineTuning):
                 keeper = item
             if isinstance(item, (Stream, Split, Labels)):
                 FOUND["kinds"].append(type(item).__name__)
-            elif isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 2 and len(item) > 10:
+            if isinstance(item, Labels) and item.classes * len(item) < 1e6:
+                FOUND["arrays"].append(item.dense())
+            if isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 2 and len(item) > 10:
                 FOUND["arrays"].append(np.array(item.detach().cpu() if isinstance(item, torch.Tensor) else item))
-        asked = [lambda: batch.label("flower"), lambda: keeper.view(4), lambda: keeper.joint_view(), keeper.truth]
-        for ask in asked:
+        rows = keeper.outline.test_rows
+        nothing = [np.zeros((len(rows), 4), np.float32)]
+        for ask in (
+            lambda: batch.label(keeper.outline.tasks[-1].classes[0]),
+            lambda: keeper.view(len(keeper.outline.tasks) - 1),
+            keeper.joint_view,
+            keeper.truth,
+            lambda: keeper.begin(2),
+            lambda: keeper.judge(2, rows, nothing, None, [4]),
+            lambda: keeper.judge(1, rows, nothing, None, [4]),
+        ):
             try:
                 FOUND["errors"].append(f"answered: {ask()}")
             except HiddenLabel as error:
                 FOUND["errors"].append(str(error))
 
 
-def hidden_columns():
+def hidden_columns(stream):
     """How many arrays that were found have a column with the labels of a class of a later task, or of a test class."""
-    stream = streams.build("scenes", STREAM)
-    own = stream.train.labels.dense(slice(4, 20))[stream.train.rows[0]]
+    own = stream.train.labels.take(stream.train.rows[0]).dense(slice(4, 12))
     columns = [*own.T, *stream.train.labels.dense()[:, 4:].T, *stream.test.labels.dense().T]
     wanted = {column.tobytes() for column in columns if column.any()}
     return sum(any((array[:, k] == 1).tobytes() in wanted for k in range(array.shape[1])) for array in FOUND["arrays"])
 
 
+def photographs(folder):
+    """A table of 120 pictures, 12 classes and complete labels."""
+    rng = np.random.default_rng(0)
+    names = ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")
+    lines = ["image,split," + ",".join(names)]
+    for i in range(120):
+        Image.new("RGB", (8, 8), (2 * i, 0, 0)).save(folder / f"{i}.png")
+        lines.append(
+            f"{i}.png,{'train' if i % 3 else 'test'}," + ",".join(map(str, (rng.random(12) < 0.4).astype(int)))
+        )
+    (folder / "t.csv").write_text("\n".join(lines))
+    return "table", {"file": str(folder / "t.csv"), "tasks": 3, "order": "source"}
+
+
 if __name__ == "__main__":
+    work = Path(tempfile.mkdtemp())
+    small = {"classes": 12, "tasks": 3, "train_images": 90, "test_images": 60, "size": 32}
+    name, options = ("scenes", small) if sys.argv[1] == "scenes" else photographs(work)
+    held = streams.build(name, options) if sys.argv[2:] == ["control"] else None
     METHODS["cheat"] = Cheat
-    Cheat.summary = "cheats"
-    options = {"method": "cheat", "device": "cpu", "stream_options": STREAM}
-    engine.train(tempfile.mkdtemp(), options)
-    visible = sum(array.shape[1] == 4 and len(array) == 20 for array in FOUND["arrays"])
-    print(json.dumps({"errors": FOUND["errors"], "kinds": FOUND["kinds"], "hidden": hidden_columns(),
-                      "visible": visible}))  # fmt: skip
+    setting = {"method": "cheat", "device": "cpu", "backbone": "tiny", "weights": "none", "image_size": 32}
+    ended = "well"
+    try:
+        engine.train(work / "run", {"stream": name, "stream_options": options, "batch_size": 8, **setting})
+    except HiddenLabel as error:
+        ended = str(error)
+    found = {key: FOUND[key] for key in ("errors", "kinds")}
+    print(json.dumps({**found, "ended": ended, "hidden": hidden_columns(streams.build(name, options))}))

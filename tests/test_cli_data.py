@@ -178,7 +178,7 @@ def test_mistakes_are_one_line(refused, args, says, tmp_path):
 @pytest.mark.parametrize("args", [["inspect", *SCENES, "--out"], ["build", *SCENES, "--out"]], ids=lambda args: args[0])
 def test_where_nothing_can_be_written(refused, tmp_path, args):
     (tmp_path / "file").write_text("mine")
-    assert "cannot write" in refused(*args, tmp_path / "file" / "inside")
+    assert "cannot write" in refused(*args, tmp_path / "file" / "inside.yaml")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -198,3 +198,8 @@ def test_help_has_examples(main, name):
 def test_help_loads_nothing_heavy():
     code = "import sys, lifelabel.cli_data; print([m for m in ('numpy', 'torch', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_manifest_is_known_by_its_ending(refused, tmp_path):
+    assert "must end in .yaml" in refused("build", *SCENES, "--out", tmp_path / "stream.txt")
+    assert not list(tmp_path.iterdir())

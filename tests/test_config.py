@@ -102,6 +102,17 @@ def test_a_path_is_a_stream_too(tmp_path):
         Config.make({"stream": "split-coc"})
 
 
+def test_a_choice_that_yaml_reads_as_a_number():
+    assert Config.make({"stream": "voc", "stream_options": {"year": 2012}}).stream_options.year == "2012"
+
+
+def test_a_file_called_as_an_order_is_not_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "frequency").write_text("nonsense")
+    options = Config.make({"stream": "t.csv", "stream_options": {"order": "frequency"}}).with_absolute_paths()
+    assert options.stream_options.order == "frequency"
+
+
 def test_paths_are_made_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "order.txt").write_text("a\n")

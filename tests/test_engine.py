@@ -2,10 +2,12 @@
 
 import gc
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import weakref
 
 import numpy as np
@@ -272,6 +274,118 @@ def test_a_killed_run_goes_on_inside_the_task_and_ends_the_same(method, event, c
     assert not list(folder.glob("*.new"))
 
 
+BAD = {"7.png": "corrupt", "13.png": "no such file", "12.png": "an empty file", "40.png": "corrupt"}
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Sixty pictures, each of a colour of its own, of which four cannot be read: options of a run, and the labels."""
+    root, rng = tmp_path / "photos", np.random.default_rng(0)
+    root.mkdir()
+    labels = rng.random((60, 4)) < 0.5
+    lines = ["image,split,a,b,c,d"]
+    for i, row in enumerate(labels):
+        lines.append(f"{i}.png,{'test' if i % 4 == 0 else 'train'}," + ",".join(map(str, row.astype(int))))
+        Image.new("RGB", (9, 9), (4 * i, 0, 0)).save(root / f"{i}.png")
+    for name, reason in BAD.items():
+        (root / name).unlink() if reason == "no such file" else (root / name).write_bytes(
+            b"\x89PNG\r\n" * ("c" in reason)
+        )
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    stream_options = {"root": str(root), "tasks": 2, "order": "source", "protocol": "overlap"}
+    more = {
+        "backbone": "tiny",
+        "weights": "none",
+        "image_size": 32,
+        "device": "cpu",
+        "batch_size": 4,
+        "augment": "none",
+    }
+    return {"stream": str(tmp_path / "t.csv"), "stream_options": stream_options, **more}, labels
+
+
+def test_images_that_cannot_be_read_are_skipped_and_the_others_keep_their_labels(photographs, monkeypatch, tmp_path):
+    given, labels = photographs
+    method, notes = watched(FineTuning, monkeypatch), []
+    watch = engine.Watcher()
+    watch.note = notes.append
+    run = engine.train(tmp_path / "run", {**given, "method": "watched"}, watch=watch)
+    used = {0: [], 1: []}
+    for task, images, shown in method.shown:
+        rows = ((images[:, 0, 0, 0] * 0.25 + 0.5) * 255 / 4).round().int().tolist()
+        used[task - 1] += rows
+        assert np.array_equal(shown.bool().numpy(), labels[rows, 2 * task - 2 : 2 * task])
+    for task, rows in used.items():
+        there = [i for i in range(60) if i % 4 and f"{i}.png" not in BAD and labels[i, 2 * task : 2 * task + 2].any()]
+        assert sorted(rows) == there
+    skipped = [json.loads(line) for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()]
+    assert {row["image"]: row["reason"] for row in skipped} == BAD
+    assert {row["split"] for row in skipped if row["image"] in ("12.png", "40.png")} == {"test"}
+    assert run.environment["images_missing"] == 1
+    assert run.environment["images_skipped"] == len(skipped) - 1
+    assert any("13.png" in note for note in notes) and any("are skipped" in note for note in notes)
+
+
+def test_a_killed_run_on_photographs_goes_on_from_another_folder(photographs, tmp_path):
+    given = {**photographs[0], "method": "fine-tuning", "checkpoint_seconds": 0}
+    whole, folder = engine.train(tmp_path / "whole", given).folder, tmp_path / "run"
+    child = {**given, "workers": 1}
+    command = [sys.executable, "-c", CHILD, str(folder), json.dumps(child), "step", "14", str(int(signal.SIGKILL))]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == -9
+    moved = tmp_path / "moved"
+    (tmp_path / "photos").rename(moved)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["stream_options"]["root"] = str(moved)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert engine.RunFolder(folder).load_checkpoint()["task"] == 1
+    engine.resume(folder)
+    for name in ("metrics.json", "history.jsonl", "skipped.jsonl"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    used = next(i for i in range(60) if i % 4 and f"{i}.png" not in BAD and photographs[1][i].any())
+    (moved / f"{used}.png").unlink()
+    with pytest.raises(engine.UserError, match="when other images had a file"):
+        engine.resume(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda i: i == 0, r"^test image 0.png: an empty file; mend it, or leave out --strict"),
+        (lambda i: i % 4, "no image of task 1 could be read"),
+        (lambda i: i % 4 == 0, "no test image could be read"),
+    ],
+)
+def test_too_little_that_can_be_read_is_one_line(damage, message, photographs, tmp_path):
+    given, _ = photographs
+    Image.new("RGB", (9, 9)).save(tmp_path / "photos/13.png")
+    for i in range(60):
+        (tmp_path / f"photos/{i}.png").write_bytes(b"") if damage(i) else Image.new("RGB", (9, 9)).save(
+            tmp_path / f"photos/{i}.png"
+        )
+    with pytest.raises(engine.UserError, match=message):
+        engine.train(tmp_path / "run", {**given, "method": "fine-tuning", "strict": "strict" in message})
+
+
+def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path):
+    loaders = []
+
+    class Noted(engine.Loader):
+        def __init__(self, *given):
+            super().__init__(*given)
+            loaders.append(self)
+
+    class Kills(FineTuning):
+        def observe(self, batch):
+            os.kill(loaders[0].loader._iterator._workers[0].pid, signal.SIGKILL)
+            time.sleep(0.5)
+            return super().observe(batch)
+
+    monkeypatch.setattr(engine, "Loader", Noted)
+    monkeypatch.setitem(METHODS, "kills", Kills)
+    with pytest.raises(engine.UserError, match=r"a process that decodes images was killed; .* --resume"):
+        engine.train(tmp_path / "run", {**photographs[0], "method": "kills", "workers": 1})
+
+
 def test_a_finished_run_is_not_run_again(whole):
     before = whole["agcn"].folder.joinpath("history.jsonl").read_bytes()
     again = engine.resume(whole["agcn"].folder)
@@ -303,20 +417,19 @@ def test_the_gpu_learns_what_the_cpu_learns(precision, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", ["flip", "crop-flip"])
-def test_no_host_sync_from_pixels_to_weights_on_the_gpu(kind, tmp_path):
-    run = engine.Run(
-        Config.make(options(method="agcn", device="cuda", augment=kind)), engine.RunFolder(tmp_path), engine.Watcher()
-    )
-    view, rows = run.views[0], np.arange(8)
-    run.method.begin_task(view.task.classes)
-    run.method.observe(run.load(view, rows))
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        run.method.observe(run.load(view, rows))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+def test_no_host_sync_from_pixels_to_weights_on_the_gpu(tmp_path):
+    config = Config.make(options(method="agcn", device="cuda"))
+    with engine.Run(config, engine.RunFolder(tmp_path), engine.Watcher()) as run:
+        run.keeper.begin(0)
+        view = run.keeper.view(0)
+        run.method.begin_task(view.task.classes)
+        for step, loaded in enumerate(run.loader.batches(run.jobs(view, np.arange(len(view)), 0, 2))):
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error" if step else "default")
+            try:
+                run.method.observe(run.to_batch(view, np.arange(8), loaded))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize(

@@ -26,25 +26,35 @@ def keeper():
 
 def cheat(*args):
     script = Path(__file__).with_name("cheating.py")
-    done = subprocess.run([sys.executable, script, *args], capture_output=True, text=True, encoding="utf-8")
+    command = [sys.executable, script, *args]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_a_method_that_cheats_finds_no_hidden_label():
-    found = cheat()
-    by_name, other_task, all_tasks, matrix = found["errors"]
-    assert by_name == "the label 'flower' is hidden: this task shows sky, boat, house, cup alone"
-    assert other_task == "the labels of task 5 (bird, fence, umbrella, mountain) are hidden: task 1 is open"
+@pytest.mark.parametrize("stream", ["scenes", "photographs"])
+def test_a_method_that_cheats_finds_no_hidden_label(stream):
+    found = cheat(stream)
+    by_name, other_task, all_tasks, matrix, *rest = found["errors"]
+    names = {"scenes": ("sun", "sky, boat, house, cup", "sun, road, lamp, flower")}
+    hidden, shown, others = names.get(stream, ("i", "a, b, c, d", "i, j, k, l"))
+    assert by_name == f"the label '{hidden}' is hidden: this task shows {shown} alone"
+    assert other_task == f"the labels of task 3 ({others}) are hidden: task 1 is open"
     assert "labels of all tasks together are hidden" in all_tasks
     assert "true matrix is hidden" in matrix
-    assert found["kinds"] == [] and found["hidden"] == 0
-    assert found["visible"] >= 1  # it did look: the labels of its own task are there
+    assert [error.split(":")[0] for error in rest] == [
+        "a run begins once",
+        "task 2 cannot be judged now",
+        "answered",  # judging the open task: the run itself then cannot
+    ]
+    assert found["ended"] == "task 1 cannot be judged now: each task is judged once, when it ends"
+    assert found["kinds"] == ["Labels"] and found["hidden"] == 0  # the labels of its own task: it did look
 
 
-def test_the_search_finds_a_stream_that_is_in_the_process():
-    found = cheat("control")
-    assert "Stream" in found["kinds"] and "Labels" in found["kinds"]
+@pytest.mark.parametrize("stream", ["scenes", "photographs"])
+def test_the_search_finds_a_stream_that_is_in_the_process(stream):
+    found = cheat(stream, "control")
+    assert "Stream" in found["kinds"] and found["hidden"] > 0
 
 
 def test_the_outline_says_what_everyone_may_know(keeper):
@@ -57,16 +67,26 @@ def test_the_outline_says_what_everyone_may_know(keeper):
 
 def test_tasks_open_one_after_the_other(keeper):
     stream = build("scenes", SMALL)
+    with pytest.raises(HiddenLabel, match=r"labels of task 1 .* are hidden: no task is open"):
+        keeper.view(0)
+    keeper.begin(0)
     for index in (0, 0):  # the open task may be asked for again
-        assert np.array_equal(keeper.view(index).labels, stream.train_view(index).labels)
+        assert keeper.view(index).labels == stream.train_view(index).labels
     for later in (1, 4):
         with pytest.raises(HiddenLabel, match=f"labels of task {later + 1} .* are hidden: task 1 is open"):
             keeper.view(later)
     scores = np.zeros((30, 4), np.float32)
+    for done in (0, 2, 5):
+        with pytest.raises(HiddenLabel, match=f"task {done} cannot be judged now"):
+            keeper.judge(done, keeper.outline.test_rows, [scores], None, [4])
     assert keeper.judge(1, keeper.outline.test_rows, [scores], None, [4])["task"] == 1
     assert keeper.view(1).task == stream.tasks[1]
     with pytest.raises(HiddenLabel, match="labels of task 1 "):
         keeper.view(0)
+    with pytest.raises(HiddenLabel, match="task 1 cannot be judged now"):  # a second time, with other scores
+        keeper.judge(1, keeper.outline.test_rows[:1], [scores[:1]], None, [4])
+    with pytest.raises(HiddenLabel, match="a run begins once"):
+        keeper.begin(4)
 
 
 def test_all_labels_go_only_to_a_joint_method(keeper):
@@ -74,7 +94,8 @@ def test_all_labels_go_only_to_a_joint_method(keeper):
         keeper.joint_view()
     joint = Keeper("scenes", SMALL, joint=True)
     try:
-        assert np.array_equal(joint.joint_view().labels, build("scenes", SMALL).train.labels.dense())
+        joint.begin(0)
+        assert joint.joint_view().labels == build("scenes", SMALL).train.labels
         with pytest.raises(HiddenLabel):
             joint.view(0)
     finally:

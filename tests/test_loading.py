@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from lifelabel.errors import UserError
 from lifelabel.images import load
 from lifelabel.loading import Job, Loader, ScoredImages, default_workers
 from lifelabel.streams import Names, build
@@ -92,10 +93,11 @@ def test_loading_leaves_the_random_state_alone(photographs):
 
 def test_what_knows_labels_is_never_used_in_this_process():
     source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
-    source.__dict__.pop("drawn")
-    ((pixels, good, _),) = run(source, 0, [Job("test", np.arange(8))])
-    assert pixels.shape == (8, 32, 32, 3) and good == list(range(8))
-    assert "drawn" not in vars(source)
+    loader = Loader({"test": source.sealed()}, 32, 0)
+    (loaded,) = loader.batches([Job("test", np.arange(8))])
+    assert np.array_equal(loaded.pixels[5].numpy(), np.asarray(source.picture(5)))
+    assert not loader.reader.opened  # a worker did
+    loader.close()
 
 
 def test_test_images_are_read_once_where_they_fit(photographs, monkeypatch):
@@ -113,8 +115,14 @@ def test_test_images_that_do_not_fit_are_read_again(photographs, monkeypatch):
     assert torch.equal(torch.cat(list(images)), torch.cat(list(images))) and not images.kept
 
 
+def test_no_test_image_at_all_is_one_line(photographs):
+    images = ScoredImages(Loader({"test": photographs}, 32, 0, 4), np.array([5, 9]), lambda row, reason: None)
+    with pytest.raises(UserError, match="no test image could be read"):
+        list(images)
+
+
 def test_scoring_batches_stay_small():
-    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
+    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images.sealed()
     for size, expected in ((32, 256), (448, 6), (4096, 1)):
         loader = Loader({"test": source}, size, 1)
         sizes = [len(job.rows) for job in loader.scoring_jobs("test", np.arange(1000))]

@@ -166,8 +166,9 @@ def _pretrained(timm: Any, name: str, config: dict[str, Any]) -> tuple[Any, Prov
         path = download(url, f"timm/{name}")
     else:
         raise UserError(f"timm has no weights for '{name}': give a file, or weights none")
-    overlay = {"file": str(path), "custom_load": False}
     try:
+        # read by us, as data alone: what timm does with a file depends on its version
+        overlay = {"state_dict": dict(read_file(path).tensors), "custom_load": False}
         net = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **MAP_ONLY)
     except Exception:  # whatever torch, safetensors and timm's converters make of a damaged file
         raise UserError(f"timm cannot load its weights of '{name}': delete {path} and fetch it again") from None

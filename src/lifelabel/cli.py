@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lifelabel.cli_data import data
-from lifelabel.errors import Stopped, UserError
+from lifelabel.errors import Stopped, UserError, plain
 from lifelabel.version import __version__
 
 if TYPE_CHECKING:
@@ -329,5 +329,7 @@ def main() -> None:
 
 
 def fail(line: str, code: int) -> None:
-    err.print(" ".join(line.split()), style="red" if code == 2 else None, highlight=False, markup=False, soft_wrap=True)
+    err.print(
+        plain(" ".join(line.split())), style="red" if code == 2 else None, highlight=False, markup=False, soft_wrap=True
+    )
     sys.exit(code)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from lifelabel.errors import UserError
+from lifelabel.errors import UserError, plain
 
 if TYPE_CHECKING:
     from lifelabel.report.dataset import Progress
@@ -101,9 +101,10 @@ def build(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
 ) -> None:
     """Write a stream's manifest: every task with its images and visible labels, to share and to train from."""
-    from lifelabel.report.summary import plain
     from lifelabel.streams.manifest import write as write_manifest
 
+    if out_file.suffix.lower() not in (".yaml", ".yml"):
+        raise UserError(f"{out_file} must end in .yaml: --stream knows a manifest by that")
     if out_file.exists() and not overwrite:
         raise UserError(f"{out_file} exists: give another --out, or --overwrite")
     source = make(stream, root, set_)

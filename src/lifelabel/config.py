@@ -21,6 +21,7 @@ from lifelabel.images import AUGMENTATIONS
 from lifelabel.methods import METHODS
 from lifelabel.options import option, read
 from lifelabel.streams import STREAMS, resolve
+from lifelabel.streams.protocols import ORDERS
 
 MAX_YAML_BYTES = 1_000_000
 
@@ -165,7 +166,7 @@ class Config:
         """The same with every file and folder named from the root of the file system."""
         stream = {name: _absolute(getattr(self.stream_options, name, None)) for name in ("root", "file")}
         order = getattr(self.stream_options, "order", None)
-        if order is not None and Path(order).is_file():
+        if order is not None and order not in ORDERS and Path(order).is_file():
             stream["order"] = _absolute(order)
         changed = {name: path for name, path in stream.items() if path is not None}
         return dataclasses.replace(

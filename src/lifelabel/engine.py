@@ -69,8 +69,8 @@ class Progress:
     seconds: float = 0.0
     records: list[dict[str, Any]] = field(default_factory=list)
     skipped: int = 0
-    """Training images that could not be read."""
-    bad_test: list[int] = field(default_factory=list)
+    """Training images that could not be read; one that several tasks show counts in each."""
+    bad_test: set[int] = field(default_factory=set)
     """Test images that could not be read, by row."""
 
 
@@ -90,6 +90,7 @@ def train(
     """
     config = Config.make(merge(options or {}, more)).with_absolute_paths()  # it can then go on from any folder
     folder = RunFolder(out)
+    folder.check(overwrite)
     # a mistake in an option shows before any file is touched
     with Run(config, folder, watch or Watcher()) as run, folder.new(overwrite):
         folder.write_text("config.yaml", config.to_yaml())
@@ -177,6 +178,8 @@ class Run:
             if self.config.strict or not o.joint_size or not len(o.test_rows):
                 raise UserError(f"{what} {where}: give the folder of the images with --root DIR")
             self.watch.note(f"{what} {where}: left out")
+        if not len(o.test_rows):
+            raise UserError(f"stream {o.name} has no test image: nothing could be scored")
         for task, size in zip(o.tasks, o.sizes, strict=True):
             if not size:
                 raise UserError(f"task {task.index + 1} ({', '.join(task.classes)}) has no training image")
@@ -193,9 +196,17 @@ class Run:
                     self.list_missing()
                 self.started = self.saved = time.monotonic()
                 self.watch.begin(self.config, self.tasks, self.images, self.progress.task, self.progress.images)
+                self.keeper.begin(self.progress.task)
                 try:
                     while self.progress.task < len(self.tasks):
                         self.run_task()
+                except RuntimeError as error:
+                    if "DataLoader worker" not in str(error):
+                        raise
+                    raise UserError(
+                        "a process that decodes images was killed; if memory was short, give fewer --workers. Go on "
+                        f"with: lifelabel train --resume {self.folder.path}"
+                    ) from None
                 finally:
                     self.history.close()
                     self.skipped.close()
@@ -227,9 +238,10 @@ class Run:
         if len(self.method.tasks) == p.task:
             self.method.begin_task(view.task.classes)
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
-        steps = math.ceil(len(view) / size)
-        unread: list[tuple[int, dict[str, Tensor]]] = []
+        steps, resumed = math.ceil(len(view) / size), p.step
+        unread: list[tuple[int, int, dict[str, Tensor]]] = []
         batch: Batch | None = None
+        before = p.images
         for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
             rows = order[p.step * size : (p.step + 1) * size]
             p.step += 1
@@ -237,7 +249,7 @@ class Run:
                 self.skip_training(loaded)
             if len(loaded.good):
                 batch = self.to_batch(view, rows[loaded.good], loaded)
-                unread.append((len(loaded.good), self.method.observe(batch)))
+                unread.append((p.step, len(loaded.good), self.method.observe(batch)))
                 p.images += len(loaded.good)
             due = p.step == steps or time.monotonic() - self.saved >= self.config.checkpoint_seconds
             if unread and (due or self.stop_asked or len(unread) == READ_EVERY):
@@ -250,6 +262,8 @@ class Run:
                 self.save()
             if stop:
                 self.check_stop()
+        if p.images == before and resumed == 0:
+            raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
         self.method.end_task()
         self.evaluate()
         p.task, p.step = p.task + 1, 0
@@ -268,10 +282,11 @@ class Run:
 
     def to_batch(self, view: TrainView, places: np.ndarray, loaded: Loaded) -> Batch:
         images = self.method.setting.backbone.to_input(loaded.pixels)
-        labels = send(torch.from_numpy(view.labels[places]), self.device).float()
+        labels = send(torch.from_numpy(view.labels.take(places).dense()), self.device).float()
         known = torch.ones_like(labels, dtype=torch.bool)
-        if view.known is not None:
-            known = send(torch.from_numpy(view.known[places]), self.device)
+        mask = view.known(places)
+        if mask is not None:
+            known = send(torch.from_numpy(mask), self.device)
         return Batch(images, labels, known, view.task.classes)
 
     def evaluate(self) -> None:
@@ -283,7 +298,8 @@ class Run:
             scores = score(m, self.test, counts, self.check_stop)
         except FloatingPointError as error:
             raise self.diverged(p.step, str(error)) from None
-        p.records.append(self.keeper.judge(done, self.test.rows, scores, m.matrix(), m.sizes))
+        matrix = m.matrix() if self.outline.has_truth else None
+        p.records.append(self.keeper.judge(done, self.test.rows, scores, matrix, m.sizes))
 
     def skip_training(self, loaded: Loaded) -> None:
         for row, reason in loaded.bad:
@@ -293,13 +309,15 @@ class Run:
     def skip_test(self, row: int, reason: str) -> None:
         if row not in self.progress.bad_test:
             self.skip("test", row, reason)
-            self.progress.bad_test.append(row)
+            self.progress.bad_test.add(row)
 
     def skip(self, split: str, row: int, reason: str) -> None:
         """An image cannot be read: write it down and go on without it, or stop where the user wants that."""
         source = self.outline.train if split == "train" else self.outline.test
         if self.config.strict:
             raise UserError(f"{split} image {source.name(row)}: {reason}; mend it, or leave out --strict to skip it")
+        if not self.progress.skipped and not self.progress.bad_test:
+            self.watch.note(f"{source.name(row)}: {reason}; such images are skipped, and listed in skipped.jsonl")
         self.skipped.write({"split": split, "image": source.name(row), "reason": reason})
 
     def list_missing(self) -> None:
@@ -307,20 +325,20 @@ class Run:
             for row in np.flatnonzero(~source.present).tolist():
                 self.skipped.write({"split": split, "image": source.name(row), "reason": "no such file"})
 
-    def read_losses(self, unread: list[tuple[int, dict[str, Tensor]]]) -> None:
+    def read_losses(self, unread: list[tuple[int, int, dict[str, Tensor]]]) -> None:
         """Bring the losses of the last steps to the host, check them, write them down."""
         p = self.progress
-        values = torch.stack([torch.stack(list(losses.values())) for _, losses in unread]).tolist()
-        images = p.images - sum(count for count, _ in unread)
-        for i, ((count, losses), row) in enumerate(zip(unread, values, strict=True)):
+        values = torch.stack([torch.stack(list(losses.values())) for *_, losses in unread]).tolist()
+        learned = sum(count for _, count, _ in unread)
+        images = p.images - learned
+        for (step, count, losses), row in zip(unread, values, strict=True):
             named = dict(zip(losses, row, strict=True))
-            step = p.step - len(unread) + i + 1
             for name, value in named.items():
                 if not math.isfinite(value):
                     raise self.diverged(step, f"the loss '{name}' is {value}")
             images += count
             self.history.write({"task": p.task + 1, "step": step, "images": images, "losses": named})
-        self.watch.steps(p.task, sum(count for count, _ in unread), named)
+        self.watch.steps(p.task, learned, named)
 
     @torch.no_grad()
     def check_scores(self, batch: Batch) -> None:
@@ -349,7 +367,8 @@ class Run:
         self.folder.save_checkpoint(
             {
                 "stream": self.outline.fingerprint, "files": self.outline.files, "words": self.words,
-                "weights": self.provenance.sha256, "config": self.config.to_dict(), **dataclasses.asdict(p),
+                "weights": self.provenance.sha256, "config": self.config.to_dict(),
+                **dataclasses.asdict(p), "bad_test": sorted(p.bad_test),
                 "method": method, "random_state": self.get_random_state(), "history_bytes": self.history.sync(),
                 "skipped_bytes": self.skipped.sync(),
             }
@@ -387,6 +406,7 @@ class Run:
             self.method.load_state_dict(state["method"])
             self.set_random_state(state["random_state"])
             self.progress = Progress(*(state[field.name] for field in dataclasses.fields(Progress)))
+            self.progress.bad_test = set(self.progress.bad_test)
             return int(state["history_bytes"]), int(state["skipped_bytes"])
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -442,8 +462,10 @@ class Run:
 
 
 def _movable(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the folder of the images, which may have moved: the fingerprints tell whether it fits."""
-    return {**config, "stream_options": {k: v for k, v in config["stream_options"].items() if k != "root"}}
+    """A configuration without the files it names, which may have moved: fingerprints tell whether they are the same."""
+    kept = {k: v for k, v in config.items() if k not in ("words", "weights")}
+    kept["stream_options"] = {k: v for k, v in config["stream_options"].items() if k not in ("root", "file")}
+    return kept
 
 
 def all_finite(value: Any) -> bool:

@@ -36,6 +36,15 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} '{name}': {hint}(known: {', '.join(listed) or 'none'})")
 
 
+def plain(text: object) -> str:
+    r"""Text from files that nobody vouches for, without what a terminal would obey or could not print.
+
+    >>> plain("a\x1b[2Jb")
+    'a�[2Jb'
+    """
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
 def short(value: object) -> str:
     """A value for a message, however large it is."""
     return value[:100] if isinstance(value, str) else _REPR.repr(value)

@@ -8,6 +8,7 @@ labels, are in no object of the process in which a method runs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import multiprocessing
 import traceback
@@ -20,7 +21,8 @@ import numpy as np
 
 from lifelabel import evaluate, processes, streams
 from lifelabel.errors import HiddenLabel, UserError
-from lifelabel.streams.base import ImageSource, Stream, Task, TrainView
+from lifelabel.streams.base import SealedImages, Split, Stream, Task, TrainView
+from lifelabel.streams.files import FileImages
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Outline:
 
     name: str
     tasks: tuple[Task, ...]
-    train: ImageSource
-    test: ImageSource
+    train: SealedImages
+    test: SealedImages
     sizes: tuple[int, ...]
     """Training images of each task, as far as there are files."""
     joint_size: int
@@ -38,6 +40,8 @@ class Outline:
     """The test images that are scored."""
     complete: bool
     """Whether the training images' labels outside their task are known at all."""
+    has_truth: bool
+    """Whether the true matrix is known."""
     fingerprint: str
     files: str
     """SHA-256 of which images have a file."""
@@ -58,9 +62,9 @@ class Outline:
         there = [split.images.present[rows] for split, rows in zip((train, test), shown, strict=True)]
         files = hashlib.sha256(b"".join(np.packbits(mask).tobytes() for mask in there)).hexdigest()
         return Outline(
-            stream.name, stream.tasks, train.images, test.images,
+            stream.name, stream.tasks, train.images.sealed(), test.images.sealed(),
             tuple(int(train.images.present[rows].sum()) for rows in train.rows), int(there[0].sum()),
-            shown[1][there[1]], train.complete, stream.fingerprint, files,
+            shown[1][there[1]], train.complete, stream.truth is not None, stream.fingerprint, files,
             (int((~there[0]).sum()), int((~there[1]).sum())),
             stream.dataset, stream.image_size, tuple(stream.problems.lines()),
         )  # fmt: skip
@@ -69,8 +73,8 @@ class Outline:
 class Keeper:
     """The other end of the keeper's process; `close` ends it.
 
-    Tasks open one after the other: the labels of a task are given out once the task before it has been judged, and
-    then no more. All at once they go only to a method that was announced as `joint`, the upper bound.
+    Tasks open one after the other: the labels of a task are given out while it is open, which is until it has been
+    judged, once. All at once they go only to a method that was announced as `joint`, the upper bound.
     """
 
     def __init__(self, stream: str, options: Mapping[str, Any], joint: bool = False):
@@ -85,6 +89,10 @@ class Keeper:
             self.close()
             raise
 
+    def begin(self, task: int) -> None:
+        """The run begins, or goes on, with this task: said once."""
+        self._ask("begin", task)
+
     def view(self, index: int) -> TrainView:
         """What task `index` shows."""
         return self._ask("view", index)
@@ -96,7 +104,8 @@ class Keeper:
     def judge(
         self, done: int, rows: np.ndarray, scores: Sequence[np.ndarray], matrix: np.ndarray | None, sizes: Sequence[int]
     ) -> dict[str, Any]:
-        """The figures after `done` tasks, from scores of the test images `rows` (see `evaluate.judge`)."""
+        """The figures after `done` tasks, from scores of the test images `rows` (see `evaluate.judge`); then the next
+        task opens."""
         return self._ask("judge", done, rows, scores, matrix, sizes)
 
     def truth(self) -> np.ndarray | None:
@@ -138,7 +147,7 @@ def _keep(pipe: Connection, other: Connection, stream: str, options: Mapping[str
     processes.settle_in()
     other.close()  # this process's copy of the other side's end: the pipe would otherwise never close
     try:
-        desk = Desk(streams.build(stream, options), joint)
+        desk = Desk(by_name(streams.build(stream, options)), joint)
         pipe.send(("answer", Outline.of(desk.stream)))
         while True:
             question, *rest = pipe.recv()
@@ -160,14 +169,18 @@ class Desk:
     def __init__(self, stream: Stream, joint: bool):
         self.stream, self.is_joint = stream, joint
         self.open: int | None = None
-        """The task whose labels may be seen; none yet: a run may go on from any."""
+        """The task whose labels may be seen."""
+
+    def begin(self, task: int) -> None:
+        if self.open is not None:
+            raise HiddenLabel("a run begins once: which labels are hidden does not change any more")
+        self.open = task
 
     def view(self, index: int) -> TrainView:
-        if self.open is None:
-            self.open = index
         if self.is_joint or index != self.open:
             names = ", ".join(self.stream.tasks[index].classes)
-            raise HiddenLabel(f"the labels of task {index + 1} ({names}) are hidden: task {self.open + 1} is open")
+            now = "no task" if self.open is None else f"task {self.open + 1}"
+            raise HiddenLabel(f"the labels of task {index + 1} ({names}) are hidden: {now} is open")
         return self.stream.train_view(index)
 
     def joint(self) -> TrainView:
@@ -175,8 +188,10 @@ class Desk:
             raise HiddenLabel("the labels of all tasks together are hidden: they are for a method that is joint alone")
         return self.stream.joint_view()
 
-    def judge(self, done: int, *scored: Any) -> dict[str, Any]:
-        record = evaluate.judge(self.stream, done, *scored)
+    def judge(self, done: int, rows: np.ndarray, *scored: Any) -> dict[str, Any]:
+        if self.open is None or done != (len(self.stream.tasks) if self.is_joint else self.open + 1):
+            raise HiddenLabel(f"task {done} cannot be judged now: each task is judged once, when it ends")
+        record = evaluate.judge(self.stream, done, rows, *scored)
         self.open = done
         return record
 
@@ -184,3 +199,20 @@ class Desk:
         if self.open != len(self.stream.tasks):
             raise HiddenLabel("the true matrix is hidden until the last task has been judged")
         return self.stream.truth
+
+
+def by_name(stream: Stream) -> Stream:
+    """The same stream with its photographs in the order of their names: sources list them task by task, and the order
+    alone would tell which images show a class of a later task."""
+    return dataclasses.replace(stream, train=_by_name(stream.train), test=_by_name(stream.test))
+
+
+def _by_name(split: Split) -> Split:
+    if not isinstance(split.images, FileImages):
+        return split
+    order = np.array(sorted(range(len(split)), key=split.names.__getitem__), np.int64)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    rows = tuple(place[of_task] for of_task in split.rows)
+    images, names = split.images.take(order), split.names.take(order)
+    return dataclasses.replace(split, images=images, names=names, labels=split.labels.take(order), rows=rows)

@@ -7,7 +7,6 @@ goes on simply asks for the batches that are left.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lifelabel.errors import UserError
 from lifelabel.images import load
-from lifelabel.processes import START, settle_in
-from lifelabel.streams.base import ImageSource
+from lifelabel.processes import START, cores, settle_in
+from lifelabel.streams.base import ImageSource, SealedImages
 
 PREFETCH = 2
 """Batches each worker is ahead."""
@@ -61,7 +61,7 @@ class Loader:
     """
 
     def __init__(
-        self, sources: dict[str, ImageSource], size: int, workers: int, batch: int = 1, prefetch: int = PREFETCH
+        self, sources: dict[str, SealedImages], size: int, workers: int, batch: int = 1, prefetch: int = PREFETCH
     ):
         if any(source.knows_labels for source in sources.values()):
             workers = max(workers, 1)  # what draws pictures from labels stays out of this process
@@ -122,6 +122,8 @@ class ScoredImages:
                 kept.append(loaded.pixels.clone())
             yield loaded.pixels
         self.rows, self.kept = np.concatenate(good), kept
+        if not len(self.rows):
+            raise UserError("no test image could be read: see skipped.jsonl in the run folder")
 
 
 class _Jobs(Sampler):
@@ -137,8 +139,9 @@ class _Jobs(Sampler):
 class _Reader(Dataset):
     """Decodes a job: into shared memory where there is some, and then no pixels are returned."""
 
-    def __init__(self, sources: dict[str, ImageSource], size: int, shared: int, batch: int):
+    def __init__(self, sources: dict[str, SealedImages], size: int, shared: int, batch: int):
         self.sources, self.size = sources, size
+        self.opened: dict[str, ImageSource] = {}
         shape = (batch, size, size, 3)
         memory = [mmap.mmap(-1, int(np.prod(shape))) for _ in range(shared)]
         self.places = [np.frombuffer(part, np.uint8).reshape(shape) for part in memory]
@@ -150,7 +153,9 @@ class _Reader(Dataset):
     def __getitem__(self, item: tuple[int, Job]) -> tuple[Tensor | None, np.ndarray, list[tuple[int, str]]]:
         number, job = item
         out = self.place(number) if self.places else None
-        pixels, good, bad = load(self.sources[job.split], job.rows, self.size, job.augment, job.seed, out)
+        if job.split not in self.opened:
+            self.opened[job.split] = self.sources[job.split].open()
+        pixels, good, bad = load(self.opened[job.split], job.rows, self.size, job.augment, job.seed, out)
         return None if self.places else torch.from_numpy(pixels), good, bad
 
 
@@ -162,4 +167,4 @@ def default_workers(device: torch.device) -> int:
     """On a GPU as many as there are cores, up to 16; on the CPU none: the cores are at work already."""
     if device.type != "cuda":
         return 0
-    return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(16, cores())

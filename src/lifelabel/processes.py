@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
-
-import torch
 
 START = "fork" if sys.platform == "linux" else "spawn"
 """A fork starts at once; elsewhere a new process imports everything anew."""
@@ -18,7 +17,13 @@ def settle_in(*ignored: object) -> None:
     """What such a process does first: leave Ctrl-C to the one that trains, and not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches every process of the terminal
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)  # after a fork torch's pool of threads is gone, and waiting for it would be for ever
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)  # after a fork its pool of threads is gone, and waiting for it would be for ever
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # without it, it notices within seconds all the same
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lifelabel.config import Config
 from lifelabel.engine import Watcher
+from lifelabel.errors import plain
 from lifelabel.streams import Task
 
 
@@ -59,7 +60,7 @@ class Bar(Watcher):
         self.console.print(f"{self.method}: after task {record['task']}  {scores}", highlight=False)
 
     def note(self, line: str) -> None:
-        self.console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        self.console.print(plain(line), style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
         self.bar.stop()

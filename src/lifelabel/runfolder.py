@@ -15,7 +15,7 @@ import torch
 
 from lifelabel.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 FILES = (
     "config.yaml",
     "metrics.json",
@@ -41,13 +41,11 @@ class RunFolder:
     def is_run(self) -> bool:
         return (self / "config.yaml").is_file()
 
-    @contextlib.contextmanager
-    def new(self, overwrite: bool) -> Iterator[None]:
-        """Hold the folder for a new run; one that holds anything is refused unless it is a run's and `overwrite`."""
+    def check(self, overwrite: bool) -> None:
+        """Refuse a folder that holds anything, unless it is a run's and `overwrite`; nothing is touched."""
         ours = {LOCK, *(f".{name}.new" for name in FILES)}  # what a kill can leave behind
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            left = {entry.name for entry in self.path.iterdir()} - ours
+            left = {entry.name for entry in self.path.iterdir()} - ours if self.path.exists() else set()
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
         if left and not self.is_run:
@@ -56,6 +54,15 @@ class RunFolder:
             raise UserError(
                 f"{self.path} holds a run: go on with --resume {self.path}, or give another --out or --overwrite"
             )
+
+    @contextlib.contextmanager
+    def new(self, overwrite: bool) -> Iterator[None]:
+        """Hold the folder for a new run, emptied of the one that it may replace."""
+        self.check(overwrite)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
         with self.locked():
             for name in reversed(FILES):  # config.yaml last: until then the folder is still a run's
                 (self / name).unlink(missing_ok=True)

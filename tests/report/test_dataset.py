@@ -9,9 +9,10 @@ import pytest
 from PIL import Image, ImageDraw
 from rich.console import Console
 
+from lifelabel.errors import plain
 from lifelabel.report import dataset, sheets, summary
 from lifelabel.report.dataset import describe
-from lifelabel.report.summary import listed, markdown, plain, terminal
+from lifelabel.report.summary import listed, markdown, terminal
 from lifelabel.streams import paper
 from lifelabel.streams.base import BadImage, Labels, Names, Split, Stream, cut_classes
 from lifelabel.streams.scenes import ScenesOptions, build

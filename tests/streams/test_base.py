@@ -10,8 +10,6 @@ CLASSES = ("a", "b", "c", "d", "e")
 
 
 class Pictures:
-    knows_labels = False
-
     def __init__(self, present):
         self.present = present
 
@@ -115,9 +113,9 @@ def test_a_view_holds_the_images_and_labels_of_its_task_alone():
     stream, labels = make()
     view = stream.train_view(1)
     assert view.rows.tolist() == [1, 3, 6, 7, 8, 11]
-    assert np.array_equal(view.labels, labels[view.rows, 3:])
-    assert view.known is None
-    assert view.labels.base is None  # a copy: the complete labels cannot be reached through it
+    assert np.array_equal(view.labels.dense(), labels[view.rows, 3:])
+    assert view.known(np.array([0])) is None
+    assert view.labels.classes == 2 and view.labels.column.base is None  # the complete labels cannot be reached
 
 
 def test_images_without_a_file_are_left_out_of_views():
@@ -131,13 +129,14 @@ def test_images_without_a_file_are_left_out_of_views():
 def test_the_joint_view_holds_everything_that_is_known():
     stream, labels = make()
     view = stream.joint_view()
-    assert view.task.classes == CLASSES and view.known is None
+    assert view.task.classes == CLASSES and view.known(np.array([0])) is None
     assert view.rows.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
-    assert np.array_equal(view.labels, labels[view.rows])
+    assert np.array_equal(view.labels.dense(), labels[view.rows])
 
     partial = make(complete=False)[0].joint_view()
     own = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]], bool)
-    assert np.array_equal(partial.known, own[[0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]])
+    assert np.array_equal(partial.known(np.arange(11)), own[[0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]])
+    assert np.array_equal(partial.known(np.array([3, 0])), own[[1, 0]])
 
 
 def test_the_fingerprint_is_of_what_the_protocol_shows():
@@ -156,3 +155,12 @@ def test_the_fingerprint_is_of_what_the_protocol_shows():
     swapped = dataclasses.replace(stream.train, rows=stream.train.rows[::-1])
     others.append(dataclasses.replace(stream, train=swapped))
     assert len({other.fingerprint for other in [*others, stream]}) == len(others) + 1
+
+
+def test_problems_hold_nothing_that_a_terminal_would_obey():
+    problems = Problems()
+    assert problems.brief() == ""
+    problems.add("odd rows", "line 3: \x1b[31mred\n")
+    problems.add("odd rows", "line 4")
+    assert problems.lines() == ["2 odd rows: line 3: \ufffd[31mred\ufffd, line 4"]
+    assert problems.brief() == " (2 odd rows)"

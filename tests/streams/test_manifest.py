@@ -255,3 +255,15 @@ def test_truth_of_a_manifest_is_counted_from_its_images(tmp_path):
     manifest.write(made, tmp_path / "m.yaml", complete=True)
     expected = true_matrix(made.train.labels)
     assert np.array_equal(manifest.read(tmp_path / "m.yaml", None).truth, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda v: v["tasks"][0].__setitem__(0, "\x1b[31mred"), "task 1 has a class name with control characters"),
+        (lambda v: v.update(name="two\nlines"), "name has control characters"),
+    ],
+)
+def test_names_that_a_terminal_would_obey(tmp_path, change, says):
+    with pytest.raises(UserError, match=says):
+        manifest.read(spoilt(tmp_path, change), None)

@@ -166,3 +166,10 @@ def test_all_images_and_chosen_concepts(tmp_path):
         nus_wide.all_labels(tmp_path, ["sky", "moon"])
     without(tmp_path, "AllLabels")
     assert nus_wide.all_labels(tmp_path, ["sky"]) is None
+
+
+def test_concepts_that_a_terminal_would_obey(tmp_path):
+    make(tmp_path)
+    write(tmp_path / "ConceptsList/Concepts81.txt", ["sky", "\x1b[31mclouds", "train"])
+    with pytest.raises(UserError, match=r"Concepts81.txt has a class name with control characters"):
+        nus_wide.read(tmp_path)

@@ -325,3 +325,32 @@ def test_given_tasks_with_complete_labels_need_a_class_file(tmp_path):
 def test_given_tasks_that_nothing_shows():
     with pytest.raises(UserError, match="no training image of task 2 shows a class"):
         make(collection({"1": "a", "2": "b", "3": ""}, train_tasks=[0, 2, 1]))
+
+
+def test_how_classes_are_cut_where_nobody_says_it(tmp_path):
+    """A stream's own number of tasks gives way to whatever else says it: options, an order with tasks, images."""
+    source, file = random_collection(classes=6), tmp_path / "order.txt"
+    file.write_text("class 00\nclass 01\n\nclass 02\n")
+
+    def cut(source, **options):
+        stream = make_stream(source, read(ProtocolOptions, options, "stream"), "test", tasks_else=4)
+        return [len(task.classes) for task in stream.tasks], stream.rules.get("tasks")
+
+    assert cut(source) == ([2, 2, 1, 1], 4)
+    assert cut(source, top=3) == ([1, 1, 1], 3)
+    assert cut(source, tasks=2) == ([3, 3], 2)
+    assert cut(source, base=4, step=1) == ([4, 1, 1], None)
+    assert cut(source, order=str(file)) == ([2, 1], 2)
+    given = collection({"1": "a", "2": "b"}, train_tasks=[0, 1])
+    assert cut(given) == ([1, 1], "given by the source")
+
+
+def test_an_order_file_may_write_its_accents_apart(tmp_path):
+    (tmp_path / "order.txt").write_text("cafe\u0301\n", encoding="utf-8")
+    source = collection({"1": "caf\xe9"}, classes=("caf\xe9",))
+    assert classes_of(make(source, order=str(tmp_path / "order.txt"), tasks=1)) == ["caf\xe9"]
+
+
+def test_without_a_test_image_there_is_no_stream():
+    with pytest.raises(UserError, match=r"no test image of made shows a class .*\(.*1 test images without a label"):
+        make(collection({"1": "a"}, {"2": ""}), tasks=1, top=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lifelabel.errors import UserError
-from lifelabel.streams import paper, published
+from lifelabel.streams import manifest, paper, published
 
 SMALL = {  # two tasks of two and one classes; a training row is repeated, and test files are cumulative
     "task0/train.csv": "a.jpg,1,0\r\nb.jpg,0,1\r\na.jpg,1,0\r\n",
@@ -54,7 +54,7 @@ def test_a_split_of_any_shape_from_a_folder(tmp_path):
     assert shown(stream.test) == {"t.jpg": [0, 1], "u.jpg": [1, 2]}
     assert by_task(stream.test) == [["t.jpg"], ["u.jpg"]]
     assert (stream.train.complete, stream.truth) == (False, None)
-    assert stream.rules == {"source": "published split", "file": "mine", "training_labels": "own task"}
+    assert stream.rules == {"source": "published split", "file": "mine"}
     assert "1 rows that repeat an earlier one: a.jpg in task0/train.csv of 3 rows\n" in said(stream)
     assert "3 classes have no name: put a classes.txt" in said(stream)
     assert len(stream.problems.counts) == 2
@@ -232,13 +232,13 @@ def test_coco_s_own_labels_complete_those_of_the_training_images(tmp_path):
     renamed = {name.removeprefix("COCO_train2014_") if "3.jpg" in name else name: cs for name, cs in labels.items()}
     write_instances(tmp_path, classes, renamed)
     stream = published.read(folder, tmp_path)
-    assert stream.train.complete and stream.rules["training_labels"] == "complete"
+    assert stream.train.complete
     assert shown(stream.train) == {name: sorted(cs) for name, cs in labels.items()}
     assert stream.truth[0, 4] == 1.0 and stream.truth[4, 0] == 0.1  # P(person | airplane), P(airplane | person)
     assert "otherwise" not in said(stream)
     assert stream.fingerprint == before.fingerprint  # what the protocol shows is the same
-    assert [stream.train_view(t).labels.tolist() for t in range(10)] == [
-        before.train_view(t).labels.tolist() for t in range(10)
+    assert [stream.train_view(t).labels.dense().tolist() for t in range(10)] == [
+        before.train_view(t).labels.dense().tolist() for t in range(10)
     ]
 
 
@@ -340,3 +340,19 @@ def test_a_list_without_labels_is_counted_from_0_and_that_is_said(tmp_path):
     assert stream.train.images.name(0) == f"sky/{int(stream.train.names[0]):04}.jpg"
     assert "places are counted from 0" in said(stream)
     assert not stream.train.complete
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_a_manifest_finds_the_photographs_that_numbers_stand_for(tmp_path, base):
+    folder, truth = make_wide(tmp_path / "split", base, np.random.default_rng(0))
+    write_wide(tmp_path, truth, WIDE)
+    stream = published.read(folder, tmp_path)
+    manifest.write(published.read(folder, None), tmp_path / "m.yaml")  # by someone who has no photographs
+    again = manifest.read(tmp_path / "m.yaml", tmp_path)
+    assert again.fingerprint == stream.fingerprint
+    assert dict(zip(again.train.names, again.train.images.names, strict=True)) == dict(
+        zip(stream.train.names, stream.train.images.names, strict=True)
+    )
+    assert again.test.images.name(0) == f"sky/{int(again.test.names[0]) - base:04}.jpg"
+    shutil.rmtree(tmp_path / "ImageList")
+    assert manifest.read(tmp_path / "m.yaml", tmp_path).test.images.name(0) == f"{again.test.names[0]}.jpg"

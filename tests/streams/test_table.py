@@ -146,6 +146,7 @@ def test_class_names_have_limits(tmp_path):
         (b"image,cat,\na.jpg,1,0\n", "column 3 is a class without a name"),
         (b"image,labels,split,Split\na.jpg,x,train,train\n", "2 columns called 'split'"),
         (b"image,labels,split\na.jpg,x,train\n", "no test image: see its column 'split'"),
+        (b"image,labels,split\na.jpg,x,train\nb.jpg,x\n", "'split' (1 rows with the wrong number of fields)"),
         (b"image,labels,split\na.jpg,x,test\n", "no training image"),
         (
             "image,labels\na.jpg,x\nb.jpg,\u00e9t\u00e9\n".encode("latin-1"),

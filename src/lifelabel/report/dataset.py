@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lifelabel import processes
 from lifelabel.errors import UserError
 from lifelabel.streams import paper
 from lifelabel.streams.base import BadImage, ImageSource, Split, Stream, true_matrix
@@ -191,18 +189,14 @@ def open_all(source: ImageSource, rows: np.ndarray) -> Iterator[tuple[int, list[
     if len(rows) <= FEW:
         yield from (_open(source, chunk) for chunk in chunks)
         return
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    pool = ProcessPoolExecutor(_cores(), context, _begin_worker, (source,))
+    context = multiprocessing.get_context(processes.START)
+    pool = ProcessPoolExecutor(processes.cores(), context, _begin_worker, (source,))
     try:
         yield from pool.map(_open_in_worker, chunks)
     except BrokenProcessPool:
         raise UserError(f"a process that opened images of {source.name(0)} … died: is there enough memory?") from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _open(source: ImageSource, rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
@@ -220,7 +214,7 @@ _worker: dict[str, ImageSource] = {}
 
 
 def _begin_worker(source: ImageSource) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent ends them
+    processes.settle_in()
     _worker["images"] = source
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from lifelabel.errors import plain
 from lifelabel.report.dataset import LARGEST_MATRIX, Progress
-from lifelabel.report.summary import listed, plain
+from lifelabel.report.summary import listed
 from lifelabel.streams.base import BadImage, Stream
 
 ACROSS, DOWN = 6, 4

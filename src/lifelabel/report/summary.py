@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lifelabel.errors import plain
+
 TERMINAL_TASKS = 24
 TERMINAL_WIDTH = 100
 LISTED_IMAGES = 50
@@ -20,15 +22,6 @@ MEANINGS = (
     "C_j that show C_i too."
 )
 PAIR_HEADS = ["C_i", "given C_j", "P(C_i|C_j)", "P(C_i)", "images", "tasks i, j"]
-
-
-def plain(text: object) -> str:
-    r"""Text from files that nobody vouches for, without what a terminal would obey or could not print.
-
-    >>> plain("a\x1b[2Jb")
-    'a�[2Jb'
-    """
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
 def number(value: int | None) -> str:

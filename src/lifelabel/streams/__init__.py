@@ -82,28 +82,29 @@ def _optional_root(options: Any, name: str) -> Path | None:
 
 def _file(options: Any, name: str) -> Path:
     if options.file is None:
-        raise UserError(f"stream {name} needs a file: give --stream FILE, or --set stream.file=FILE")
+        raise UserError(f"stream {name} needs a file: give its path in place of the name '{name}'")
     path = Path(options.file).expanduser()
     if not path.exists():
-        raise UserError(f"there is no {path}; give --stream FILE")
+        raise UserError(f"there is no file or folder {path}, which should describe the stream")
     return path
 
 
 def _coco(name: str) -> Callable[[CocoOptions], Stream]:
-    return lambda options: make_stream(coco.read(_root(options, name)), options, name, "coco")
+    return lambda options: make_stream(coco.read(_root(options, name)), options, name, "coco", tasks_else=8)
 
 
 def _nus_wide(name: str) -> Callable[[NusWideOptions], Stream]:
     def build(options: NusWideOptions) -> Stream:
         found = nus_wide.read(_root(options, name), options.split, options.test_share, options.seed)
-        return make_stream(found, options, name, "nus-wide")
+        return make_stream(found, options, name, "nus-wide", tasks_else=9)
 
     return build
 
 
 def _voc(name: str) -> Callable[[VocOptions], Stream]:
     def build(options: VocOptions) -> Stream:
-        return make_stream(voc.read(_root(options, name), options.year, options.difficult), options, name, "voc")
+        found = voc.read(_root(options, name), options.year, options.difficult)
+        return make_stream(found, options, name, "voc", tasks_else=5)
 
     return build
 
@@ -112,7 +113,7 @@ def _table(options: TableOptions) -> Stream:
     path = _file(options, "table")
     root = _optional_root(options, "table")
     found = table.read(path, root, test_share=options.test_share, seed=options.seed)
-    return make_stream(found, options, path.stem)
+    return make_stream(found, options, path.stem, tasks_else=5)
 
 
 def _published(options: FileOptions) -> Stream:
@@ -166,12 +167,12 @@ STREAMS: dict[str, Source] = {
         "the same with 10 classes in the first task, then 5 tasks of 2",
         _with(VocOptions, **OVERLAP, base=10, step=2), _voc("voc-b10-c2"),
     ),
-    "coco": Source("COCO 2014 or 2017 under rules of your own", _with(CocoOptions, tasks=8), _coco("coco")),
-    "nus-wide": Source("NUS-WIDE under rules of your own", _with(NusWideOptions, tasks=9), _nus_wide("nus-wide")),
-    "voc": Source("PASCAL VOC 2007 or 2012 under rules of your own", _with(VocOptions, tasks=5), _voc("voc")),
+    "coco": Source("COCO 2014 or 2017 under rules of your own", CocoOptions, _coco("coco")),
+    "nus-wide": Source("NUS-WIDE under rules of your own", NusWideOptions, _nus_wide("nus-wide")),
+    "voc": Source("PASCAL VOC 2007 or 2012 under rules of your own", VocOptions, _voc("voc")),
     "table": Source(
         "your own photographs: a CSV, TSV or Parquet table of images and labels (--stream FILE.csv)",
-        _with(TableOptions, order="frequency", tasks=5), _table,
+        _with(TableOptions, order="frequency"), _table,
     ),
     "published": Source(
         "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)", FileOptions, _published,
@@ -181,7 +182,7 @@ STREAMS: dict[str, Source] = {
 
 SUFFIXES = {
     ".yaml": "manifest", ".yml": "manifest", ".zip": "published",
-    ".csv": "table", ".tsv": "table", ".txt": "table", ".parquet": "table",
+    ".csv": "table", ".tsv": "table", ".txt": "table", ".parquet": "table", ".pq": "table",
 }  # fmt: skip
 
 

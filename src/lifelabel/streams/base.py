@@ -77,9 +77,10 @@ class Labels:
 
     def take(self, rows: np.ndarray) -> Labels:
         """The labels of some images, in that order."""
-        lengths = self.per_image()[rows]
+        first = self.start[rows]
+        lengths = self.start[np.asarray(rows, np.int64) + 1] - first
         start = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(start[-1]) - np.repeat(start[:-1] - self.start[:-1][rows], lengths)
+        places = np.arange(start[-1]) - np.repeat(start[:-1] - first, lengths)
         return Labels(start, self.column[places], self.classes)
 
     def choose(self, columns: Sequence[int] | np.ndarray) -> Labels:
@@ -170,8 +171,6 @@ class Names(Sequence[str]):
 class ImageSource(Protocol):
     """The pictures of a split by row number; the same row always gives the same picture."""
 
-    knows_labels: bool
-    """True where pictures are drawn from labels: such a source never enters the process that trains."""
     present: np.ndarray
     """For each row, whether there is a picture as far as one can tell without reading it."""
 
@@ -185,6 +184,26 @@ class ImageSource(Protocol):
 
         With `least` a large one may come reduced, as long as neither side falls below that many pixels.
         """
+
+    def sealed(self) -> SealedImages:
+        """What the process that trains may hold."""
+
+
+class SealedImages(Protocol):
+    """The pictures of a split as they may be handed about: names, and how to get at the pictures."""
+
+    @property
+    def knows_labels(self) -> bool:
+        """True where pictures are drawn from labels: then only a worker, in a process of its own, may `open` it."""
+
+    @property
+    def present(self) -> np.ndarray: ...
+
+    def __len__(self) -> int: ...
+
+    def name(self, row: int) -> str: ...
+
+    def open(self) -> ImageSource: ...
 
 
 class BadImage(Exception):
@@ -210,10 +229,16 @@ class Problems:
         self.counts[kind] = self.counts.get(kind, 0) + count
         shown = self.examples.setdefault(kind, [])
         if example and len(shown) < self.SHOWN:
-            shown.append(example[:200])
+            # it comes from a file that nobody vouches for: what a terminal would obey is taken out
+            shown.append("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in example[:200]))
 
     def __bool__(self) -> bool:
         return bool(self.counts)
+
+    def brief(self) -> str:
+        """The counts alone, in brackets, to end an error with; nothing where nothing is wrong."""
+        kinds = "; ".join(f"{count:,} {kind}" for kind, count in self.counts.items())
+        return f" ({kinds})" if kinds else ""
 
     def lines(self) -> list[str]:
         """A line a kind, in the order they were found."""
@@ -265,16 +290,21 @@ class Split:
 class TrainView:
     """The training images of one task (rows of the split), with the labels of that task and no others.
 
-    `labels` is N x K over `task.classes`; `known` is None where all of it is known, and otherwise says which is.
+    `labels` are over `task.classes`. `own` is None where all of them are known; otherwise it says, for each image and
+    then for each class, which task it is of: an image's labels are known for the classes of its own task.
     """
 
     task: Task
     rows: np.ndarray
-    labels: np.ndarray
-    known: np.ndarray | None = None
+    labels: Labels
+    own: tuple[np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def known(self, places: np.ndarray) -> np.ndarray | None:
+        """Which labels of some of its images are known (images x classes); None where all are."""
+        return None if self.own is None else self.own[0][places, None] == self.own[1][None, :]
 
 
 @dataclass(frozen=True)
@@ -304,23 +334,23 @@ class Stream:
         task, split = self.tasks[index], self.train
         rows = split.rows[index]
         rows = rows[split.images.present[rows]]
-        return TrainView(task, rows, split.labels.take(rows).dense(task.columns))
+        return TrainView(task, rows, split.labels.take(rows).choose(range(task.first, task.last)))
 
     def joint_view(self) -> TrainView:
         """All training images as one task with complete labels: the upper bound's view, not a lifelong one.
 
-        Where complete labels do not exist, `known` says which entries do.
+        Where complete labels do not exist, the view says which ones do.
         """
         split = self.train
         rows = np.unique(np.concatenate(split.rows))
         rows = rows[split.images.present[rows]]
-        known = None
+        own = None
         if not split.complete:
-            known = np.zeros((len(split), len(self.classes)), bool)
+            task_of = np.zeros(len(split), np.int32)
             for task, shown in zip(self.tasks, split.rows, strict=True):
-                known[shown, task.columns] = True
-            known = known[rows]
-        return TrainView(Task(0, self.classes, 0), rows, split.labels.take(rows).dense(), known)
+                task_of[shown] = task.index
+            own = task_of[rows], np.repeat(np.arange(len(self.tasks)), [len(task.classes) for task in self.tasks])
+        return TrainView(Task(0, self.classes, 0), rows, split.labels.take(rows), own)
 
     def shown(self) -> Iterator[tuple[str, int, Names, Labels]]:
         """All that the protocol shows: for each split and task its images and their visible labels.

@@ -6,6 +6,7 @@ Each source of photographs (`coco`, `nus_wide`, `voc`) is a file with one functi
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,9 +39,12 @@ class Collection:
 
 
 def contents(path: Path, most: int) -> bytes:
-    """The bytes of a file that nobody vouches for: no more than `most` of them."""
+    """The bytes of a file that nobody vouches for: no more than `most` of them, and not of a pipe, which would wait."""
     try:
-        if path.stat().st_size > most:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is not a regular file: this cannot be the right one")
+        if status.st_size > most:
             raise UserError(f"{path} has more than {most:,} bytes: this cannot be the right file")
         return path.read_bytes()
     except OSError as error:

@@ -98,6 +98,18 @@ class FileImages:
     def name(self, row: int) -> str:
         return self.names[row]
 
+    def sealed(self) -> FileImages:
+        return self
+
+    def open(self) -> FileImages:
+        return self
+
+    def take(self, rows: np.ndarray) -> FileImages:
+        """The same photographs in another order, without looking for them again."""
+        other = FileImages(None, self.names.take(rows))
+        other.root, other.found, other.present = self.root, self.found.take(rows), self.present[rows]
+        return other
+
     def picture(self, row: int, least: int = 0) -> Image.Image:
         if not self.present[row]:
             raise BadImage("no such file")

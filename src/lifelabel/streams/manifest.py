@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ import numpy as np
 import yaml
 
 from lifelabel.errors import UserError, short
-from lifelabel.streams.base import Labels, Names, Split, Stream, Task, cut_classes, row_lines, true_matrix
+from lifelabel.streams import published
+from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, Task, cut_classes, row_lines, true_matrix
 from lifelabel.streams.files import FileImages, safe_path
+from lifelabel.streams.table import class_name
 
 VERSION = 1
 MAX_BYTES = 500_000_000
@@ -80,7 +83,12 @@ def read(path: Path, root: Path | None) -> Stream:
     train = dataclasses.replace(train, complete=complete)
     truth = true_matrix(train.labels) if complete else None
     name, dataset = (_text(found.get(key), key, place) for key in ("name", "dataset"))
-    stream = Stream(name, tasks, train, test, truth, _rules(found.get("rules"), place), dataset, image_size)
+    problems = Problems()
+    if root is not None and dataset == "nus-wide":
+        every = tuple(name for task in classes for name in task)
+        train, test = published.numbered(root, every, train, test, problems)
+    rules = _rules(found.get("rules"), place)
+    stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems)
     if stream.fingerprint != found.get("sha256"):
         raise UserError(f"{place} was changed by hand or damaged: its content does not fit its sha256; fetch it again")
     return stream
@@ -147,7 +155,10 @@ def _sha256(lines: Iterable[str]) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is not a regular file: not a manifest")
+        if status.st_size > MAX_BYTES:
             raise UserError(f"{path} is larger than {MAX_BYTES:,} bytes: not a manifest")
         text = path.read_text(encoding="utf-8-sig")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -191,6 +202,10 @@ def _classes(found: Any, place: str) -> list[list[str]]:
         for name in task:
             if not isinstance(name, str) or not name:
                 raise UserError(f"{place}: task {number} has a class that is no text: {short(name)} (put it in quotes)")
+            try:
+                class_name(name)
+            except ValueError as error:
+                raise UserError(f"{place}: task {number} has {error}") from None
             if name in seen:
                 raise UserError(f"{place}: task {number} names the class '{short(name)}' a second time")
             seen.add(name)
@@ -280,6 +295,8 @@ def _with_hidden(split: Split, found: Any, row_of: dict[str, int], tasks: Sequen
 def _text(value: Any, key: str, place: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{place}: {key} must be text, not {short(value)}")
+    if _UNFIT.search(value):
+        raise UserError(f"{place}: {key} has control characters: {short(value)!r}")
     return value
 
 

@@ -13,6 +13,7 @@ from lifelabel.errors import UserError, short, unknown
 from lifelabel.streams.base import Labels, Names, Problems
 from lifelabel.streams.collection import Collection, Pool, contents
 from lifelabel.streams.files import safe_path
+from lifelabel.streams.table import class_name
 
 FOLDERS = frozenset(
     ("nus-wide", "nus_wide", "nuswide", "imagelist", "conceptslist", "groundtruth", "alllabels", "traintestlabels")
@@ -39,7 +40,10 @@ def read(root: Path, split: str = "official", share: float = 0.221, seed: int = 
     if not root.is_dir():
         raise UserError(f"no folder {root}: give the folder that holds NUS-WIDE's ImageList and Groundtruth")
     files, problems = Files(root), Problems()
-    classes = tuple(files.lines("Concepts81.txt"))
+    try:
+        classes = tuple(class_name(line) for line in files.lines("Concepts81.txt"))
+    except ValueError as error:
+        raise UserError(f"{files.need('Concepts81.txt')} has {error}: download it again") from None
     if len(set(classes)) < len(classes):
         raise UserError(f"{files.need('Concepts81.txt')} names a concept twice")
     if split == "share":

@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import hashlib
 import itertools
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,9 @@ class ProtocolOptions:
         f"classes in the order {', '.join(ORDERS)}, or of a text file with a class a line, where blank lines cut tasks",
     )
     top: int | None = option(None, "keep only so many classes, those with most training images", low=1)
-    tasks: int | None = option(None, "cut the classes into so many equal tasks", low=1)
+    tasks: int | None = option(
+        None, "cut the classes into so many equal tasks; none: as order, step or a task column says, else 5 to 9", low=1
+    )
     base: int | None = option(None, "classes of the first task (Bx-Cy), with stream.step; 0: as every other", low=0)
     step: int | None = option(None, "classes that every task adds (after the first, where stream.base is given)", low=1)
     seed: int = option(0, "shuffled order, and which of the images that fit several tasks goes where", low=0)
@@ -63,7 +66,8 @@ def sizes(count: int, tasks: int | None = None, base: int | None = None, step: i
     """
     if tasks is not None:
         if base is not None or step is not None:
-            raise UserError("give stream.tasks, or stream.step with or without stream.base, not both")
+            other = f"stream.base={base}" if step is None else f"stream.step={step}"
+            raise UserError(f"stream.tasks={tasks} contradicts {other}: give one, not both (NAME=none takes one out)")
         if tasks > count:
             raise UserError(f"{count} classes cannot be cut into {tasks} tasks: lower stream.tasks")
         return [len(task.classes) for task in split_classes(("",) * count, tasks)]
@@ -78,10 +82,15 @@ def sizes(count: int, tasks: int | None = None, base: int | None = None, step: i
     return first + [min(step, later - done) for done in range(0, later, step)]
 
 
-def make_stream(collection: Collection, options: ProtocolOptions, name: str, dataset: str = "") -> Stream:
-    """The stream that a protocol makes of a collection; `dataset` says whose classes these are."""
+def make_stream(
+    collection: Collection, options: ProtocolOptions, name: str, dataset: str = "", tasks_else: int | None = None
+) -> Stream:
+    """The stream that a protocol makes of a collection; `dataset` says whose classes these are.
+
+    Where neither options nor collection say how classes are cut, there are `tasks_else` tasks (or as many as classes).
+    """
     problems = copy.deepcopy(collection.problems)
-    plan = _plan(collection, options, dataset, problems)
+    plan = _plan(collection, options, dataset, problems, tasks_else)
     classes = tuple(collection.classes[column] for columns in plan for column in columns)
     tasks = cut_classes(classes, [len(columns) for columns in plan])
     columns = [column for columns in plan for column in columns]
@@ -97,7 +106,8 @@ def make_stream(collection: Collection, options: ProtocolOptions, name: str, dat
     complete = len(tasks) == 1 or not _given(collection) or _shows_hidden(train, tasks)
     train = dataclasses.replace(train, complete=complete)
     truth = true_matrix(train.labels) if complete else None
-    return Stream(name, tasks, train, test, truth, _rules(collection, options), dataset, problems=problems)
+    rules = _rules(collection, options, len(tasks))
+    return Stream(name, tasks, train, test, truth, rules, dataset, problems=problems)
 
 
 def special_and_mixed(stream: Stream) -> list[tuple[int, int]]:
@@ -116,7 +126,9 @@ def special_and_mixed(stream: Stream) -> list[tuple[int, int]]:
 # Classes and tasks
 
 
-def _plan(collection: Collection, options: ProtocolOptions, dataset: str, problems: Problems) -> list[list[int]]:
+def _plan(
+    collection: Collection, options: ProtocolOptions, dataset: str, problems: Problems, tasks_else: int | None
+) -> list[list[int]]:
     """The columns of the collection that each task takes."""
     columns, cut = _ordered(collection, options, dataset, problems)
     if cut is not None:
@@ -131,7 +143,10 @@ def _plan(collection: Collection, options: ProtocolOptions, dataset: str, proble
         plan = _inferred(collection, columns, problems)
         _agree(options, [[collection.classes[column] for column in task] for task in plan], top=options.top)
         return plan
-    counts = sizes(len(columns), options.tasks, options.base, options.step)
+    asked = options.tasks, options.base, options.step
+    if asked == (None, None, None) and tasks_else is not None:
+        asked = min(tasks_else, len(columns)), None, None
+    counts = sizes(len(columns), *asked)
     ends = np.cumsum(counts).tolist()
     plan = [columns[end - size : end] for end, size in zip(ends, counts, strict=True)]
     if options.step is not None and len(plan) > 1 and counts[-1] < options.step:
@@ -187,6 +202,7 @@ def read_order(path: Path, classes: Sequence[str]) -> list[list[str]]:
     tasks: list[list[str]] = [[]]
     for number, line in enumerate(lines, start=1):
         name = line.strip()
+        name = name if name in known else unicodedata.normalize("NFC", name)  # as a table's names are
         if not name:
             tasks.append([])
             continue
@@ -342,16 +358,19 @@ def _split(root: Path, names: Names, labels: Labels, rows: np.ndarray, task: np.
 
 
 def _check(train: Split, test: Split, tasks: Sequence[Task], source: str, problems: Problems) -> None:
-    """Refuse a task that nothing can be learnt from, and report classes and tasks that lack images."""
+    """Refuse a task that nothing can be learnt from, or no test; report classes and tasks that lack images."""
     for task, rows in zip(tasks, train.rows, strict=True):
         if not len(rows):
             raise UserError(
                 f"task {task.index + 1} ({_listed(task.classes)}) has no training image in {source}: "
-                "choose other classes or cut fewer tasks"
+                f"choose other classes or cut fewer tasks{problems.brief()}"
             )
         shown = train.labels.take(rows).counts()[task.columns]
         _report(problems, "classes that no training image of their task shows", task.classes, shown == 0)
     classes = [name for task in tasks for name in task.classes]
+    if not len(test):
+        what = f"no test image of {source} shows a class of the stream"
+        raise UserError(f"{what}: choose other classes or another split{problems.brief()}")
     _report(problems, "classes without a test image", classes, test.labels.counts() == 0)
     _report(problems, "tasks without a test image", [str(t.index + 1) for t in tasks if not len(test.rows[t.index])])
 
@@ -365,11 +384,13 @@ def _shows_hidden(split: Split, tasks: Sequence[Task]) -> bool:
     return visible < len(split.labels.column)
 
 
-def _rules(collection: Collection, options: ProtocolOptions) -> dict[str, Any]:
+def _rules(collection: Collection, options: ProtocolOptions, tasks: int) -> dict[str, Any]:
     order = options.order if options.order in ORDERS else f"file {Path(options.order).name}"
-    asked = {name: getattr(options, name) for name in ("top", "tasks", "base", "step")}
+    asked: dict[str, Any] = {name: getattr(options, name) for name in ("top", "tasks", "base", "step")}
     if _given(collection):
         asked["tasks"] = "given by the source"
+    elif options.base is None and options.step is None:
+        asked["tasks"] = tasks
     rules = {"source": collection.name, "protocol": options.protocol, "order": order, **asked, "seed": options.seed}
     return {name: value for name, value in rules.items() if value is not None}
 

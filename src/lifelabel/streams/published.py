@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import re
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ import numpy as np
 from lifelabel.errors import UserError, short
 from lifelabel.streams import coco, nus_wide, paper
 from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, Task, cut_classes, true_matrix
+from lifelabel.streams.collection import contents
 from lifelabel.streams.files import FileImages, safe_path
 from lifelabel.streams.table import class_name
 
@@ -69,7 +71,6 @@ def read(path: Path, root: Path | None) -> Stream:
         rules={
             "source": "published split",
             "file": path.resolve().name,
-            "training_labels": "own task" if own.labels is None else "complete",
             **own.rules,
         },
         dataset=dataset,
@@ -154,17 +155,15 @@ class _Files:
         name, where = self.folder + name, f"{self.path}: {name}"
         try:
             if self.zip is None:
-                size = (self.path / name).stat().st_size
-            else:
-                info = self.zip.getinfo(name)
-                size = info.file_size
-                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise UserError(f"{where} is packed in an unusual way: unpack the zip and give the folder")
-                if size > MAX_RATIO * max(info.compress_size, 1 << 10):
-                    raise UserError(f"{where} is packed more than {MAX_RATIO} times: unpack it and give the folder")
-            if size > MAX_BYTES:
+                return contents(self.path / name, MAX_BYTES)
+            info = self.zip.getinfo(name)
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise UserError(f"{where} is packed in an unusual way: unpack the zip and give the folder")
+            if info.file_size > MAX_RATIO * max(info.compress_size, 1 << 10):
+                raise UserError(f"{where} is packed more than {MAX_RATIO} times: unpack it and give the folder")
+            if info.file_size > MAX_BYTES:
                 raise UserError(f"{where} has more than {MAX_BYTES:,} bytes: this cannot be the right file")
-            return (self.path / name).read_bytes() if self.zip is None else self.zip.read(name)
+            return self.zip.read(name)
         except KeyError:
             raise UserError(f"{where} is missing") from None
         except OSError as error:
@@ -188,10 +187,13 @@ def _find(path: Path, names: Sequence[str]) -> tuple[str, int]:
     found: dict[str, set[tuple[int, str]]] = {}
     for match in filter(None, map(_MEMBER.fullmatch, names)):
         parents = match[1].split("/") if match[1] else []
-        if len(parents) <= DEEPEST and not any(part.startswith((".", "__MACOSX")) for part in parents):
+        if len(parents) <= DEEPEST and all(part and not part.startswith((".", "__MACOSX")) for part in parents):
             found.setdefault("".join(f"{part}/" for part in parents), set()).add((int(match[2]), match[3]))
     if not found:
-        raise UserError(f"{path} holds no task0/train.csv: give the folder or the zip that holds task0, task1, …")
+        raise UserError(
+            f"{path} holds no task0/train.csv: give the folder or the zip that holds task0, task1, … (photographs of "
+            "your own need a table, FILE.csv)"
+        )
     if len(found) > 1:
         raise UserError(f"{path} holds several splits, {short(', '.join(sorted(found)))}: give the folder of one")
     ((folder, members),) = found.items()
@@ -380,7 +382,7 @@ def _quirks(classes: tuple[str, ...], shown: _Side, tested: _Side, problems: Pro
         problems.add("classes without a training image", classes[column])
 
 
-def _file_names(names: list[str]) -> list[str]:
+def _file_names(names: Sequence[str]) -> list[str]:
     """Where nothing says which photograph a number stands for, it is looked for under that number."""
     return [f"{name}.jpg" if _NUMBER.fullmatch(name) else name for name in names]
 
@@ -398,7 +400,21 @@ def _coco(root: Path, classes: tuple[str, ...], shown: _Side, tested: _Side, pro
     return _Own(Labels.of_lists((labels or () for labels in full), len(classes)))
 
 
-def _nus_wide(root: Path, classes: tuple[str, ...], shown: _Side, tested: _Side, problems: Problems) -> _Own:
+def numbered(
+    root: Path, classes: tuple[str, ...], train: Split, test: Split, problems: Problems
+) -> tuple[Split, Split]:
+    """The splits of a manifest of Split-WIDE with their photographs: it names images by number, as the files do."""
+    if not all(_NUMBER.fullmatch(name) for split in (train, test) for name in split.names):
+        return train, test
+    own = _nus_wide(root, classes, train, test, problems)
+    files = own.files or (_file_names(train.names), _file_names(test.names))
+    first, second = (FileImages(root, Names(some)) for some in files)
+    return dataclasses.replace(train, images=first), dataclasses.replace(test, images=second)
+
+
+def _nus_wide(
+    root: Path, classes: tuple[str, ...], shown: _Side | Split, tested: _Side | Split, problems: Problems
+) -> _Own:
     """Numbers are places in NUS-WIDE's list of images; its labels tell whether they count from 0 or 1."""
     listed = nus_wide.image_list(root)
     if listed is None:

@@ -14,11 +14,10 @@ split and the row number alone.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -172,32 +171,48 @@ def allot(labels: np.ndarray, tasks: tuple[Task, ...]) -> np.ndarray:
     return np.array(task_of, np.int64)
 
 
-class Drawn:
-    """The pictures of one split by row number, drawn when asked for.
+@dataclass(frozen=True)
+class Recipe:
+    """How to draw the pictures of one split."""
 
-    It is a recipe: labels are drawn with the first picture, in the process that asks for one, and are left behind
-    when the object travels to another process.
-    """
+    options: ScenesOptions
+    split: int
+    count: int
+    knows_labels: ClassVar[bool] = True
 
-    knows_labels = True
-
-    def __init__(self, options: ScenesOptions, split: int, count: int) -> None:
-        self.options, self.split = options, split
-        self.present = np.ones(count, bool)
+    @property
+    def present(self) -> np.ndarray:
+        return np.ones(self.count, bool)
 
     def __len__(self) -> int:
-        return len(self.present)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "drawn"}
-
-    @functools.cached_property
-    def drawn(self) -> tuple[np.ndarray, np.ndarray]:
-        o = self.options
-        return draw_labels(CATALOGUE[: o.classes], len(self), o.seed, self.split)
+        return self.count
 
     def name(self, row: int) -> str:
         return f"{'train' if self.split == TRAIN else 'test'}/{self.options.size}px-seed{self.options.seed}/{row}"
+
+    def open(self) -> Drawn:
+        return Drawn(self)
+
+
+class Drawn:
+    """The pictures of one split by row number, drawn when asked for.
+
+    They are drawn from the labels. What is handed about is a `Recipe`, which has none.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, self.options, self.split = recipe, recipe.options, recipe.split
+        self.present = recipe.present
+        self.drawn = draw_labels(CATALOGUE[: self.options.classes], len(recipe), self.options.seed, self.split)
+
+    def __len__(self) -> int:
+        return len(self.recipe)
+
+    def name(self, row: int) -> str:
+        return self.recipe.name(row)
+
+    def sealed(self) -> Recipe:
+        return self.recipe
 
     def picture(self, row: int, least: int = 0) -> Image.Image:
         if not 0 <= row < len(self):
@@ -314,7 +329,7 @@ def _expose(pixels: np.ndarray, rng: Random) -> np.ndarray:
 
 
 def _split(options: ScenesOptions, tasks: tuple[Task, ...], split: int, count: int) -> Split:
-    images = Drawn(options, split, count)
+    images = Recipe(options, split, count).open()
     task = allot(images.drawn[1], tasks)
     rows = tuple(np.flatnonzero(task == index) for index in range(len(tasks)))
     return Split(images, Names(map(images.name, range(count))), Labels.of_dense(images.drawn[1]), rows)

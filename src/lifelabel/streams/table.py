@@ -232,7 +232,7 @@ class _Gathered:
         for pool, kind in ((train, "training"), (held_out, "test")):
             if not len(pool.names):
                 hint = "give more rows or another test share" if self.layout.split is None else "see its column 'split'"
-                raise UserError(f"{path} has no {kind} image: {hint}")
+                raise UserError(f"{path} has no {kind} image: {hint}{problems.brief()}")
         classes = tuple(self.classes)
         for column in np.flatnonzero(train.labels.counts() == 0):
             problems.add("classes without a training image", classes[column])
