@@ -85,7 +85,7 @@ def _file(options: Any, name: str) -> Path:
         raise UserError(f"stream {name} needs a file: give its path in place of the name '{name}'")
     path = Path(options.file).expanduser()
     if not path.exists():
-        raise UserError(f"there is no file or folder {path}, which should describe the stream")
+        raise UserError(f"there is no {path}: give the path of the file or folder that describes the stream")
     return path
 
 
