@@ -321,9 +321,10 @@ def test_images_that_cannot_be_read_are_skipped_and_the_others_keep_their_labels
     skipped = [json.loads(line) for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()]
     assert {row["image"]: row["reason"] for row in skipped} == BAD
     assert {row["split"] for row in skipped if row["image"] in ("12.png", "40.png")} == {"test"}
+    assert len(skipped) == len(BAD)  # each once, although both tasks show some of them
     assert run.environment["images_missing"] == 1
     assert run.environment["images_skipped"] == len(skipped) - 1
-    assert any("13.png" in note for note in notes) and any("are skipped" in note for note in notes)
+    assert any("13.png" in note for note in notes) and sum("are skipped" in note for note in notes) == 1
 
 
 def test_a_killed_run_on_photographs_goes_on_from_another_folder(photographs, tmp_path):
@@ -364,6 +365,8 @@ def test_too_little_that_can_be_read_is_one_line(damage, message, photographs, t
         )
     with pytest.raises(engine.UserError, match=message):
         engine.train(tmp_path / "run", {**given, "method": "fine-tuning", "strict": "strict" in message})
+    with pytest.raises(engine.UserError, match=message):  # going on does not pass it over
+        engine.resume(tmp_path / "run")
 
 
 def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path):

@@ -144,6 +144,10 @@ def train(
         raise UserError(
             f"{config} holds options of method {from_file.get('method')}: take them out to use --method {method}"
         )
+    if stream and from_file.get("stream_options") and from_file.get("stream") != stream:
+        raise UserError(
+            f"{config} holds options of stream {from_file.get('stream')}: take them out to use --stream {stream}"
+        )
     values = merge(from_file, given)
     if print_config:
         print(Config.make(values).to_yaml(), end="")
@@ -324,7 +328,8 @@ def main() -> None:
         else:
             raise
     if code == 130:
-        fail("stopped at once; a run goes on from its last checkpoint with --resume", 130)
+        run = sys.argv[1:2] != ["data"]
+        fail("stopped at once" + ("; a run goes on from its last checkpoint with --resume" if run else ""), 130)
     sys.exit(code or 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import math
 import signal
@@ -68,8 +69,10 @@ class Progress:
     images: int = 0
     seconds: float = 0.0
     records: list[dict[str, Any]] = field(default_factory=list)
-    skipped: int = 0
-    """Training images that could not be read; one that several tasks show counts in each."""
+    learned: int = 0
+    """Images of the open task that have been learned."""
+    bad_train: set[int] = field(default_factory=set)
+    """Training images that could not be read, by row."""
     bad_test: set[int] = field(default_factory=set)
     """Test images that could not be read, by row."""
 
@@ -161,7 +164,7 @@ class Run:
         size = c.image_size or o.image_size or DEFAULT_SIZE
         self.loader = Loader({"train": o.train, "test": o.test}, size, workers, c.batch_size)
         self.processes.callback(self.loader.close)
-        self.test = ScoredImages(self.loader, o.test_rows, self.skip_test)
+        self.test = ScoredImages(self.loader, o.test_rows, functools.partial(self.skip, "test"))
 
     def check_images(self) -> None:
         """Say what is missing, and stop where nothing could be learned or scored."""
@@ -175,14 +178,25 @@ class Run:
             what = f"{lost:,} of {every:,} images have no file, such as {source.name(row)}"
             root = getattr(self.config.stream_options, "root", None)
             where = f"under {root}" if root else "(no folder was given)"
-            if self.config.strict or not o.joint_size or not len(o.test_rows):
+            none = not o.joint_size or not len(o.test_rows)
+            if none and o.image_size:
+                raise UserError(f"{o.name} is drawn, and its manifest holds no pictures: train with --stream {o.name}")
+            if none and self.folder.is_run:
+                raise UserError(f"{what} {where}: if they moved, say so in {self.folder / 'config.yaml'} (root)")
+            if none:
                 raise UserError(f"{what} {where}: give the folder of the images with --root DIR")
+            if self.config.strict:
+                raise UserError(f"{what} {where}: leave out --strict to train without them")
             self.watch.note(f"{what} {where}: left out")
         if not len(o.test_rows):
             raise UserError(f"stream {o.name} has no test image: nothing could be scored")
         for task, size in zip(o.tasks, o.sizes, strict=True):
             if not size:
-                raise UserError(f"task {task.index + 1} ({', '.join(task.classes)}) has no training image")
+                names = ", ".join(task.classes)
+                raise UserError(
+                    f"task {task.index + 1} ({names}) has no training image that has a file: "
+                    "`lifelabel data inspect` tells what is missing; take its classes out, or give the images"
+                )
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end from the beginning, or from a checkpoint."""
@@ -238,19 +252,21 @@ class Run:
         if len(self.method.tasks) == p.task:
             self.method.begin_task(view.task.classes)
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
-        steps, resumed = math.ceil(len(view) / size), p.step
+        steps = math.ceil(len(view) / size)
         unread: list[tuple[int, int, dict[str, Tensor]]] = []
         batch: Batch | None = None
-        before = p.images
         for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
             rows = order[p.step * size : (p.step + 1) * size]
             p.step += 1
-            if loaded.bad:
-                self.skip_training(loaded)
+            for row, reason in loaded.bad:
+                self.skip("train", row, reason)
             if len(loaded.good):
                 batch = self.to_batch(view, rows[loaded.good], loaded)
                 unread.append((p.step, len(loaded.good), self.method.observe(batch)))
                 p.images += len(loaded.good)
+                p.learned += len(loaded.good)
+            elif p.step == steps and not p.learned:
+                raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
             due = p.step == steps or time.monotonic() - self.saved >= self.config.checkpoint_seconds
             if unread and (due or self.stop_asked or len(unread) == READ_EVERY):
                 self.read_losses(unread)
@@ -262,11 +278,9 @@ class Run:
                 self.save()
             if stop:
                 self.check_stop()
-        if p.images == before and resumed == 0:
-            raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
         self.method.end_task()
         self.evaluate()
-        p.task, p.step = p.task + 1, 0
+        p.task, p.step, p.learned = p.task + 1, 0, 0
         self.write_results()
         self.save()
         self.watch.evaluated(p.records[-1])
@@ -301,23 +315,20 @@ class Run:
         matrix = m.matrix() if self.outline.has_truth else None
         p.records.append(self.keeper.judge(done, self.test.rows, scores, matrix, m.sizes))
 
-    def skip_training(self, loaded: Loaded) -> None:
-        for row, reason in loaded.bad:
-            self.skip("train", row, reason)
-        self.progress.skipped += len(loaded.bad)
-
-    def skip_test(self, row: int, reason: str) -> None:
-        if row not in self.progress.bad_test:
-            self.skip("test", row, reason)
-            self.progress.bad_test.add(row)
-
     def skip(self, split: str, row: int, reason: str) -> None:
         """An image cannot be read: write it down and go on without it, or stop where the user wants that."""
-        source = self.outline.train if split == "train" else self.outline.test
+        p = self.progress
+        source, known = (self.outline.train, p.bad_train) if split == "train" else (self.outline.test, p.bad_test)
         if self.config.strict:
-            raise UserError(f"{split} image {source.name(row)}: {reason}; mend it, or leave out --strict to skip it")
-        if not self.progress.skipped and not self.progress.bad_test:
+            raise UserError(
+                f"{split} image {source.name(row)}: {reason}; mend it, or leave out --strict to skip it (in a run that "
+                f"has begun: strict: false in {self.folder / 'config.yaml'}, then --resume)"
+            )
+        if row in known:  # another task has shown it, or an evaluation
+            return
+        if not p.bad_train and not p.bad_test:
             self.watch.note(f"{source.name(row)}: {reason}; such images are skipped, and listed in skipped.jsonl")
+        known.add(row)
         self.skipped.write({"split": split, "image": source.name(row), "reason": reason})
 
     def list_missing(self) -> None:
@@ -368,7 +379,7 @@ class Run:
             {
                 "stream": self.outline.fingerprint, "files": self.outline.files, "words": self.words,
                 "weights": self.provenance.sha256, "config": self.config.to_dict(),
-                **dataclasses.asdict(p), "bad_test": sorted(p.bad_test),
+                **dataclasses.asdict(p), "bad_train": sorted(p.bad_train), "bad_test": sorted(p.bad_test),
                 "method": method, "random_state": self.get_random_state(), "history_bytes": self.history.sync(),
                 "skipped_bytes": self.skipped.sync(),
             }
@@ -406,6 +417,7 @@ class Run:
             self.method.load_state_dict(state["method"])
             self.set_random_state(state["random_state"])
             self.progress = Progress(*(state[field.name] for field in dataclasses.fields(Progress)))
+            self.progress.bad_train = set(self.progress.bad_train)
             self.progress.bad_test = set(self.progress.bad_test)
             return int(state["history_bytes"]), int(state["skipped_bytes"])
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -434,7 +446,7 @@ class Run:
             **memory(self.device),
             "stream_fingerprint": self.outline.fingerprint,
             "images_missing": sum(self.outline.missing),
-            "images_skipped": p.skipped + len(p.bad_test),
+            "images_skipped": len(p.bad_train) + len(p.bad_test),
             "weights": self.provenance.to_dict(),
         }
 

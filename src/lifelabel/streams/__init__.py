@@ -96,7 +96,9 @@ def _coco(name: str) -> Callable[[CocoOptions], Stream]:
 def _nus_wide(name: str) -> Callable[[NusWideOptions], Stream]:
     def build(options: NusWideOptions) -> Stream:
         found = nus_wide.read(_root(options, name), options.split, options.test_share, options.seed)
-        return make_stream(found, options, name, "nus-wide", tasks_else=9)
+        stream = make_stream(found, options, name, "nus-wide", tasks_else=9)
+        share = {"test_share": options.test_share} if options.split == "share" else {}
+        return dataclasses.replace(stream, rules={**stream.rules, "split": options.split, **share})
 
     return build
 
@@ -104,7 +106,8 @@ def _nus_wide(name: str) -> Callable[[NusWideOptions], Stream]:
 def _voc(name: str) -> Callable[[VocOptions], Stream]:
     def build(options: VocOptions) -> Stream:
         found = voc.read(_root(options, name), options.year, options.difficult)
-        return make_stream(found, options, name, "voc", tasks_else=5)
+        stream = make_stream(found, options, name, "voc", tasks_else=5)
+        return dataclasses.replace(stream, rules={**stream.rules, "year": options.year, "difficult": options.difficult})
 
     return build
 
