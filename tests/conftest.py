@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,3 +56,32 @@ def agcn_run(agcn_train):
 def agcn_copy(agcn_run, tmp_path):
     """The same run in a folder of the test's own."""
     return Path(shutil.copytree(agcn_run, tmp_path / "copy"))
+
+
+@pytest.fixture
+def main(monkeypatch, capsys):
+    """`lifelabel ARGS` in this process: exit code, stdout, stderr."""
+    from lifelabel import cli
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["lifelabel", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        captured = capsys.readouterr()
+        return SimpleNamespace(returncode=end.value.code or 0, stdout=captured.out, stderr=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def refused(main):
+    """`lifelabel ARGS` that must fail as a user's mistake: the one line."""
+
+    def run(*args):
+        done = main(*args)
+        assert done.returncode == 2, done
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr.removeprefix("error: ").rstrip("\n")
+
+    return run

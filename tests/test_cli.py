@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,21 +29,6 @@ FILES = [
     "metrics.json",
     "skipped.jsonl",
 ]
-
-
-@pytest.fixture
-def main(monkeypatch, capsys):
-    """`lifelabel ARGS` in this process: exit code, stdout, stderr."""
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["lifelabel", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        captured = capsys.readouterr()
-        return SimpleNamespace(returncode=end.value.code or 0, stdout=captured.out, stderr=captured.err)
-
-    return run
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
-from lifelabel import cli
 from lifelabel.streams import build
 
 SMALL = {"classes": 4, "tasks": 2, "train_images": 20, "test_images": 20}
@@ -16,33 +14,15 @@ SCENES = ("scenes", *(f"--set={'stream.' * (name == 'tasks')}{name}={value}" for
 OURS = {"report.md", "stream.json", "frequencies.png", "cooccurrence.png"}
 
 
-@pytest.fixture
-def main(monkeypatch, capsys, tmp_path):
-    """`lifelabel data ARGS` in this process and in a folder of its own: exit code, stdout, stderr."""
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["lifelabel", "data", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        captured = capsys.readouterr()
-        return SimpleNamespace(returncode=end.value.code or 0, stdout=captured.out, stderr=captured.err)
-
-    return run
-
 
 @pytest.fixture
-def refused(main):
-    """`lifelabel data ARGS` that must fail as a user's mistake: the one line."""
-
-    def run(*args):
-        done = main(*args)
-        assert done.returncode == 2, done
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-        return done.stderr.removeprefix("error: ").rstrip("\n")
-
-    return run
+def main(main):
+    """`lifelabel data ARGS`."""
+    return lambda *args: main("data", *args)
 
 
 @pytest.fixture

@@ -9,18 +9,15 @@ import os
 import shutil
 import signal
 import struct
-import sys
 import zipfile
 import zlib
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
-from lifelabel import cli
 from lifelabel.engine import Watcher, train
 from lifelabel.streams import build
 
@@ -157,34 +154,6 @@ def nothing_waits():
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture
-def main(monkeypatch, capsys):
-    """`lifelabel ARGS` in this process: exit code, stdout, stderr."""
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["lifelabel", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        captured = capsys.readouterr()
-        return SimpleNamespace(returncode=end.value.code or 0, stdout=captured.out, stderr=captured.err)
-
-    return run
-
-
-@pytest.fixture
-def refused(main):
-    """`lifelabel ARGS` that must fail as a user's mistake: the one line."""
-
-    def run(*args):
-        done = main(*args)
-        assert done.returncode == 2, done
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-        return done.stderr.removeprefix("error: ").rstrip("\n")
-
-    return run
 
 
 def trained(main, folder, out, *args):

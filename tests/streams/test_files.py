@@ -88,7 +88,7 @@ def test_pictures_by_row(tmp_path):
     put(tmp_path, "images/red.jpg")
     put(tmp_path, "images/blue.jpg", (0, 0, 255))
     source = FileImages(tmp_path, Names(["blue.jpg", "none.jpg", "red.jpg"]))
-    assert len(source) == 3 and source.present.tolist() == [True, False, True] and source.missing == 1
+    assert len(source) == 3 and source.present.tolist() == [True, False, True]
     assert source.knows_labels is False and source.name(1) == "none.jpg"
     for copy in (source, pickle.loads(pickle.dumps(source))):
         assert copy.picture(0).getpixel((0, 0)) == (0, 0, 255)
@@ -109,10 +109,10 @@ def test_a_file_that_went_away_is_no_such_file(tmp_path):
 def test_without_a_folder_all_are_absent(tmp_path, root):
     put(tmp_path, "a.jpg")
     source = FileImages(root and tmp_path / root, Names(["a.jpg", "b.jpg"]))
-    assert source.present.dtype == bool and not source.present.any() and source.missing == 2
+    assert source.present.dtype == bool and not source.present.any()
     with pytest.raises(BadImage, match="no such file"):
         source.picture(0)
-    assert FileImages(root and tmp_path / root, Names([])).missing == 0
+    assert FileImages(root and tmp_path / root, Names([])).present.shape == (0,)
 
 
 def test_a_name_that_leads_out_is_never_opened(tmp_path, monkeypatch):

@@ -240,13 +240,13 @@ def test_files_that_are_no_manifest(tmp_path, text):
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="cannot read the manifest"):
+    with pytest.raises(UserError, match=r"cannot read .*m.yaml"):
         manifest.read(tmp_path / "m.yaml", None)
     (tmp_path / "m.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UserError, match="not valid YAML"):
         manifest.read(tmp_path / "m.yaml", None)
     monkeypatch.setattr(manifest, "MAX_BYTES", 2)
-    with pytest.raises(UserError, match="larger than 2 bytes"):
+    with pytest.raises(UserError, match="more than 2 bytes"):
         manifest.read(tmp_path / "m.yaml", None)
 
 

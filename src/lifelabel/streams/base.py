@@ -49,6 +49,13 @@ class Labels:
         start = np.searchsorted(rows, np.arange(len(array) + 1))
         return Labels(start.astype(np.int64), columns.astype(np.int32), array.shape[1])
 
+    @staticmethod
+    def of_keys(keys: np.ndarray, images: int, classes: int) -> Labels:
+        """From row * classes + column of every label, in any order and with repeats."""
+        keys = np.unique(keys)
+        start = np.searchsorted(keys, np.arange(images + 1) * classes)
+        return Labels(start.astype(np.int64), (keys % classes).astype(np.int32), classes)
+
     def __len__(self) -> int:
         return len(self.start) - 1
 

@@ -90,11 +90,6 @@ class FileImages:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def missing(self) -> int:
-        """How many have no file."""
-        return int(len(self) - np.count_nonzero(self.present))
-
     def name(self, row: int) -> str:
         return self.names[row]
 

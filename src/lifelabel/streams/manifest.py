@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import yaml
 from lifelabel.errors import UserError, short
 from lifelabel.streams import published
 from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, Task, cut_classes, row_lines, true_matrix
+from lifelabel.streams.collection import contents
 from lifelabel.streams.files import FileImages, safe_path
 from lifelabel.streams.table import class_name
 
@@ -155,17 +155,10 @@ def _sha256(lines: Iterable[str]) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is not a regular file: not a manifest")
-        if status.st_size > MAX_BYTES:
-            raise UserError(f"{path} is larger than {MAX_BYTES:,} bytes: not a manifest")
-        text = path.read_text(encoding="utf-8-sig")
+        text = contents(path, MAX_BYTES).decode("utf-8-sig")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         _guard(text, loader, path)
         found = yaml.load(text, Loader=loader)
-    except OSError as error:
-        raise UserError(f"cannot read the manifest {path}: {error.strerror}") from None
     except UserError:
         raise
     except Exception as error:  # yaml raises its own, and whatever int(), float() or a date make of a bad value
@@ -267,8 +260,7 @@ def _labels(row: np.ndarray, shown: Sequence[tuple[int, ...]], images: int, clas
     """Labels from the columns named for some rows; a row may come several times."""
     row = np.repeat(row, [len(columns) for columns in shown])
     column = np.array([column for columns in shown for column in columns], np.int64)
-    row, column = np.divmod(np.unique(row * classes + column), classes)
-    return Labels(np.searchsorted(row, np.arange(images + 1)), column.astype(np.int32), classes)
+    return Labels.of_keys(row * classes + column, images, classes)
 
 
 def _with_hidden(split: Split, found: Any, row_of: dict[str, int], tasks: Sequence[Task], place: str) -> Split:

@@ -275,9 +275,9 @@ def _unite(names: list[str], row: np.ndarray, column: np.ndarray, width: int, wh
     """Each image once, with the labels of all its rows."""
     place: dict[str, int] = {}
     rows = _rows(names, place)
-    labels = _labels(rows[row] * width + column, len(place), width)
+    labels = Labels.of_keys(rows[row] * width + column, len(place), width)
     if len(place) < len(names):
-        each = _labels(row * width + column, len(names), width)
+        each = Labels.of_keys(row * width + column, len(names), width)
         first = np.unique(rows, return_index=True)[1]
         for again in np.setdiff1d(np.arange(len(names)), first):
             same = np.array_equal(each[again], each[first[rows[again]]])
@@ -289,13 +289,6 @@ def _unite(names: list[str], row: np.ndarray, column: np.ndarray, width: int, wh
 def _rows(names: Sequence[str], place: dict[str, int]) -> np.ndarray:
     """The row of each name; `place` takes those that are new."""
     return np.array([place.setdefault(name, len(place)) for name in names], np.int64)
-
-
-def _labels(keys: np.ndarray, images: int, classes: int) -> Labels:
-    """Labels from row * classes + column, in any order and with repeats."""
-    keys = np.unique(keys)
-    start = np.searchsorted(keys, np.arange(images + 1) * classes)
-    return Labels(start.astype(np.int64), (keys % classes).astype(np.int32), classes)
 
 
 def _keys(labels: Labels, rows: np.ndarray, classes: int, first: int = 0) -> np.ndarray:
@@ -325,7 +318,7 @@ def _training(sizes: list[int], tables: list[_Table], problems: Problems) -> _Si
         for again in np.flatnonzero(rows[task] < new):
             name = table.names[again]
             problems.add("training images that an earlier task has too", f"{name} in task{task}/train.csv")
-    return _Side(list(place), _labels(np.concatenate(keys), len(place), sum(sizes)), tuple(rows))
+    return _Side(list(place), Labels.of_keys(np.concatenate(keys), len(place), sum(sizes)), tuple(rows))
 
 
 def _tests(sizes: list[int], tables: list[_Table], problems: Problems) -> _Side:
@@ -349,7 +342,7 @@ def _tests(sizes: list[int], tables: list[_Table], problems: Problems) -> _Side:
             kind = "test images whose labels differ in a later test file; the later ones count"
             problems.add(kind, f"{names[row]} in task{task}/test.csv")
         keys, before = np.append(keys[~here[keys // classes]], later), now
-    return _Side(list(place), _labels(keys, len(place), classes), tuple(rows))
+    return _Side(list(place), Labels.of_keys(keys, len(place), classes), tuple(rows))
 
 
 def _classes(
@@ -480,4 +473,4 @@ def _completed(tasks: tuple[Task, ...], shown: _Side, full: Labels, problems: Pr
     visible = _keys(shown.labels, np.arange(len(shown.names)), classes)
     for image in np.unique(np.setxor1d(keys[seen], visible) // classes):
         problems.add("training images that the data set labels otherwise; the split's own count", shown.names[image])
-    return _labels(np.append(keys[~seen], visible), len(full), classes)
+    return Labels.of_keys(np.append(keys[~seen], visible), len(full), classes)
