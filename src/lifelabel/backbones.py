@@ -152,7 +152,8 @@ def _import_timm(backbone: str) -> Any:
     try:
         import timm
     except ImportError:
-        raise UserError(f"backbone '{backbone}' needs timm: pip install 'lifelabel[timm]'") from None
+        extra = "timm" if backbone.startswith("timm/") else "weights"
+        raise UserError(f"backbone '{backbone}' needs timm: pip install 'lifelabel[{extra}]'") from None
     return timm
 
 
