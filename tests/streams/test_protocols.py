@@ -7,9 +7,10 @@ import pytest
 from lifelabel.errors import UserError
 from lifelabel.options import read
 from lifelabel.streams import paper
+from lifelabel.streams.balance import allot
 from lifelabel.streams.base import Labels, Names
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.protocols import ProtocolOptions, allot, make_stream, sizes, special_and_mixed
+from lifelabel.streams.protocols import ProtocolOptions, make_stream, sizes, special_and_mixed
 
 NOWHERE = Path("no such folder")
 LETTERS = tuple("abcdef")
