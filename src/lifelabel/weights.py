@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lifelabel.errors import UserError, short
+from lifelabel.streams.voc import CLASSES as VOC_CLASSES
 
 LARGEST_FILE = 4 * 2**30
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -38,10 +39,6 @@ COCO_CLASSES = (
     "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant", "bed", "dining table", "toilet",
     "tv", "laptop", "mouse", "remote", "keyboard", "cell phone", "microwave", "oven", "toaster", "sink",
     "refrigerator", "book", "clock", "vase", "scissors", "teddy bear", "hair drier", "toothbrush",
-)  # fmt: skip
-VOC_CLASSES = (
-    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
-    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 NUS_WIDE_CLASSES = (
     "airport", "animal", "beach", "bear", "birds", "boats", "book", "bridge", "buildings", "cars", "castle", "cat",

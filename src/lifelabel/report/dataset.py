@@ -57,13 +57,8 @@ def _share(part: float, whole: float) -> float | None:
     return float(part / whole) if whole else None
 
 
-def _used(split: Split) -> np.ndarray:
-    """The images that some task shows, each once."""
-    return np.unique(np.concatenate(split.rows))
-
-
 def _split(split: Split) -> dict[str, int | None]:
-    used = _used(split)
+    used = split.used()
     names = {split.names[row] for row in used.tolist()}
     missing: int | None = int(np.count_nonzero(~split.images.present[used]))
     if getattr(split.images, "root", used) is None:
@@ -114,8 +109,8 @@ def _hidden(stream: Stream, tasks: list[dict[str, Any]]) -> dict[str, float | No
 
 
 def _classes(stream: Stream, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    true = stream.train.labels.take(_used(stream.train)).counts().tolist() if stream.train.complete else None
-    test = stream.test.labels.take(_used(stream.test)).counts().tolist()
+    true = stream.train.labels.take(stream.train.used()).counts().tolist() if stream.train.complete else None
+    test = stream.test.labels.take(stream.test.used()).counts().tolist()
     visible = [count for task in tasks for count in task["images_per_class"]]
     task_of = [task.index + 1 for task in stream.tasks for _ in task.classes]
     return [
@@ -126,7 +121,7 @@ def _classes(stream: Stream, tasks: list[dict[str, Any]]) -> list[dict[str, Any]
 
 def _cooccurrence(stream: Stream) -> dict[str, Any]:
     split, source = (stream.train, "training") if stream.train.complete else (stream.test, "test")
-    labels = split.labels.take(_used(split))
+    labels = split.labels.take(split.used())
     first, second, both = labels.pairs()
     counts = labels.counts()
     matrix = true_matrix(labels) if labels.classes <= LARGEST_MATRIX else None
@@ -142,7 +137,7 @@ def _strongest(
     stream: Stream, counts: np.ndarray, shown: np.ndarray, given: np.ndarray, both: np.ndarray
 ) -> list[dict[str, Any]]:
     """The highest P(shown | given), given a class of at least 5 images and of one image in a thousand."""
-    images = len(_used(stream.train if stream.train.complete else stream.test))
+    images = len((stream.train if stream.train.complete else stream.test).used())
     often = counts[given] >= max(5, images / 1000)
     shown, given, both = shown[often], given[often], both[often]
     chance = both / counts[given]
@@ -169,7 +164,7 @@ LEAST = 64
 def _bad(stream: Stream, progress: Progress | None) -> dict[str, Any]:
     work = []
     for kind, split in (("train", stream.train), ("test", stream.test)):
-        used = _used(split)
+        used = split.used()
         work.append((kind, split.images, used[split.images.present[used]]))
     total, done = sum(len(rows) for _, _, rows in work), 0
     images = []

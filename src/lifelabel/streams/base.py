@@ -16,6 +16,8 @@ from typing import Any, Protocol, overload
 import numpy as np
 from PIL import Image
 
+from lifelabel.errors import plain
+
 LARGEST_MATRIX = 4000
 
 
@@ -236,8 +238,7 @@ class Problems:
         self.counts[kind] = self.counts.get(kind, 0) + count
         shown = self.examples.setdefault(kind, [])
         if example and len(shown) < self.SHOWN:
-            # it comes from a file that nobody vouches for: what a terminal would obey is taken out
-            shown.append("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in example[:200]))
+            shown.append(plain(example[:200]))
 
     def __bool__(self) -> bool:
         return bool(self.counts)
@@ -291,6 +292,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def used(self) -> np.ndarray:
+        """The rows that some task shows, each once."""
+        return np.unique(np.concatenate(self.rows))
 
 
 @dataclass(frozen=True)
@@ -349,14 +354,14 @@ class Stream:
         Where complete labels do not exist, the view says which ones do.
         """
         split = self.train
-        rows = np.unique(np.concatenate(split.rows))
+        rows = split.used()
         rows = rows[split.images.present[rows]]
         own = None
         if not split.complete:
             task_of = np.zeros(len(split), np.int32)
             for task, shown in zip(self.tasks, split.rows, strict=True):
                 task_of[shown] = task.index
-            own = task_of[rows], np.repeat(np.arange(len(self.tasks)), [len(task.classes) for task in self.tasks])
+            own = task_of[rows], task_of_class(self.tasks)
         return TrainView(Task(0, self.classes, 0), rows, split.labels.take(rows), own)
 
     def shown(self) -> Iterator[tuple[str, int, Names, Labels]]:
@@ -400,6 +405,11 @@ def cut_classes(classes: tuple[str, ...], sizes: Sequence[int]) -> tuple[Task, .
         cut.append(Task(index, classes[first : first + size], first))
         first += size
     return tuple(cut)
+
+
+def task_of_class(tasks: Sequence[Task]) -> np.ndarray:
+    """For each class of the stream, which task brings it."""
+    return np.repeat(np.arange(len(tasks)), [len(task.classes) for task in tasks])
 
 
 def true_matrix(labels: Labels) -> np.ndarray | None:

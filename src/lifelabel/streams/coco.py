@@ -67,9 +67,9 @@ def labels_by_name(root: Path, classes: Sequence[str]) -> dict[str, frozenset[in
     """
     files = max(([root / name for name in pair if (root / name).is_file()] for pair in EDITIONS), key=len)
     found: dict[str, frozenset[int]] = {}
+    column_of = {name: column for column, name in enumerate(classes)}
     for path in files:
         part = instances(path, Problems())
-        column_of = {name: column for column, name in enumerate(classes)}
         for name in column_of:
             if name not in part.classes:
                 raise unknown(f"category for {path}", name, part.classes)

@@ -70,7 +70,8 @@ def read(path: Path, root: Path | None) -> Stream:
     found = _load(path)
     place = str(path)
     classes = _classes(found.get("tasks"), place)
-    tasks = cut_classes(tuple(name for task in classes for name in task), [len(task) for task in classes])
+    every = tuple(name for task in classes for name in task)
+    tasks = cut_classes(every, [len(task) for task in classes])
     image_size = found.get("image_size")
     if image_size is not None and (type(image_size) is not int or image_size < 1):
         raise UserError(f"{place}: image_size must be a number of pixels, not {short(image_size)}")
@@ -85,7 +86,6 @@ def read(path: Path, root: Path | None) -> Stream:
     name, dataset = (_text(found.get(key), key, place) for key in ("name", "dataset"))
     problems = Problems()
     if root is not None and dataset == "nus-wide":
-        every = tuple(name for task in classes for name in task)
         train, test = published.numbered(root, every, train, test, problems)
     rules = _rules(found.get("rules"), place)
     stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems)

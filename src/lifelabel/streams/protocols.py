@@ -29,6 +29,7 @@ from lifelabel.streams.base import (
     Task,
     cut_classes,
     split_classes,
+    task_of_class,
     true_matrix,
 )
 from lifelabel.streams.collection import Collection, Pool
@@ -306,12 +307,8 @@ def _inferred(collection: Collection, columns: Sequence[int], problems: Problems
 
 def _tasks_shown(labels: Labels, tasks: Sequence[Task]) -> Labels:
     """Images x tasks: which tasks own a label of each image."""
-    owner = np.repeat(np.arange(len(tasks), dtype=np.int32), [len(task.classes) for task in tasks])[labels.column]
-    row = labels.row()
-    fresh = np.ones(len(row), bool)  # a task's columns are neighbours, so its repeats are too
-    fresh[1:] = (row[1:] != row[:-1]) | (owner[1:] != owner[:-1])
-    start = np.searchsorted(row[fresh], np.arange(len(labels) + 1)).astype(np.int64)
-    return Labels(start, owner[fresh], len(tasks))
+    owner = task_of_class(tasks)[labels.column]
+    return Labels.of_keys(labels.row() * len(tasks) + owner, len(labels), len(tasks))
 
 
 def _allotted(

@@ -22,7 +22,7 @@ import numpy as np
 
 from lifelabel.errors import UserError, short
 from lifelabel.streams import coco, nus_wide, paper
-from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, Task, cut_classes, true_matrix
+from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, Task, cut_classes, task_of_class, true_matrix
 from lifelabel.streams.collection import contents
 from lifelabel.streams.files import FileImages, safe_path
 from lifelabel.streams.table import class_name
@@ -466,7 +466,7 @@ def _misfits(classes: tuple[str, ...], alike: np.ndarray, problems: Problems) ->
 def _completed(tasks: tuple[Task, ...], shown: _Side, full: Labels, problems: Problems) -> Labels:
     """Complete labels, except that for the classes of an image's own task the files of the split have the last word."""
     classes = full.classes
-    task_of = np.repeat(np.arange(len(tasks)), [len(task.classes) for task in tasks])
+    task_of = task_of_class(tasks)
     own = np.concatenate([rows * len(tasks) + task for task, rows in enumerate(shown.rows)])
     row = full.row()
     keys, seen = row * classes + full.column, np.isin(row * len(tasks) + task_of[full.column], own)
