@@ -1,7 +1,7 @@
 """The configuration of a run: every option in one place, from defaults, a fidelity, a YAML file and flags.
 
-Later layers win: default < fidelity < YAML file < flags. What results is complete, and printed or saved as YAML it
-makes the same run again.
+Later layers win: default < fidelity (`tuned` with the method's preset) < YAML file < flags. What results is complete, and
+printed or saved as YAML it makes the same run again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import yaml
 
+from lifelabel import presets
 from lifelabel.errors import UserError, short, unknown
 from lifelabel.images import AUGMENTATIONS
 from lifelabel.methods import METHODS
@@ -72,6 +73,17 @@ FIDELITIES: dict[str, dict[str, Any]] = {
     },
 }
 
+FIDELITIES["plain"] = {
+    # As the simplest programs of the field: one learning rate for everything, running statistics, the authors' matrix.
+    "lr": 1e-3,
+    "backbone_lr": 1e-3,
+    "later_backbone_lr": 1e-3,
+    "batch_norm": "running",
+    "method_options": {
+        "lambdas": (0.07, 0.93, 1e3), "new_old": "halved", "adjacency": "binarised", "hidden": 1024,
+    },
+}  # fmt: skip
+
 PHOTOGRAPHS: dict[str, dict[str, Any]] = {
     # What the fidelities say of photographs, on top: the embedded pictures are small and need no pretrained weights.
     "tuned": {
@@ -85,6 +97,16 @@ PHOTOGRAPHS: dict[str, dict[str, Any]] = {
         "image_size": 224,
         "pool": "avg",
         "method_options": {"lambdas": (0.15, 0.85, 1e3)},
+    },
+    "plain": {
+        "batch_size": 32,
+        "lr": 2e-4,
+        "backbone_lr": 2e-4,
+        "later_backbone_lr": 2e-4,
+        "backbone": "efficientnet-lite0",
+        "weights": "imagenet",
+        "image_size": 224,
+        "pool": "avg",
     },
     "paper": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
     "release": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
@@ -100,7 +122,9 @@ class Config:
     method: str = option("agcn", "how to learn: `lifelabel list methods`")
     method_options: Any = None
     fidelity: str = option(
-        "tuned", "defaults that measured best, the paper's equations, or the authors' code", choices=tuple(FIDELITIES)
+        "tuned",
+        "options that measured best, the paper's equations, the authors' code, or plain training",
+        choices=tuple(FIDELITIES),
     )
     seed: int = option(0, "order of the images, augmentation and first weights", low=0, high=2**31 - 1)
     batch_size: int = option(8, "images a step", low=1, high=1_000_000)
@@ -133,6 +157,11 @@ class Config:
     word_norm: float | None = option(1.7, "length every label's embedding is scaled to; none: as it is", above=0)
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("fp32", "float32, or bfloat16 in the backbone", choices=("fp32", "bf16"))
+    first_tasks: int | None = option(None, "learn and score the first tasks alone; none: all", low=1)
+    hold_out: float = option(
+        0.0, "share of the training images that is not learned but scored, in place of the test images", low=0, high=0.9
+    )
+    save_scores: bool = option(False, "keep the final scores and labels of the test images in scores.npz")
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints inside a task; 0: after every step", low=0)
 
     @staticmethod
@@ -150,7 +179,10 @@ class Config:
         values["stream"] = stream
         method = _known("method", values.get("method", Config.method), METHODS)
         fidelity = _known("fidelity", values.get("fidelity", Config.fidelity), FIDELITIES)
-        preset = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if STREAMS[stream].photographs else {})
+        photographs = STREAMS[stream].photographs
+        preset = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if photographs else {})
+        if fidelity == "tuned":
+            preset = merge(preset, presets.preset("photographs" if photographs else "scenes", method))
         declared = {f.name for f in dataclasses.fields(METHODS[method].Options)}
         of_method = {k: v for k, v in preset.pop("method_options", {}).items() if k in declared}
         of_method |= _section(values, "method_options")

@@ -28,10 +28,12 @@ from lifelabel.evaluate import score, summarise
 from lifelabel.graph import embed
 from lifelabel.keeper import Keeper
 from lifelabel.learner import Setting
-from lifelabel.loading import Job, Loaded, Loader, ScoredImages, default_workers
+from lifelabel.loading import SCORING_BYTES, Job, Loaded, Loader, ScoredImages, default_workers
 from lifelabel.methods import METHODS, Batch, Method
+from lifelabel.methods.base import Host
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.streams import Task, TrainView
+from lifelabel.streams.base import task_of_class
 
 MAY_CHANGE = ("lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "checkpoint_seconds", "workers", "strict")
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
@@ -145,7 +147,7 @@ class Run:
 
     def set_up(self) -> None:
         c, joint = self.config, METHODS[self.config.method].joint
-        self.keeper = Keeper(c.stream, dataclasses.asdict(c.stream_options), joint)
+        self.keeper = Keeper(c.stream, dataclasses.asdict(c.stream_options), joint, c.first_tasks, c.hold_out)
         self.processes.callback(self.keeper.close)
         o = self.outline = self.keeper.outline
         self.tasks: tuple[Task, ...] = (Task(0, o.classes, 0),) if joint else o.tasks
@@ -162,7 +164,8 @@ class Run:
             self.random_state = self.get_random_state()
         workers = default_workers(self.device) if c.workers is None else c.workers
         size = c.image_size or o.image_size or DEFAULT_SIZE
-        self.loader = Loader({"train": o.train, "test": o.test}, size, workers, c.batch_size)
+        scoring = SCORING_BYTES[self.device.type]
+        self.loader = Loader({"train": o.train, "test": o.test}, size, workers, c.batch_size, scoring_bytes=scoring)
         self.processes.callback(self.loader.close)
         self.test = ScoredImages(self.loader, o.test_rows, functools.partial(self.skip, "test"))
 
@@ -296,12 +299,12 @@ class Run:
 
     def to_batch(self, view: TrainView, places: np.ndarray, loaded: Loaded) -> Batch:
         images = self.method.setting.backbone.to_input(loaded.pixels)
-        labels = send(torch.from_numpy(view.labels.take(places).dense()), self.device).float()
-        known = torch.ones_like(labels, dtype=torch.bool)
-        mask = view.known(places)
-        if mask is not None:
-            known = send(torch.from_numpy(mask), self.device)
-        return Batch(images, labels, known, view.task.classes)
+        labels = view.labels.take(places).dense()
+        known = view.known(places)
+        if known is None:
+            known = np.ones_like(labels)
+        y, mask = (send(torch.from_numpy(array), self.device) for array in (labels, known))
+        return Batch(images, y.float(), mask, view.task.classes, Host(loaded.pixels, labels, known))
 
     def evaluate(self) -> None:
         """Score every test image once, here; what the scores are worth is found out where the labels are."""
@@ -314,6 +317,12 @@ class Run:
             raise self.diverged(p.step, str(error)) from None
         matrix = m.matrix() if self.outline.has_truth else None
         p.records.append(self.keeper.judge(done, self.test.rows, scores, matrix, m.sizes))
+        if done == len(tasks) and self.config.save_scores:
+            labels, allotted = self.keeper.test_labels(self.test.rows)
+            self.folder.write_arrays("scores.npz", {
+                "logits": scores[-1], "labels": labels, "task_of_image": allotted,
+                "task_of_class": task_of_class(tasks), "classes": np.array(self.outline.classes),
+            })  # fmt: skip
 
     def skip(self, split: str, row: int, reason: str) -> None:
         """An image cannot be read: write it down and go on without it, or stop where the user wants that."""
@@ -444,6 +453,7 @@ class Run:
             "seconds": round(seconds, 3),
             "images_per_second": round(p.images / seconds, 2) if seconds else None,
             **memory(self.device),
+            "kept": dataclasses.asdict(self.method.kept()),
             "stream_fingerprint": self.outline.fingerprint,
             "images_missing": sum(self.outline.missing),
             "images_skipped": len(p.bad_train) + len(p.bad_test),

@@ -49,10 +49,7 @@ def judge(
     test, tasks = stream.test, stream.tasks
     final = done == len(tasks)
     counts = [task.last for task in tasks[:done]]
-    task_of = np.full(len(test), len(tasks))
-    for index, own in reversed(list(enumerate(test.rows))):
-        task_of[own] = index
-    task_of = task_of[rows]
+    task_of = task_of_image(stream)[rows]
     logits = [torch.from_numpy(part) for part in scores]
     labels = torch.from_numpy(test.labels.take(rows).dense(slice(0, counts[-1])))
     record: dict[str, Any] = {
@@ -71,6 +68,14 @@ def judge(
     if matrix is not None and stream.truth is not None:
         record["acm_error"] = acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], sizes)
     return _without_nan(record)
+
+
+def task_of_image(stream: Stream) -> np.ndarray:
+    """For each test image, the task from which on it is scored."""
+    task_of = np.full(len(stream.test), len(stream.tasks))
+    for index, own in reversed(list(enumerate(stream.test.rows))):
+        task_of[own] = index
+    return task_of
 
 
 def acm_error(matrix: np.ndarray, truth: np.ndarray, sizes: Sequence[int]) -> dict[str, float]:

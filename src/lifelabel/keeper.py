@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import multiprocessing
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,6 +24,7 @@ from lifelabel import evaluate, processes, streams
 from lifelabel.errors import HiddenLabel, UserError
 from lifelabel.streams.base import SealedImages, Split, Stream, Task, TrainView
 from lifelabel.streams.files import FileImages
+from lifelabel.streams.holdout import part_of
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,18 @@ class Keeper:
     judged, once. All at once they go only to a method that was announced as `joint`, the upper bound.
     """
 
-    def __init__(self, stream: str, options: Mapping[str, Any], joint: bool = False):
+    def __init__(
+        self,
+        stream: str,
+        options: Mapping[str, Any],
+        joint: bool = False,
+        first_tasks: int | None = None,
+        hold_out: float = 0.0,
+    ):
         context: Any = multiprocessing.get_context(processes.START)
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_keep, args=(theirs, self.pipe, stream, options, joint), daemon=True)
+        build = functools.partial(_build, stream, options, first_tasks, hold_out)
+        self.process = context.Process(target=_keep, args=(theirs, self.pipe, build, joint), daemon=True)
         self.process.start()
         theirs.close()
         try:
@@ -112,6 +122,11 @@ class Keeper:
         """The true matrix, for the run folder; asked for when training is over."""
         return self._ask("truth")
 
+    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The labels of test images (images x classes) and the task from which on each is scored, for the run folder;
+        asked for when training is over."""
+        return self._ask("test_labels", rows)
+
     def close(self) -> None:
         self.pipe.close()
         self.process.join(5)
@@ -142,12 +157,16 @@ class Keeper:
         return value
 
 
-def _keep(pipe: Connection, other: Connection, stream: str, options: Mapping[str, Any], joint: bool) -> None:
+def _build(stream: str, options: Mapping[str, Any], first_tasks: int | None, hold_out: float) -> Stream:
+    return by_name(part_of(streams.build(stream, options), first_tasks, hold_out))
+
+
+def _keep(pipe: Connection, other: Connection, build: Callable[[], Stream], joint: bool) -> None:
     """The keeper's life: build the stream, answer until the other side closes."""
     processes.settle_in()
     other.close()  # this process's copy of the other side's end: the pipe would otherwise never close
     try:
-        desk = Desk(by_name(streams.build(stream, options)), joint)
+        desk = Desk(build(), joint)
         pipe.send(("answer", Outline.of(desk.stream)))
         while True:
             question, *rest = pipe.recv()
@@ -199,6 +218,11 @@ class Desk:
         if self.open != len(self.stream.tasks):
             raise HiddenLabel("the true matrix is hidden until the last task has been judged")
         return self.stream.truth
+
+    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.open != len(self.stream.tasks):
+            raise HiddenLabel("test labels are hidden until the last task has been judged")
+        return self.stream.test.labels.take(rows).dense(), evaluate.task_of_image(self.stream)[rows]
 
 
 def by_name(stream: Stream) -> Stream:

@@ -34,6 +34,7 @@ class Setting:
     adam_eps: float
     reduction: str
     precision: str
+    augment: str
 
     @classmethod
     def of(cls, config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device) -> Setting:

@@ -23,8 +23,8 @@ from lifelabel.streams.base import ImageSource, SealedImages
 
 PREFETCH = 2
 """Batches each worker is ahead."""
-SCORING_BYTES = 4 << 20
-"""Pixels in a batch that is only scored."""
+SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
+"""Pixels in a batch that is only scored, by the kind of device."""
 KEPT_BYTES = 1 << 30
 """Test images are kept decoded up to this size: they are scored after every task."""
 
@@ -61,11 +61,17 @@ class Loader:
     """
 
     def __init__(
-        self, sources: dict[str, SealedImages], size: int, workers: int, batch: int = 1, prefetch: int = PREFETCH
+        self,
+        sources: dict[str, SealedImages],
+        size: int,
+        workers: int,
+        batch: int = 1,
+        prefetch: int = PREFETCH,
+        scoring_bytes: int = SCORING_BYTES["cpu"],
     ):
         if any(source.knows_labels for source in sources.values()):
             workers = max(workers, 1)  # what draws pictures from labels stays out of this process
-        self.scoring = max(1, min(256, SCORING_BYTES // (3 * size**2)))
+        self.scoring = max(1, min(256, scoring_bytes // (3 * size**2)))
         shared = 0
         ahead: dict[str, Any] = {}
         if workers:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ FILES = (
     "history.jsonl",
     "skipped.jsonl",
     "acm.npz",
+    "scores.npz",
     "checkpoint.pt",
     "environment.json",
 )
@@ -122,13 +123,16 @@ class RunFolder:
     ) -> None:
         """acm.npz: `task_1` … `task_T`, each task's matrix as it ended, `classes`, and the `truth` where it is known.
 
-        Old-Old is frozen, so the matrix after task t is the leading block of the newest; blocks are written one by
-        one, and memory holds one matrix however many tasks there were.
+        Old-Old is frozen, so the matrix after task t is the leading block of the newest.
         """
-        with self.replacing("acm.npz") as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
-            blocks = {f"task_{t + 1}": matrix[:c, :c] for t, c in enumerate(np.cumsum(sizes))}
-            known = {} if truth is None else {"truth": truth[: len(matrix), : len(matrix)]}
-            for name, array in {**blocks, "classes": np.array(classes), **known}.items():
+        blocks = {f"task_{t + 1}": matrix[:c, :c] for t, c in enumerate(np.cumsum(sizes))}
+        known = {} if truth is None else {"truth": truth[: len(matrix), : len(matrix)]}
+        self.write_arrays("acm.npz", {**blocks, "classes": np.array(classes), **known})
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """A compressed .npz, written array by array: views of one array take no more memory than it does."""
+        with self.replacing(name) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 

@@ -15,6 +15,15 @@ from lifelabel.learner import Setting
 
 
 @dataclass(frozen=True)
+class Host:
+    """A batch in the memory of the host: `pixels` B x H x W x 3, uint8, used again for the next batch."""
+
+    pixels: Tensor
+    labels: np.ndarray
+    known: np.ndarray
+
+
+@dataclass(frozen=True)
 class Batch:
     """Images (B x 3 x H x W) and the labels of the current task: all that a method sees.
 
@@ -26,12 +35,23 @@ class Batch:
     labels: Tensor
     known: Tensor
     classes: tuple[str, ...]
+    host: Host | None = None
+    """The same on the host, for a method that keeps images."""
 
     def label(self, name: str) -> Tensor:
         """The column of one class (B); a class whose labels are hidden in this task is an error that names it."""
         if name not in self.classes:
             raise HiddenLabel(f"the label '{name}' is hidden: this task shows {', '.join(self.classes)} alone")
         return self.labels[:, self.classes.index(name)]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a method carries from task to task besides the network that it is scored with."""
+
+    images: int = 0
+    bytes: int = 0
+    """Images with their labels, copies of the network, statistics: everything."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +102,10 @@ class Method(ABC):
         """
         logits = self.scores(images)
         return [logits[:, :count] for count in counts]
+
+    def kept(self) -> Kept:
+        """What it keeps now: images, and bytes of everything that it carries besides its network."""
+        return Kept()
 
     def matrix(self) -> np.ndarray | None:
         """The correlation matrix of the seen classes, where the method has one."""
