@@ -1,7 +1,7 @@
 """The configuration of a run: every option in one place, from defaults, a fidelity, a YAML file and flags.
 
-Later layers win: default < fidelity (`tuned` with the method's preset) < YAML file < flags. What results is complete, and
-printed or saved as YAML it makes the same run again.
+Later layers win: default < fidelity (`tuned`: and the method's preset) < YAML file < flags. What results is complete,
+and printed or saved as YAML it makes the same run again.
 """
 
 from __future__ import annotations

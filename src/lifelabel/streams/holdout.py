@@ -45,9 +45,8 @@ def scored_on_training(stream: Stream, share: float) -> Stream:
     train = stream.train
     held = np.zeros(len(train), bool)
     for row in train.used().tolist():
-        held[row] = int.from_bytes(
-            hashlib.sha256(train.names[row].encode("utf-8", "surrogateescape")).digest()[:4], "big"
-        ) < (share * 2**32)
+        digest = hashlib.sha256(train.names[row].encode("utf-8", "surrogateescape")).digest()
+        held[row] = int.from_bytes(digest[:4], "big") < share * 2**32
     rows = tuple(own[held[own]] for own in train.rows)
     for task, own in zip(stream.tasks, rows, strict=True):
         if not len(own):
