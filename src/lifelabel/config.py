@@ -157,6 +157,7 @@ class Config:
     word_norm: float | None = option(1.7, "length every label's embedding is scaled to; none: as it is", above=0)
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("fp32", "float32, or bfloat16 in the backbone", choices=("fp32", "bf16"))
+    task_order: int = option(0, "0: the stream's own order of tasks; k: the k-th random one", low=0, high=2**31 - 1)
     first_tasks: int | None = option(None, "learn and score the first tasks alone; none: all", low=1)
     hold_out: float = option(
         0.0, "share of the training images that is not learned but scored, in place of the test images", low=0, high=0.9

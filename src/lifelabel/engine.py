@@ -34,6 +34,7 @@ from lifelabel.methods.base import Host
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.streams import Task, TrainView
 from lifelabel.streams.base import task_of_class
+from lifelabel.streams.parts import Part
 
 MAY_CHANGE = ("lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "checkpoint_seconds", "workers", "strict")
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
@@ -147,7 +148,8 @@ class Run:
 
     def set_up(self) -> None:
         c, joint = self.config, METHODS[self.config.method].joint
-        self.keeper = Keeper(c.stream, dataclasses.asdict(c.stream_options), joint, c.first_tasks, c.hold_out)
+        part = Part(c.task_order, c.first_tasks, c.hold_out)
+        self.keeper = Keeper(c.stream, dataclasses.asdict(c.stream_options), joint, part)
         self.processes.callback(self.keeper.close)
         o = self.outline = self.keeper.outline
         self.tasks: tuple[Task, ...] = (Task(0, o.classes, 0),) if joint else o.tasks
@@ -348,7 +350,9 @@ class Run:
     def read_losses(self, unread: list[tuple[int, int, dict[str, Tensor]]]) -> None:
         """Bring the losses of the last steps to the host, check them, write them down."""
         p = self.progress
-        values = torch.stack([torch.stack(list(losses.values())) for *_, losses in unread]).tolist()
+        values = [[]] * len(unread)  # of a method that has no loss
+        if unread[0][-1]:
+            values = torch.stack([torch.stack(list(losses.values())) for *_, losses in unread]).tolist()
         learned = sum(count for _, count, _ in unread)
         images = p.images - learned
         for (step, count, losses), row in zip(unread, values, strict=True):

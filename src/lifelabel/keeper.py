@@ -24,7 +24,7 @@ from lifelabel import evaluate, processes, streams
 from lifelabel.errors import HiddenLabel, UserError
 from lifelabel.streams.base import SealedImages, Split, Stream, Task, TrainView
 from lifelabel.streams.files import FileImages
-from lifelabel.streams.holdout import part_of
+from lifelabel.streams.parts import Part, part_of
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,10 @@ class Keeper:
     judged, once. All at once they go only to a method that was announced as `joint`, the upper bound.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        options: Mapping[str, Any],
-        joint: bool = False,
-        first_tasks: int | None = None,
-        hold_out: float = 0.0,
-    ):
+    def __init__(self, stream: str, options: Mapping[str, Any], joint: bool = False, part: Part | None = None):
         context: Any = multiprocessing.get_context(processes.START)
         self.pipe, theirs = context.Pipe()
-        build = functools.partial(_build, stream, options, first_tasks, hold_out)
+        build = functools.partial(_build, stream, options, part or Part())
         self.process = context.Process(target=_keep, args=(theirs, self.pipe, build, joint), daemon=True)
         self.process.start()
         theirs.close()
@@ -157,8 +150,8 @@ class Keeper:
         return value
 
 
-def _build(stream: str, options: Mapping[str, Any], first_tasks: int | None, hold_out: float) -> Stream:
-    return by_name(part_of(streams.build(stream, options), first_tasks, hold_out))
+def _build(stream: str, options: Mapping[str, Any], part: Part) -> Stream:
+    return by_name(part_of(streams.build(stream, options), part))
 
 
 def _keep(pipe: Connection, other: Connection, build: Callable[[], Stream], joint: bool) -> None:

@@ -25,6 +25,12 @@ def identity(matrix: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
 
 
+def intra_task(matrix: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The matrix with R and Q left out: what classes of different tasks have to do with each other is forgotten."""
+    task = task_of_class(tuple(sizes), matrix.device)
+    return matrix * (task[:, None] == task[None, :])
+
+
 def mixed(matrix: Tensor, sizes: Sequence[int], *, share: float) -> Tensor:
     """(1 - share) I + share P, where P is the matrix without its diagonal, each row scaled to sum to 1.
 

@@ -34,6 +34,9 @@ class AGCNOptions:
         "sigmoid", "how the expert's logits become the soft labels that feed the matrix", choices=("sigmoid", "softmax")
     )
     new_old: str = option("bayes", "the New-Old block: Bayes' rule (Eq. 7), or half of it", choices=("bayes", "halved"))
+    blocks: str = option(
+        "all", "the matrix as a whole, or its intra-task blocks alone (Table 2, row 1)", choices=("all", "intra")
+    )
     adjacency: str = option(
         "mixed",
         "what the graph multiplies with: the matrix mixed gently into I, raw, binarised, or I alone",
@@ -99,15 +102,19 @@ class AGCN(Method):
 
     def adjacency(self) -> Tensor:
         """What the graph multiplies with now, from the matrix counted so far."""
-        return self.to_adjacency(self.acm.matrix().float(), self.sizes)
+        return self.adjacency_of(self.acm.matrix(), self.sizes)
+
+    def adjacency_of(self, matrix: Tensor, sizes: Sequence[int]) -> Tensor:
+        kept = adjacency.intra_task(matrix, sizes) if self.options.blocks == "intra" else matrix
+        return self.to_adjacency(kept.float(), sizes)
 
     def nodes(self, first: int | None = None) -> Tensor:
         """H^t = AGCN(A^t, H^{t,0}) (Eq. 8); with `first`, over the first classes alone, with the matrix they had."""
         if first is None:
             return self.graph(self.adjacency(), self.words)
         sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
-        matrix = self.acm.matrix()[:first, :first].float()  # A^t leads every later matrix: Old-Old is frozen
-        return self.graph(self.to_adjacency(matrix, sizes), self.words[:first])
+        matrix = self.acm.matrix()[:first, :first]  # A^t leads every later matrix: Old-Old is frozen
+        return self.graph(self.adjacency_of(matrix, sizes), self.words[:first])
 
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()

@@ -66,6 +66,8 @@ class Method(ABC):
     """One line for `lifelabel list methods`."""
     Options: ClassVar[type] = NoOptions
     """A dataclass of the method's own options."""
+    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    """Values worth trying of its own options, for `lifelabel tune`."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which sees all tasks at once with complete labels."""
 

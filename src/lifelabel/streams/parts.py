@@ -1,25 +1,52 @@
-"""A part of a stream for choosing options: its first tasks, scored on training images that were held out.
+"""A stream with its tasks in another order, its first tasks alone, or scored on training images that were held out.
 
-Nothing of the test images, of later tasks or of hidden labels is in it: a held-out image carries the labels that its
-own task shows, and a class that its task does not show counts as absent.
+The last two are for choosing options. Nothing of the test images, of later tasks or of hidden labels is then used: a
+held-out image carries the labels that its own task shows, and a class that its task does not show counts as absent.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.streams.base import Labels, Split, Stream
+from lifelabel.streams.base import Labels, Split, Stream, cut_classes
 
 
-def part_of(stream: Stream, first_tasks: int | None = None, hold_out: float = 0.0) -> Stream:
-    """The first tasks of a stream (None: all); with `hold_out`, scored on that share of their training images."""
-    if first_tasks is not None:
-        stream = first(stream, first_tasks)
-    return scored_on_training(stream, hold_out) if hold_out else stream
+@dataclass(frozen=True)
+class Part:
+    """Which part of a stream a run uses; as it stands, all of it in its own order."""
+
+    task_order: int = 0
+    first_tasks: int | None = None
+    hold_out: float = 0.0
+
+
+def part_of(stream: Stream, part: Part) -> Stream:
+    """The stream with its tasks in the given order, then the first of them, then with images held out."""
+    if part.task_order:
+        stream = reordered(stream, part.task_order)
+    if part.first_tasks is not None:
+        stream = first(stream, part.first_tasks)
+    return scored_on_training(stream, part.hold_out) if part.hold_out else stream
+
+
+def reordered(stream: Stream, order: int) -> Stream:
+    """The same tasks, each with its classes and images, in the `order`-th random order; the labels move with them."""
+    turn = np.random.default_rng(order).permutation(len(stream.tasks)).tolist()
+    old = [stream.tasks[index] for index in turn]
+    columns = np.concatenate([np.arange(task.first, task.last) for task in old])
+    tasks = cut_classes(tuple(name for task in old for name in task.classes), [len(task.classes) for task in old])
+    splits = [
+        dataclasses.replace(split, labels=split.labels.choose(columns), rows=tuple(split.rows[i] for i in turn))
+        for split in (stream.train, stream.test)
+    ]
+    truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
+    rules = {**stream.rules, "task_order": order}
+    return dataclasses.replace(stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules)
 
 
 def first(stream: Stream, count: int) -> Stream:
