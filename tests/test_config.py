@@ -33,7 +33,7 @@ def test_fidelity_wins_over_defaults():
     paper, release = (Config.make({"fidelity": f}) for f in ("paper", "release"))
     for config, name in ((paper, "paper"), (release, "release")):
         preset = dict(FIDELITIES[name])
-        for key, value in preset.pop("method_options").items():
+        for key, value in preset.pop("of_method")["agcn"].items():
             assert getattr(config.method_options, key) == value
         for key, value in preset.items():
             assert getattr(config, key) == value

@@ -373,8 +373,8 @@ def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path)
     loaders = []
 
     class Noted(engine.Loader):
-        def __init__(self, *given):
-            super().__init__(*given)
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
             loaders.append(self)
 
     class Kills(FineTuning):

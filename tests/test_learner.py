@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -102,3 +103,99 @@ def test_a_batch_of_one_image_can_be_learned_where_the_last_map_is_one_pixel():
     before = statistics(learner)
     learner.step(learner.head(learner.features(torch.randn(1, 3, 32, 32))).square().sum())
     assert all(torch.equal(v, before[k]) for k, v in statistics(learner).items())
+
+
+def test_a_frozen_backbone_has_no_gradient_and_keeps_its_statistics():
+    learner = make_learner(batch_norm="running")
+    learner.begin_task(first=True)
+    learner.freeze()
+    before = copy.deepcopy(learner.backbone.state_dict())
+    rows = learner.head.weights[0].detach().clone()
+    learn(learner)
+    assert all(torch.equal(v, before[k]) for k, v in learner.backbone.state_dict().items())
+    assert not torch.equal(learner.head.weights[0], rows)
+
+
+def test_the_expert_of_a_linear_head_says_what_the_network_said_also_when_restored():
+    learner = make_learner()
+    with torch.no_grad():
+        learner.head.biases[0].copy_(torch.tensor([3.0, -2.0]))
+    weight, bias = learner.head.rows()
+    expert = Expert(learner.backbone, weight, learner.setting, bias)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        learner.backbone.eval()
+        said = [[sum(f * w).item() + b for w, b in zip(weight, (3, -2), strict=True)] for f in learner.backbone(images)]
+    torch.testing.assert_close(expert.logits(images), torch.tensor(said))
+    again = Expert.restore(expert.state_dict(), make_setting().backbone, learner.setting)
+    assert torch.equal(again.logits(images), expert.logits(images))
+    assert again.bytes == 4 * 2 * 257 + sum(
+        v.numel() * v.element_size() for v in learner.backbone.state_dict().values()
+    )
+
+
+def test_an_expert_without_a_bias_is_restored_from_a_state_that_does_not_name_one():
+    setting = make_setting()
+    expert = Expert(setting.backbone, torch.randn(3, 256), setting)
+    state = {key: expert.state_dict()[key] for key in ("backbone", "nodes")}
+    images = torch.randn(2, 3, 32, 32)
+    again = Expert.restore(state, make_setting().backbone, setting)
+    assert torch.equal(again.logits(images), expert.logits(images))
+
+
+def test_a_state_from_a_device_with_another_memory_format_goes_on_to_the_bit():
+    """Adam's fused step goes through memory as it lies: moments that lie otherwise would be mixed up, silently."""
+    straight = make_learner()
+    straight.begin_task(first=True)
+    learn(straight)
+    state = copy.deepcopy(straight.state_dict())
+    for moments in state["optimizer"]["state"].values():
+        for name in ("exp_avg", "exp_avg_sq"):
+            if moments[name].dim() == 4:
+                moments[name] = moments[name].contiguous(memory_format=torch.channels_last)
+    resumed = make_learner()
+    resumed.begin_task(first=True)
+    resumed.load_state_dict(state)
+    for learner in (straight, resumed):
+        torch.manual_seed(1)
+        learn(learner)
+    for a, b in zip(straight.backbone.parameters(), resumed.backbone.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def is_channels_last(learner):
+    return learner.backbone.body[3].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_memory_format_is_the_plain_one_on_the_cpu():
+    assert not any(is_channels_last(make_learner(precision=precision)) for precision in ("fp32", "bf16"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bf16_on_the_gpu_runs_with_the_channels_last(precision):
+    device = torch.device("cuda")
+    setting = dataclasses.replace(make_setting(precision=precision), device=device)
+    head = LinearHead(256)
+    head.grow(2, device)
+    learner = Learner(head, setting)
+    assert is_channels_last(learner) == (precision == "bf16")
+    seen = []
+    learner.backbone.body[3].register_forward_hook(lambda _, given, out: seen.extend([given[0], out]))
+    images = torch.randn(4, 3, 32, 32, device=device)
+    learner.begin_task(first=True)
+    for _ in range(2):
+        learner.step(learner.head(learner.features(images)).square().sum())
+    expert = Expert(learner.backbone, torch.randn(3, 256, device=device), setting)
+    expert.logits(images)
+    assert len(seen) == 6
+    for maps in seen:
+        assert maps.is_contiguous(memory_format=torch.channels_last) == (precision == "bf16")
+    on_cpu = make_learner(precision=precision)
+    on_cpu.begin_task(first=True)
+    on_cpu.load_state_dict(learner.state_dict())
+    learn(on_cpu)
+    learner.load_state_dict(on_cpu.state_dict())
+    learner.step(learner.head(learner.features(images)).square().sum())
+    assert all(parameter.isfinite().all() for parameter in learner.backbone.parameters())

@@ -8,7 +8,8 @@ from PIL import Image
 
 from lifelabel.config import Config
 from lifelabel.errors import UserError
-from lifelabel.report.picture import draw
+from lifelabel.methods import METHODS
+from lifelabel.report.picture import FEW, _curves, draw
 from lifelabel.report.runs import COLUMNS, CONVENTIONS, by_label, cell, find_runs, markdown, read_run, rows
 
 TASKS = [["sky", "boat"], ["sea", "tree"]]
@@ -251,6 +252,48 @@ def test_one_seed_run_twice_is_refused(tmp_path):
     runs = [read_run(write_run(tmp_path / name)) for name in "ab"]
     with pytest.raises(UserError, match="same run with the same seed"):
         rows(runs)
+
+
+def test_orders_of_the_tasks_share_a_row_like_seeds(tmp_path):
+    """Another order has another fingerprint and is the same stream; the same seed in the same order is the same run."""
+    runs = []
+    for seed, order in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        folder = write_run(tmp_path / f"{seed}{order}", seed=seed, mAP=0.5 + seed / 100, options={"task_order": order})
+        path = folder / "environment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "stream_fingerprint": f"print {order}"}))
+        runs.append(read_run(folder))
+    assert [(row[0], row[1]) for row in rows(runs)] == [("agcn", "50.50 ± 0.58")]
+    assert "seeds 0, 1, task orders 0, 1;" in markdown(runs)
+    assert "task orders" not in markdown(runs[::2])
+    other = read_run(write_run(tmp_path / "other", seed=2, options={"task_order": 1}))  # on a stream of its own
+    assert len(rows([*runs, other])) == 3
+    twice = read_run(write_run(tmp_path / "twice", seed=2, options={"task_order": 1}))
+    with pytest.raises(UserError, match=r"the same seed and the same order of tasks \(1\)"):
+        rows([other, twice])
+
+
+def test_what_is_scored_makes_another_row_and_what_is_saved_does_not(tmp_path):
+    chosen = ({}, {"save_scores": True, "seed": 1}, {"hold_out": 0.2}, {"first_tasks": 3})
+    runs = [read_run(write_run(tmp_path / str(n), seed=o.get("seed", 0), options=o)) for n, o in enumerate(chosen)]
+    assert [row[0] for row in rows(runs)] == ["agcn", "agcn (hold_out=0.2)", "agcn (first_tasks=3)"]
+
+
+@pytest.mark.parametrize("count", [FEW, len(METHODS)])
+def test_curves_can_be_told_apart(tmp_path, count):
+    from matplotlib.figure import Figure
+
+    groups = {}
+    for name in list(METHODS)[-count:]:
+        folders = [write_run(tmp_path / f"{name}-{seed}", method=name, seed=seed, mAP=0.4 + seed) for seed in (0, 1)]
+        groups[name] = [read_run(folder) for folder in folders]
+    axis = Figure().subplots()
+    _curves(axis, groups)
+    looks = {(line.get_color(), line.get_marker()) for line in axis.get_lines()}
+    assert len(looks) == len(axis.get_lines()) == count
+    assert len(axis.collections) == (count if count <= FEW else 0)  # bands of a dozen would hide each other
+    assert [text.get_text().split()[1] for text in axis.get_legend().get_texts()] == list(groups)
+    draw([run for group in groups.values() for run in group], tmp_path / "a.png", groups)
+    assert pixels(tmp_path / "a.png").shape[0] < 1000
 
 
 def test_a_folder_of_runs_stands_for_its_runs(tmp_path):

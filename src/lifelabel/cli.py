@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from lifelabel.cli_common import check_fidelity, err, out, parse_seeds, parse_settings, print_whole, watcher
+from lifelabel.cli_compare import commands as comparing
 from lifelabel.cli_data import data
+from lifelabel.cli_tune import commands as tuning
 from lifelabel.errors import Stopped, UserError, plain
 from lifelabel.version import __version__
 
 if TYPE_CHECKING:
-    from lifelabel.engine import Watcher
     from lifelabel.report.runs import FinishedRun
 
 app = typer.Typer(
@@ -29,9 +29,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data, name="data")
-out, err = Console(), Console(stderr=True)
+app.add_typer(comparing)
+app.add_typer(tuning)
 
-MAX_SEEDS = 1000
 DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
 
 
@@ -113,6 +113,9 @@ def train(
             "--set", metavar="NAME=VALUE", help="Any option as NAME=VALUE (`stream.NAME` and `method.NAME` for theirs)."
         ),
     ] = None,
+    save_scores: Annotated[
+        bool, typer.Option("--save-scores", help="Keep the final scores and labels in scores.npz: `lifelabel metrics`.")
+    ] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print every option as YAML and stop.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the last line.")] = False,
@@ -126,6 +129,7 @@ def train(
         "backbone_lr": backbone_lr, "later_backbone_lr": later_backbone_lr, "batch_norm": batch_norm,
         "backbone": backbone, "weights": weights, "image_size": image_size, "augment": augment, "workers": workers,
         "words": words, "device": device, "precision": precision, "strict": strict or None,
+        "save_scores": save_scores or None,
         "allow_seen_weights": allow_seen_weights or None, "stream_options": {"root": root} if root else None,
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
@@ -138,8 +142,7 @@ def train(
         finish(engine.resume(resume, watcher(quiet)).folder)
         return
     from_file = read_yaml(config) if config else {}
-    if "fidelity" in given and from_file.get("fidelity", given["fidelity"]) != given["fidelity"]:
-        raise UserError(f"{config} sets fidelity: {from_file['fidelity']} and its options, which win over --fidelity")
+    check_fidelity(config, from_file, given)
     if method and from_file.get("method_options") and from_file.get("method") != method:
         raise UserError(
             f"{config} holds options of method {from_file.get('method')}: take them out to use --method {method}"
@@ -200,7 +203,7 @@ def report(
 
 
 class Listing(str, Enum):
-    methods, streams, backbones, metrics = "methods", "streams", "backbones", "metrics"
+    methods, streams, backbones, metrics, presets = "methods", "streams", "backbones", "metrics", "presets"
 
 
 @app.command("list", epilog="Example:\n\n`lifelabel list methods`")
@@ -223,58 +226,15 @@ def catalogue(what: Listing) -> dict[str, str]:
         from lifelabel.backbones import BACKBONES, FAMILIES
 
         return {name: line for name, (line, _) in {**BACKBONES, **FAMILIES}.items()}
+    if what is Listing.presets:
+        from lifelabel.methods import METHODS
+        from lifelabel.presets import KINDS, described
+
+        told = {f"{kind}/{method}": described(kind, method) for kind in KINDS for method in METHODS}
+        return {name: f"{story.reached}: {story.command}" for name, story in told.items() if story}
     from lifelabel.metrics import CONVENTIONS
 
     return {name: f"{convention.help} ({convention.who})" for name, convention in CONVENTIONS.items()}
-
-
-def parse_settings(settings: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` texts to nested options; values are read as YAML."""
-    import yaml
-
-    values: dict[str, Any] = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"--set takes NAME=VALUE, not '{text}'")
-        try:
-            parsed = yaml.safe_load(value)
-        except Exception:  # yaml raises its own, and whatever int(), float() or a date make of a bad value
-            raise UserError(f"--set {name}: cannot read the value '{value}'") from None
-        section, dot, inner = name.strip().partition(".")
-        if dot and section in ("stream", "method"):
-            values.setdefault(f"{section}_options", {})[inner] = parsed
-        else:
-            values[name.strip()] = parsed
-    return values
-
-
-def parse_seeds(text: str) -> list[int]:
-    """
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            some = range(int(first), int(last if dash else first) + 1)
-        except ValueError:
-            raise UserError(f"--seeds takes 0 or 0-2 or 0,3,5, not '{text}'") from None
-        if not 1 <= some.stop - some.start <= MAX_SEEDS:
-            raise UserError(f"--seeds '{part}' names no seed, or more than {MAX_SEEDS}")
-        seeds += some
-    return seeds
-
-
-def watcher(quiet: bool) -> Watcher:
-    if quiet:
-        from lifelabel.engine import Watcher
-
-        return Watcher()
-    from lifelabel.progress import Bar
-
-    return Bar(err)
 
 
 def finish(folder: Path) -> None:
@@ -301,9 +261,7 @@ def show_report(runs: list[FinishedRun], folder: Path) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows(runs, compact=True):
         table.add_row(*map(Text, row))
-    wide = Console(width=1000)
-    needed = Measurement.get(wide, wide.options, table).maximum
-    Console(width=max(out.width, needed)).print(table)  # a narrow terminal wraps lines; no figure is cut
+    print_whole(table)
     out.print(CONVENTIONS, highlight=False)
     written = f"table: {folder / 'table.md'}   picture: {folder / 'report.png'}"
     out.print(written, highlight=False, markup=False, soft_wrap=True)

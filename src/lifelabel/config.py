@@ -17,6 +17,7 @@ import torch
 import yaml
 
 from lifelabel import presets
+from lifelabel.buffer import BufferOptions
 from lifelabel.errors import UserError, short, unknown
 from lifelabel.images import AUGMENTATIONS
 from lifelabel.methods import METHODS
@@ -26,9 +27,17 @@ from lifelabel.streams.protocols import ORDERS
 
 MAX_YAML_BYTES = 1_000_000
 
+
+
+def budget(images: int) -> dict[str, dict[str, int]]:
+    """One replay budget for all methods that keep images."""
+    keeping = (name for name, method in METHODS.items() if issubclass(method.Options, BufferOptions))
+    return {name: {"buffer_images": images} for name in keeping}
+
+
 FIDELITIES: dict[str, dict[str, Any]] = {
     # Our defaults: what measured best (docs/methods/agcn.md).
-    "tuned": {},
+    "tuned": {"of_method": budget(200)},
     # The equations as printed. The paper names no learning rate, batch size or pooling: those are the authors' code's.
     "paper": {
         "batch_size": 8,
@@ -41,13 +50,18 @@ FIDELITIES: dict[str, dict[str, Any]] = {
         "pool": "max",
         "reduction": "sum",
         "word_norm": None,
-        "method_options": {
-            "lambdas": (0.07, 0.93, 1e5),
-            "soft_labels": "sigmoid",
-            "new_old": "bayes",
-            "adjacency": "raw",
-            "activate_output": True,
-            "hidden": 1024,
+        "of_method": {
+            "agcn": {
+                "lambdas": (0.07, 0.93, 1e5),
+                "soft_labels": "sigmoid",
+                "new_old": "bayes",
+                "adjacency": "raw",
+                "activate_output": True,
+                "hidden": 1024,
+                "prevalence": None,
+                "context": 0.0,
+            },
+            "lwf": {"lambdas": (0.07, 0.93)},
         },
     },
     # The authors' code, with the paper's loss weights, which the code leaves undefined.
@@ -62,27 +76,41 @@ FIDELITIES: dict[str, dict[str, Any]] = {
         "pool": "max",
         "reduction": "mean",
         "word_norm": None,
-        "method_options": {
-            "lambdas": (0.07, 0.93, 1e5),
-            "soft_labels": "softmax",
-            "new_old": "halved",
-            "adjacency": "binarised",
-            "activate_output": False,
-            "hidden": 1024,
+        "of_method": {
+            "agcn": {
+                "lambdas": (0.07, 0.93, 1e5),
+                "soft_labels": "softmax",
+                "new_old": "halved",
+                "adjacency": "binarised",
+                "activate_output": False,
+                "hidden": 1024,
+                "prevalence": None,
+                "context": 0.0,
+            },
+            "lwf": {"lambdas": (0.07, 0.93)},
+        },
+    },
+    # As the simplest programs of the field: one learning rate for everything, running statistics, the authors' matrix.
+    "plain": {
+        "lr": 1e-3,
+        "backbone_lr": 1e-3,
+        "later_backbone_lr": 1e-3,
+        "batch_norm": "running",
+        "of_method": {
+            "agcn": {
+                "lambdas": (0.07, 0.93, 1e3),
+                "new_old": "halved",
+                "adjacency": "binarised",
+                "hidden": 1024,
+                "prevalence": None,
+                "context": 0.0,
+            },
+            "lwf": {"lambdas": (0.07, 0.93)},
+            **budget(200),
         },
     },
 }
-
-FIDELITIES["plain"] = {
-    # As the simplest programs of the field: one learning rate for everything, running statistics, the authors' matrix.
-    "lr": 1e-3,
-    "backbone_lr": 1e-3,
-    "later_backbone_lr": 1e-3,
-    "batch_norm": "running",
-    "method_options": {
-        "lambdas": (0.07, 0.93, 1e3), "new_old": "halved", "adjacency": "binarised", "hidden": 1024,
-    },
-}  # fmt: skip
+"""What each fidelity sets; `of_method` holds the options of single methods."""
 
 PHOTOGRAPHS: dict[str, dict[str, Any]] = {
     # What the fidelities say of photographs, on top: the embedded pictures are small and need no pretrained weights.
@@ -96,7 +124,7 @@ PHOTOGRAPHS: dict[str, dict[str, Any]] = {
         "weights": "imagenet",
         "image_size": 224,
         "pool": "avg",
-        "method_options": {"lambdas": (0.15, 0.85, 1e3)},
+        "of_method": {"agcn": {"lambdas": (0.15, 0.85, 1e3), "hidden": 2048}, **budget(2000)},
     },
     "plain": {
         "batch_size": 32,
@@ -107,6 +135,7 @@ PHOTOGRAPHS: dict[str, dict[str, Any]] = {
         "weights": "imagenet",
         "image_size": 224,
         "pool": "avg",
+        "of_method": budget(2000),
     },
     "paper": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
     "release": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
@@ -182,10 +211,10 @@ class Config:
         fidelity = _known("fidelity", values.get("fidelity", Config.fidelity), FIDELITIES)
         photographs = STREAMS[stream].photographs
         preset = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if photographs else {})
+        of_method = dict(preset.pop("of_method", {}).get(method, {}))
         if fidelity == "tuned":
             preset = merge(preset, presets.preset("photographs" if photographs else "scenes", method))
-        declared = {f.name for f in dataclasses.fields(METHODS[method].Options)}
-        of_method = {k: v for k, v in preset.pop("method_options", {}).items() if k in declared}
+            of_method |= preset.pop("method_options", {})
         of_method |= _section(values, "method_options")
         shared = {k: v for k, v in {**preset, **values}.items() if k not in ("stream_options", "method_options")}
         config = read(Config, shared, "")

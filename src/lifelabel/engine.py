@@ -350,7 +350,7 @@ class Run:
     def read_losses(self, unread: list[tuple[int, int, dict[str, Tensor]]]) -> None:
         """Bring the losses of the last steps to the host, check them, write them down."""
         p = self.progress
-        values = [[]] * len(unread)  # of a method that has no loss
+        values: list[list[float]] = [[]] * len(unread)  # of a method that has no loss
         if unread[0][-1]:
             values = torch.stack([torch.stack(list(losses.values())) for *_, losses in unread]).tolist()
         learned = sum(count for _, count, _ in unread)

@@ -47,6 +47,12 @@ class Setting:
         names = [field.name for field in dataclasses.fields(cls) if field.name not in given]
         return cls(**given, **{name: getattr(config, name) for name in names})
 
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """How the backbone and its images lie in memory: a GPU convolves bfloat16 fastest with the channels last."""
+        fast = self.precision == "bf16" and self.device.type == "cuda"
+        return torch.channels_last if fast else torch.contiguous_format
+
 
 class Learner:
     """A backbone and a head that learn together: two learning rates, one Adam per task, batch norm as told."""
@@ -54,8 +60,10 @@ class Learner:
     def __init__(self, head: nn.Module, setting: Setting):
         self.setting = setting
         self.backbone = setting.backbone.to(setting.device)
+        self.backbone.to(memory_format=setting.memory_format)  # type: ignore[call-overload]  # torch's types lack it
         self.head = head.to(setting.device)
         self.optimizer: torch.optim.Optimizer | None = None
+        self.frozen = False
 
     def begin_task(self, first: bool) -> None:
         """A fresh Adam (as in the authors' code); the backbone slows down after the first task."""
@@ -67,9 +75,14 @@ class Learner:
         ]
         self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.999), eps=s.adam_eps, fused=True)
 
+    def freeze(self) -> None:
+        """The backbone stays as it is from now on: it has no gradients, and runs as when it is scored."""
+        self.frozen = True
+        self.backbone.requires_grad_(False)
+
     def features(self, images: Tensor) -> Tensor:
         """Features in float32, computed in the run's precision; training mode inside `torch.enable_grad`."""
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not self.frozen:
             # one image has no statistics of its own: batch norm then uses those it has
             self.backbone.set_training(self.freeze_statistics or len(images) == 1)
         else:
@@ -95,6 +108,10 @@ class Learner:
             self.optimizer.load_state_dict(state["optimizer"])
             for group, (lr, eps) in zip(self.optimizer.param_groups, chosen, strict=True):
                 group["lr"], group["eps"] = lr, eps  # a configuration edited before going on counts
+            # the fused Adam walks through memory: its moments must lie as the parameter does on this device
+            for parameter, moments in self.optimizer.state.items():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    moments[name] = torch.empty_like(parameter).copy_(moments[name])
 
 
 class LinearHead(nn.Module):
@@ -111,29 +128,50 @@ class LinearHead(nn.Module):
         self.weights.append(weight.to(device))
         self.biases.append(bias.to(device))
 
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Weights (classes x dim) and biases (classes) of all classes so far."""
+        return torch.cat(list(self.weights)), torch.cat(list(self.biases))
+
     def forward(self, features: Tensor) -> Tensor:
-        return features @ torch.cat(list(self.weights)).T + torch.cat(list(self.biases))
+        weight, bias = self.rows()
+        return features @ weight.T + bias
 
 
 class Expert:
     """CNN_xpt and AGCN_xpt as they were when a task ended (Sec. 3.2). Nothing in it changes any more.
 
     The expert's matrix and label words are fixed, so its node outputs G are too: they are computed once a task
-    and kept instead of the graph that made them.
+    and kept instead of the graph that made them. The nodes of a linear head are its rows, and it has a bias.
     """
 
-    def __init__(self, backbone: Backbone, nodes: Tensor, setting: Setting):
+    def __init__(self, backbone: Backbone, nodes: Tensor, setting: Setting, bias: Tensor | None = None):
         self.setting = setting
         self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
         self.nodes = nodes.detach().clone()
+        self.bias = None if bias is None else bias.detach().clone()
+
+    @classmethod
+    def restore(cls, state: dict[str, Any], backbone: Backbone, setting: Setting) -> Expert:
+        """The expert of a `state_dict`, with a backbone of the same kind as `backbone`."""
+        nodes, bias = state["nodes"].to(setting.device), state.get("bias")
+        expert = cls(backbone, nodes, setting, None if bias is None else bias.to(setting.device))
+        expert.backbone.load_state_dict(state["backbone"])
+        return expert
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """The expert's logits for the old classes; their sigmoid are the soft labels (Eq. 3)."""
-        return run_backbone(self.backbone, images, self.setting) @ self.nodes.T
+        logits = run_backbone(self.backbone, images, self.setting) @ self.nodes.T
+        return logits if self.bias is None else logits + self.bias
+
+    @property
+    def bytes(self) -> int:
+        """What it takes to keep it."""
+        head = [self.nodes] if self.bias is None else [self.nodes, self.bias]
+        return sum(tensor.nbytes for tensor in (*self.backbone.state_dict().values(), *head))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"backbone": self.backbone.state_dict(), "nodes": self.nodes}
+        return {"backbone": self.backbone.state_dict(), "nodes": self.nodes, "bias": self.bias}
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
@@ -141,4 +179,4 @@ def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor
     if setting.precision == "bf16":
         context = torch.autocast(setting.device.type, torch.bfloat16)
     with context:
-        return backbone(images).float()
+        return backbone(images.contiguous(memory_format=setting.memory_format)).float()

@@ -140,6 +140,44 @@ def test_old_classes_need_soft_labels():
         acm.update(torch.ones(3, 1))
 
 
+def test_soft_labels_are_held_to_the_share_the_stream_has_shown():
+    acm = ACM("stream", prevalence=2.0)
+    acm.begin_task(2)
+    acm.update(torch.tensor([[1, 0], [1, 1], [0, 1], [1, 0]]))  # shown 3 and 2 times
+    acm.begin_task(1)
+    y = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
+    z = torch.tensor([[0.9, 0.1], [0.8, 0.0], [1.0, 0.1], [0.9, 0.0]])
+    acm.update(y, z)
+    # 8 images so far: class 0 may have a mean of 2 * 3/8 = 0.75 where it has 0.9, class 1 one of 0.5 and has 0.05
+    scale = 0.75 / 0.9
+    r0, r1 = scale * (0.9 + 1.0 + 0.9) / 3, 0.2 / 3
+    q0, q1 = scale * 2.8 / (3 + scale * 3.6), 0.2 / (2 + 0.2)
+    expected = [[1, 1 / 2, r0], [1 / 3, 1, r1], [q0, q1, 1]]
+    np.testing.assert_allclose(acm.matrix().numpy(), expected, atol=1e-7)
+    np.testing.assert_allclose(acm.expected_so_far().numpy(), [3 + scale * 3.6, 2.2, 3], atol=1e-6)
+    lift = acm.log_lift(torch.tensor([0, 0, 1])).numpy()
+    assert lift[0, 1] == lift[1, 0] == pytest.approx(np.log(1 * 8 / ((3 + scale * 3.6) * 2.2)), abs=1e-6)
+    assert lift[0, 2] == lift[2, 0] == pytest.approx(np.log(scale * 2.8 * 8 / ((3 + scale * 3.6) * 3)), abs=1e-6)
+    assert lift.diagonal().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("more", [{}, {"prevalence": 0.5}])
+def test_state_goes_round_in_the_middle_of_a_stream(more):
+    acm = ACM("stream", **more)
+    other = ACM("stream", **more)
+    for t, new in enumerate((2, 2, 1)):
+        acm.begin_task(new)
+        acm.update(torch.ones(3, new), torch.full((3, 2 * t), 0.7) if t else None)
+    other.load_state_dict(acm.state_dict())
+    for each in (acm, other):
+        each.update(torch.ones(2, 1), torch.full((2, 4), 0.2))
+        each.begin_task(2)
+        each.update(torch.ones(2, 2), torch.full((2, 5), 0.2))
+    assert torch.equal(acm.matrix(), other.matrix())
+    task = torch.tensor([0, 0, 1, 1, 2, 3, 3])
+    assert torch.equal(acm.log_lift(task), other.log_lift(task))
+
+
 def test_state_goes_round():
     acm = ACM("halved")
     acm.begin_task(2)

@@ -52,8 +52,9 @@ def slow_graph(adjacency, words, w1, w2, activate_output):
 class SlowReference:
     """The matrix of Eq. 4-7 and what the graph multiplies with, from every label seen, one image at a time."""
 
-    def __init__(self, fidelity, mix):
-        self.fidelity, self.mix = fidelity, mix
+    def __init__(self, fidelity, mix, prevalence):
+        self.fidelity, self.mix, self.prevalence = fidelity, mix, prevalence
+        self.ends = []  # of each task before: its hard labels, and the soft labels as they were counted
         self.matrix = np.zeros((0, 0))
         self.adjacency = np.zeros((0, 0))
 
@@ -61,6 +62,9 @@ class SlowReference:
         """The whole matrix after the images of this task so far: hard labels `ys`, the expert's logits `zs`."""
         new, old = len(ys[0]), len(self.matrix)
         soft = [np.exp(z) / np.exp(z).sum() if self.fidelity == "release" else sigmoid(z) for z in zs]
+        if self.fidelity == "tuned":
+            soft = self.calibrated(soft, old)
+        self.now = ys, soft
         a = np.eye(old + new)
         a[:old, :old] = self.matrix
         for j in range(new):
@@ -72,9 +76,32 @@ class SlowReference:
             for i in range(old):
                 together = sum(s[i] * y[j] for s, y in zip(soft, ys, strict=True))
                 a[i, old + j] = together / n_j if n_j else 0
-                q = together / sum(s[i] for s in soft)
+                q = together / (self.images_of(i) if self.fidelity == "tuned" else sum(s[i] for s in soft))
                 a[old + j, i] = q / 2 if self.fidelity == "release" else q
         return a
+
+    def own_labels(self, i):
+        """The labels that were shown of old class i, from all images of its task."""
+        for ys, _ in self.ends:
+            if i < len(ys[0]):
+                return [y[i] for y in ys]
+            i -= len(ys[0])
+
+    def calibrated(self, soft, old):
+        """Each old class's soft labels, scaled so that their mean is at most `prevalence` times its share so far."""
+        images = len(soft) + sum(len(ys) for ys, _ in self.ends)
+        out = [s.copy() for s in soft]
+        for i in range(old):
+            most = self.prevalence * sum(self.own_labels(i)) / images
+            mean = sum(s[i] for s in soft) / len(soft)
+            for s in out:
+                s[i] *= min(1, most / mean)
+        return out
+
+    def images_of(self, i):
+        """How many images of the whole stream show old class i: shown in its task, expected in the later ones."""
+        later = [s[i] for _, soft in [*self.ends, self.now] for s in soft if i < len(s)]
+        return sum(self.own_labels(i)) + sum(later)
 
     def to_adjacency(self, a):
         old, total = len(self.matrix), len(a)
@@ -128,8 +155,8 @@ def slow_losses(fidelity, y, y_hat, z, g, h):
 
 @pytest.mark.parametrize("fidelity", ["tuned", "paper", "release"])
 def test_every_step_equals_the_slow_computation(fidelity):
-    method = make(fidelity, mix=0.3)
-    slow = SlowReference(fidelity, 0.3)
+    method = make(fidelity, mix=0.3, **({"prevalence": 0.9} if fidelity == "tuned" else {}))
+    slow = SlowReference(fidelity, 0.3, 0.9)
     expert_net, g = None, np.zeros((0, 256))
     words = np.zeros((0, 12))
     for t, classes in enumerate(TASKS):
@@ -159,6 +186,7 @@ def test_every_step_equals_the_slow_computation(fidelity):
         g = slow_graph(adjacency, words, w1, w2, activate_output=fidelity == "paper")
         expert_net = copy.deepcopy(method.learner.backbone).eval()
         slow.matrix, slow.adjacency = matrix, adjacency
+        slow.ends.append(slow.now)
         np.testing.assert_allclose(method.expert.nodes.numpy(), g, atol=1e-4)
 
 
@@ -210,7 +238,7 @@ def test_the_expert_is_frozen_while_the_student_learns():
 
 def test_earlier_classes_are_scored_with_the_matrix_they_had():
     for kind in ("mixed", "binarised", "raw", "identity"):
-        method = make(adjacency=kind)
+        method = make(adjacency=kind, context=0.0)
         adjacencies = []
         for t, classes in enumerate(TASKS):
             method.begin_task(classes)
@@ -225,6 +253,56 @@ def test_earlier_classes_are_scored_with_the_matrix_they_had():
             for score, a, count in zip(scores, adjacencies, (2, 5, 7), strict=True):
                 torch.testing.assert_close(score, features @ method.graph(a, method.words[:count]).T)
             torch.testing.assert_close(scores[-1], method.scores(images))
+
+
+def learned(**more):
+    method = make(**more)
+    for t, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        for batch in batches(t):
+            method.observe(batch)
+        method.end_task()
+    return method
+
+
+def test_context_adds_what_the_other_labels_say():
+    method, images = learned(context=0.4), batches(0)[0].images
+    with torch.no_grad():
+        logits = (method.learner.features(images) @ method.nodes().T).double().numpy()
+        got = method.scores(images).numpy()
+    task = [t for t, names in enumerate(TASKS) for _ in names]
+    a, shown = method.matrix(), method.acm.shown_so_far().numpy()
+    expected, seen = method.acm.expected_so_far().numpy(), 3 * 2 * IMAGES
+    for x in range(IMAGES):
+        for i in range(7):
+            context = 0.0
+            for j in range(7):
+                if i != j:
+                    first, last = (i, j) if task[i] <= task[j] else (j, i)
+                    together = a[first, last] * shown[last]
+                    lift = together * seen / (expected[i] * expected[j])
+                    context += sigmoid(logits[x, j]) * math.log(min(max(lift, 0.05), 50))
+            assert got[x, i] == pytest.approx(logits[x, i] + 0.4 * context, abs=1e-4)
+
+
+def test_no_graph_means_no_context_either():
+    plain, none = learned(adjacency="identity", context=0.4), learned(adjacency="identity", context=0.0)
+    images = batches(0)[0].images
+    with torch.no_grad():
+        torch.testing.assert_close(plain.scores(images), none.scores(images))
+
+
+def test_intra_task_blocks_alone_leave_no_relation_between_tasks():
+    method = learned(blocks="intra", mix=0.3)
+    a = method.adjacency().detach().numpy()
+    task = np.array([t for t, names in enumerate(TASKS) for _ in names])
+    apart = task[:, None] != task[None, :]
+    assert not a[apart].any() and (a[~apart] > 0).all()
+    with torch.no_grad():
+        images = batches(0)[0].images
+        before = method.scores(images)
+        method.acm.sum_zy += 1  # what links the last task to the others
+        torch.testing.assert_close(method.scores(images), before)
 
 
 @pytest.mark.gpu

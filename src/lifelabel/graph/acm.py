@@ -12,6 +12,10 @@ and the matrix of all seen classes is made from them (old = tasks before this on
           [ New-Old  New-New ]     [ Q^t      B^t ]
 
 A class never seen has counts of zero; its entries are 0, not NaN, and P(C_j | C_j) is 1 by definition.
+
+The expert believes too much in its classes: every image it learned from showed one of its task. `prevalence`
+calibrates it by what the stream itself reveals. Of all images so far, the share N_i / n showed label i; on the images
+of a new task the mean of z_i may be `prevalence` times that share, and is scaled down to it where it is more.
 """
 
 from __future__ import annotations
@@ -19,11 +23,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+LIFTS = 0.05, 50.0
+"""How much rarer or more frequent than by chance two classes may be together, for `log_lift`."""
+
 
 class ACM:
     """Online Augmented Correlation Matrix. Plain tensors in, matrix out; nothing is read back to the host.
 
-    `new_old` chooses the New-Old block: "bayes" is Eq. 7, "halved" is half of it, as in the authors' code.
+    `new_old` chooses the New-Old block: "bayes" is Eq. 7, which divides by the old class's expected images *of the new
+    task*, "halved" is half of it, as in the authors' code, and "stream" divides by its expected images of all tasks:
+    most images of an old class lie in its own task, and few of them show the new one.
 
     >>> acm = ACM()
     >>> acm.begin_task(2)
@@ -32,16 +41,18 @@ class ACM:
     [[1.0, 0.5], [1.0, 1.0]]
     """
 
-    def __init__(self, new_old: str = "bayes", device: torch.device | str = "cpu"):
-        self.new_old = new_old
-        self.old = 0
+    def __init__(self, new_old: str = "bayes", device: torch.device | str = "cpu", prevalence: float | None = None):
+        self.new_old, self.prevalence = new_old, prevalence
+        self.old, self.images, self.task_images = 0, 0, 0
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=device)
         self.n_ij, self.sum_zy, self.sum_z = self._matrix, self._matrix, self._matrix.new_zeros(0)
+        self.shown, self.expected = self._matrix.new_zeros(0), self._matrix.new_zeros(0)
 
     def begin_task(self, new: int) -> None:
         """Freeze what is there as Old-Old and start counting `new` further classes."""
         frozen = self.matrix()
-        self.old = len(frozen)
+        self.shown, self.expected = self.shown_so_far(), self.expected_so_far()
+        self.old, self.task_images = len(frozen), 0
         grown = frozen.new_zeros(self.old + new, self.old + new)
         grown[: self.old, : self.old] = frozen
         self._matrix = grown
@@ -53,6 +64,8 @@ class ACM:
         """Count one batch: hard labels `y` (B x new, 0/1) and the expert's soft labels `z` (B x old, 0..1)."""
         y = y.detach().double()
         self.n_ij += y.T @ y
+        self.images += len(y)
+        self.task_images += len(y)
         if self.old:
             if z is None:
                 raise ValueError(f"soft labels of the {self.old} old classes are needed to count this batch")
@@ -60,28 +73,66 @@ class ACM:
             self.sum_zy += z.T @ y
             self.sum_z += z.sum(0)
 
+    def belief(self) -> Tensor | float:
+        """What the soft labels of each old class are scaled with: 1, or less where they exceed the prevalence."""
+        if self.prevalence is None or not self.images:
+            return 1.0
+        share = self.prevalence * self.task_images / self.images
+        return (share * self.shown / self.sum_z.clamp(min=TINY)).clamp(max=1)
+
+    def shown_so_far(self) -> Tensor:
+        """N_i: images that were shown with each class, all in the class's own task."""
+        return torch.cat([self.shown, self.n_ij.diagonal()])
+
+    def expected_so_far(self) -> Tensor:
+        """Images of all tasks that show each class: those that were shown with it, and those expected to have it."""
+        return torch.cat([self.expected + self.belief() * self.sum_z, self.n_ij.diagonal()])
+
     def matrix(self) -> Tensor:
         """A^t over all seen classes, float64. The same storage is refreshed at the next call."""
         old, n_j = self.old, self.n_ij.diagonal()
         ratio(self.n_ij, n_j, out=self._matrix[old:, old:])  # Eq. 5: B_ij = N_ij / N_j
         self._matrix.diagonal()[old:] = 1
         if old:
-            ratio(self.sum_zy, n_j, out=self._matrix[:old, old:])  # Eq. 6: R_ij = sum z_i y_j / N_j
-            bayes = ratio(self.sum_zy.T, self.sum_z, out=self._matrix[old:, :old])  # Eq. 7: Q_ji = R_ij N_j / sum z_i
+            belief = self.belief()
+            together = self.sum_zy if isinstance(belief, float) else self.sum_zy * belief[:, None]
+            ratio(together, n_j, out=self._matrix[:old, old:])  # Eq. 6: R_ij = sum z_i y_j / N_j
+            of_old = self.expected_so_far()[:old] if self.new_old == "stream" else belief * self.sum_z
+            bayes = ratio(together.T, of_old, out=self._matrix[old:, :old])  # Eq. 7: Q_ji = R_ij N_j / sum z_i
             if self.new_old == "halved":
                 bayes /= 2
         return self._matrix
 
-    def state_dict(self) -> dict[str, Tensor]:
-        names = ("n_ij", "sum_zy", "sum_z")
-        return {"matrix": self.matrix().clone(), **{name: getattr(self, name).clone() for name in names}}
+    def log_lift(self, task: Tensor) -> Tensor:
+        """log P(C_i, C_j) / (P(C_i) P(C_j)) over the whole stream so far, 0 on the diagonal; `task` is of each class.
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._matrix = state["matrix"].to(self._matrix)
-        self.n_ij, self.sum_zy, self.sum_z = (state[k].to(self._matrix) for k in ("n_ij", "sum_zy", "sum_z"))
+        0 means that two classes have nothing to do with each other, less that they avoid each other. The joint counts
+        are those of New-New and Old-New, which hold images of the later class's task.
+        """
+        upper = self.matrix() * self.shown_so_far()
+        later = task[None, :] >= task[:, None]
+        together = torch.where(later, upper, upper.T)
+        expected = self.expected_so_far()
+        chance = expected[:, None] * expected[None, :] / max(self.images, 1)
+        lift = (together / chance.clamp(min=TINY)).clamp(*LIFTS).log()
+        return lift.masked_fill_(chance <= 0, 0).fill_diagonal_(0)
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        tensors = {name: getattr(self, name).clone() for name in TENSORS}
+        return {"matrix": self.matrix().clone(), **tensors, "images": self.images, "task_images": self.task_images}
+
+    def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
+        self._matrix = torch.as_tensor(state["matrix"]).to(self._matrix)
+        for name in TENSORS:
+            setattr(self, name, torch.as_tensor(state[name]).to(self._matrix))
+        self.images, self.task_images = int(state["images"]), int(state["task_images"])
         self.old = len(self.sum_z)
+
+
+TENSORS = ("n_ij", "sum_zy", "sum_z", "shown", "expected")
+TINY = torch.finfo(torch.float64).tiny
 
 
 def ratio(joint: Tensor, given: Tensor, out: Tensor) -> Tensor:
     """joint[i, j] / given[j]; where nothing was counted joint is 0 too, and so is the ratio."""
-    return torch.div(joint, given.clamp(min=torch.finfo(given.dtype).tiny), out=out)
+    return torch.div(joint, given.clamp(min=TINY), out=out)

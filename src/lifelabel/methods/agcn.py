@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from lifelabel import losses
 from lifelabel.graph import ACM, GraphNetwork, adjacency
 from lifelabel.learner import Expert, Learner, Setting
-from lifelabel.methods.base import Batch, Method
+from lifelabel.methods.base import Batch, Kept, Method
 from lifelabel.options import option
 
 
@@ -33,7 +33,17 @@ class AGCNOptions:
     soft_labels: str = option(
         "sigmoid", "how the expert's logits become the soft labels that feed the matrix", choices=("sigmoid", "softmax")
     )
-    new_old: str = option("bayes", "the New-Old block: Bayes' rule (Eq. 7), or half of it", choices=("bayes", "halved"))
+    new_old: str = option(
+        "stream",
+        "the New-Old block: Bayes' rule (Eq. 7), half of it, or Bayes' rule over the images of all tasks",
+        choices=("bayes", "halved", "stream"),
+    )
+    prevalence: float | None = option(
+        4.0,
+        "soft labels may on average reach this many times the share of images that showed the class; none: as they are",
+        above=0,
+    )
+    context: float = option(0.3, "weight of what the other labels say of a label, in its score; 0: nothing", low=0)
     blocks: str = option(
         "all", "the matrix as a whole, or its intra-task blocks alone (Table 2, row 1)", choices=("all", "intra")
     )
@@ -50,6 +60,11 @@ class AGCNOptions:
 class AGCN(Method):
     summary = "the paper's method: correlation matrix, graph over label words, frozen expert, three losses"
     Options = AGCNOptions
+    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "lambdas": ((0.15, 0.85, 1e3), (0.3, 0.7, 1e3), (0.07, 0.93, 1e3)),
+        "context": (0.0, 0.3, 0.6),
+        "mix": (0.0, 0.05),
+    }
 
     def __init__(self, setting: Setting, options: AGCNOptions):
         super().__init__(setting, options)
@@ -57,7 +72,7 @@ class AGCN(Method):
         dims = self.words.shape[1], options.hidden, setting.backbone.dim
         self.graph = GraphNetwork(*dims, options.activate_output)
         self.learner = Learner(self.graph, setting)
-        self.acm = ACM(options.new_old, setting.device)
+        self.acm = ACM(options.new_old, setting.device, options.prevalence)
         self.to_adjacency: adjacency.Adjacency = getattr(adjacency, options.adjacency)
         if options.adjacency == "mixed":
             self.to_adjacency = functools.partial(adjacency.mixed, share=options.mix)
@@ -91,11 +106,25 @@ class AGCN(Method):
             self.expert = Expert(self.learner.backbone, self.nodes(), self.setting)
 
     def scores(self, images: Tensor) -> Tensor:
-        return self.learner.features(images) @ self.nodes().T
+        return self.in_context(self.learner.features(images) @ self.nodes().T)
 
     def scores_of_first(self, images: Tensor, counts: Sequence[int]) -> list[Tensor]:
         features = self.learner.features(images)
-        return [features @ self.nodes(count).T for count in counts]
+        return [self.in_context(features @ self.nodes(count).T) for count in counts]
+
+    def in_context(self, logits: Tensor) -> Tensor:
+        """Each label's logit, and what the labels beside it say: those it avoids lower it, its companions raise it.
+
+        One step over the label graph on the level of scores. Its weights are log lifts, made from the matrix.
+        """
+        if not self.options.context or self.options.adjacency == "identity":
+            return logits
+        task = adjacency.task_of_class(tuple(self.sizes), logits.device)
+        lift = self.acm.log_lift(task)
+        if self.options.blocks == "intra":
+            lift = adjacency.intra_task(lift, self.sizes)
+        count = logits.shape[1]
+        return logits + self.options.context * logits.sigmoid() @ lift[:count, :count].float().T
 
     def soften(self, logits: Tensor) -> Tensor:
         return logits.softmax(1) if self.options.soft_labels == "softmax" else logits.sigmoid()
@@ -116,6 +145,10 @@ class AGCN(Method):
         matrix = self.acm.matrix()[:first, :first]  # A^t leads every later matrix: Old-Old is frozen
         return self.graph(self.adjacency_of(matrix, sizes), self.words[:first])
 
+    def kept(self) -> Kept:
+        matrix = sum(value.nbytes for value in self.acm.state_dict().values() if isinstance(value, Tensor))
+        return Kept(bytes=matrix + (self.expert.bytes if self.expert else 0))
+
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()
 
@@ -133,5 +166,4 @@ class AGCN(Method):
         self.learner.load_state_dict(state["learner"])
         self.acm.load_state_dict(state["acm"])
         if state["expert"] is not None:
-            self.expert = Expert(self.learner.backbone, state["expert"]["nodes"].to(self.setting.device), self.setting)
-            self.expert.backbone.load_state_dict(state["expert"]["backbone"])
+            self.expert = Expert.restore(state["expert"], self.learner.backbone, self.setting)

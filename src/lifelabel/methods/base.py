@@ -68,6 +68,8 @@ class Method(ABC):
     """A dataclass of the method's own options."""
     tunes: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Values worth trying of its own options, for `lifelabel tune`."""
+    knobs: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
+    """The shared options that matter to it, for `lifelabel tune`."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which sees all tasks at once with complete labels."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from lifelabel.methods.fine_tuning import FineTuning
 
 
 class MultiTask(FineTuning):
     summary = "all tasks at once, shuffled, with complete labels (the upper bound)"
     joint = True
+    knobs: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "batch_norm")

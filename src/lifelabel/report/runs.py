@@ -24,8 +24,8 @@ CONVENTIONS = (
     "P(C_i|C_j), i ≠ j, against the stream's true matrix."
 )
 NOT_IN_LABEL = (
-    "stream", "stream_options", "method_options", "seed", "device", "checkpoint_seconds", "workers", "strict",
-    "root", "file",
+    "stream", "stream_options", "method_options", "seed", "task_order", "save_scores", "device", "checkpoint_seconds",
+    "workers", "strict", "root", "file",
 )  # fmt: skip
 COLUMNS = ("mAP", "CF1", "OF1", "forgetting", "ACM error", "seconds")
 
@@ -33,9 +33,22 @@ COLUMNS = ("mAP", "CF1", "OF1", "forgetting", "ACM error", "seconds")
 @dataclass(frozen=True)
 class FinishedRun:
     path: Path
-    label: str
+    config: Config
     metrics: dict[str, Any]
     environment: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        return label_of(self.config)
+
+    @property
+    def replica(self) -> tuple[int, int]:
+        """What is averaged over: the seed and the order of tasks."""
+        return self.metrics["seed"], self.config.task_order
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.environment.get("stream_fingerprint"))
 
     def value(self, column: str) -> float | None:
         """A cell of the table; None where the run has no such figure."""
@@ -90,8 +103,8 @@ def read_run(path: str | Path) -> FinishedRun:
     metrics = {"finished": False} if begun else folder.read_json("metrics.json")
     if isinstance(metrics, dict) and metrics.get("finished") is False:
         raise UserError(f"{path} is not finished: go on with `lifelabel train --resume {path}`")
-    label = label_of(Config.make(read_yaml(folder / "config.yaml")))
-    run = FinishedRun(folder.path, label, metrics, folder.read_json("environment.json"))
+    config = Config.make(read_yaml(folder / "config.yaml"))
+    run = FinishedRun(folder.path, config, metrics, folder.read_json("environment.json"))
     try:
         run.curve(), provenance([run]), [run.value(column) for column in COLUMNS]
     except (KeyError, TypeError, IndexError, AttributeError):
@@ -113,11 +126,11 @@ def label_of(config: Config) -> str:
     given = {k: v for k, v in chosen["stream_options"].items() if k not in NOT_IN_LABEL}
     other |= {f"stream.{k}": v for k, v in given.items() if v != usual["stream_options"][k]}
     parts = [config.fidelity] if config.fidelity != "tuned" else []
-    parts += [f"{k}={_short(v)}" for k, v in other.items()]
+    parts += [f"{k}={short_value(v)}" for k, v in other.items()]
     return config.method + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _short(value: Any) -> str:
+def short_value(value: Any) -> str:
     """A value for a label; of a path, its last part."""
     if isinstance(value, list):
         return ",".join(map(str, value))
@@ -125,27 +138,37 @@ def _short(value: Any) -> str:
 
 
 def by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Runs in rows of a table: the seeds of one label together, each run once; named by stream if there are several."""
+    """Runs in rows of a table: the seeds and task orders of one label together, each run once; named by stream if
+    there are several."""
     grouped: dict[str, list[FinishedRun]] = {}
-    each = {run.path.resolve(): run for run in runs}.values()
-    streams = {(run.metrics["stream"], run.environment.get("stream_fingerprint")) for run in each}
-    names = [name for name, _ in streams]
+    each = list({run.path.resolve(): run for run in runs}.values())
+    names = {run.metrics["stream"] for run in each}
+    several = ambiguous(each)
     for run in each:
         name, label = run.metrics["stream"], run.label
-        if names.count(name) < len(names):
+        if len(names) > 1:
             label += f" on {name}"
-        if names.count(name) > 1:  # streams of one name that are not the same
-            label += f" [{str(run.environment.get('stream_fingerprint'))[:8]}]"
+        if name in several:
+            label += f" [{run.fingerprint[:8]}]"
         group = grouped.setdefault(label, [])
-        same = [other.path for other in group if other.metrics["seed"] == run.metrics["seed"]]
+        same = [other.path for other in group if other.replica == run.replica]
         if same:
-            raise UserError(f"{run.path} and {same[0]} are the same run with the same seed: give one of them")
+            order = f" and the same order of tasks ({run.replica[1]})" if run.replica[1] else ""
+            raise UserError(f"{run.path} and {same[0]} are the same run with the same seed{order}: give one of them")
         group.append(run)
     return grouped
 
 
+def ambiguous(runs: Iterable[FinishedRun]) -> set[str]:
+    """Names of streams that stand for several; one with its tasks in another order is no other stream."""
+    prints: dict[tuple[str, int], set[str]] = {}
+    for run in runs:
+        prints.setdefault((run.metrics["stream"], run.config.task_order), set()).add(run.fingerprint)
+    return {name for (name, _), found in prints.items() if len(found) > 1}
+
+
 def rows(runs: Sequence[FinishedRun], compact: bool = False) -> list[list[str]]:
-    """A row a label: a cell for each of COLUMNS, mean ± (sample) standard deviation where there are several seeds."""
+    """A row a label: a cell for each of COLUMNS, mean ± (sample) standard deviation where there are several runs."""
     return [[name, *(cell(column, group, compact) for column in COLUMNS)] for name, group in by_label(runs).items()]
 
 
@@ -168,15 +191,24 @@ def markdown(runs: Sequence[FinishedRun]) -> str:
 
 
 def provenance(runs: Sequence[FinishedRun]) -> str:
-    def all_of(key: str) -> str:
-        return ", ".join(sorted({str(run.environment[key]) for run in runs}))
-
-    commits = {str(run.environment["commit"]) for run in runs}
-
-    seeds = ", ".join(map(str, sorted({run.metrics["seed"] for run in runs})))
-    streams = ", ".join(sorted({run.metrics["stream"] for run in runs}))
+    """A sentence: on what, with what and when the runs were made."""
+    p = facts(runs)
+    of = {name: ", ".join(map(str, values)) for name, values in p.items()}
+    orders = f", task orders {of['task_orders']}" if p["task_orders"] != [0] else ""
+    commits = ", ".join(c[:10] + (" (modified)" if c.endswith("+") else "") for c in map(str, p["commit"]))
     return (
-        f"Stream {streams}, seeds {seeds}; {all_of('device')}, {all_of('threads')} threads, torch {all_of('torch')}, "
-        f"finished {all_of('date')}, lifelabel {all_of('lifelabel')} at commit "
-        f"{', '.join(sorted(c[:10] + (' (modified)' if c.endswith('+') else '') for c in commits))}."
+        f"Stream {of['stream']}, seeds {of['seeds']}{orders}; {of['device']}, {of['threads']} threads, torch "
+        f"{of['torch']}, finished {of['date']}, lifelabel {of['lifelabel']} at commit {commits}."
     )
+
+
+def facts(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
+    """What the runs were made on and with: every value that occurs, sorted."""
+    named = {
+        "stream": {run.metrics["stream"] for run in runs},
+        "seeds": {run.metrics["seed"] for run in runs},
+        "task_orders": {run.config.task_order for run in runs},
+    }
+    keys = ("device", "threads", "torch", "date", "lifelabel", "commit")
+    named |= {key: {run.environment[key] for run in runs} for key in keys}
+    return {name: sorted(values, key=lambda value: (str(type(value)), value)) for name, values in named.items()}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.streams.base import Labels, Split, Stream, cut_classes
+from lifelabel.streams.base import Labels, Split, Stream, Task, cut_classes, task_of_class
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,35 @@ def reordered(stream: Stream, order: int) -> Stream:
     old = [stream.tasks[index] for index in turn]
     columns = np.concatenate([np.arange(task.first, task.last) for task in old])
     tasks = cut_classes(tuple(name for task in old for name in task.classes), [len(task.classes) for task in old])
-    splits = [
+    train, test = (
         dataclasses.replace(split, labels=split.labels.choose(columns), rows=tuple(split.rows[i] for i in turn))
         for split in (stream.train, stream.test)
-    ]
+    )
+    if len(train.used()) < sum(map(len, train.rows)):  # overlap: a test image is scored once it has a known class
+        test = _from_first_label(test, tasks)
     truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
     rules = {**stream.rules, "task_order": order}
-    return dataclasses.replace(stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules)
+    return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
+
+
+def _from_first_label(split: Split, tasks: Sequence[Task]) -> Split:
+    """Each image moved to the first task that owns one of its labels; one that shows none stays."""
+    task_of = np.full(len(split), len(tasks))
+    shown = split.labels.row(), task_of_class(tasks)[split.labels.column]
+    np.minimum.at(task_of, *shown)
+    used = split.used()
+    stays = [rows[task_of[rows] == len(tasks)] for rows in split.rows]
+    moved = [used[task_of[used] == task.index] for task in tasks]
+    rows = tuple(np.union1d(*pair) for pair in zip(stays, moved, strict=True))
+    return dataclasses.replace(split, rows=rows)
 
 
 def first(stream: Stream, count: int) -> Stream:
     """The stream as it is after its first `count` tasks: no later class, no later image."""
     if count > len(stream.tasks):
-        raise UserError(f"first_tasks is {count}, and stream {stream.name} has {len(stream.tasks)} tasks")
+        raise UserError(
+            f"stream {stream.name} has {len(stream.tasks)} tasks, not {count}: lower first_tasks (--tasks of tune)"
+        )
     tasks = stream.tasks[:count]
     classes = tasks[-1].last
     splits = [
@@ -67,7 +84,8 @@ def first(stream: Stream, count: int) -> Stream:
 def scored_on_training(stream: Stream, share: float) -> Stream:
     """The same tasks with a share of their images held out and scored in place of the test images.
 
-    Which ones follows from their names alone. The true matrix is left out: it is made from hidden labels.
+    Which ones follows from their names alone, so an image of several tasks is held out of all of them, and carries
+    what any of them shows. The true matrix is left out: it is made from hidden labels.
     """
     train = stream.train
     held = np.zeros(len(train), bool)
@@ -75,29 +93,27 @@ def scored_on_training(stream: Stream, share: float) -> Stream:
         digest = hashlib.sha256(train.names[row].encode("utf-8", "surrogateescape")).digest()
         held[row] = int.from_bytes(digest[:4], "big") < share * 2**32
     rows = tuple(own[held[own]] for own in train.rows)
-    for task, own in zip(stream.tasks, rows, strict=True):
-        if not len(own):
-            raise UserError(f"hold_out {share} leaves no image of task {task.index + 1} to score: hold out more")
-    shown = [
-        labels.row() * labels.classes + labels.column
-        for task in stream.tasks
-        for labels in [_only(train.labels, train.rows[task.index]).within(task.columns)]
-    ]
-    visible = Labels.of_keys(np.concatenate(shown), len(train), train.labels.classes)
+    kept = tuple(own[~held[own]] for own in train.rows)
+    for task, out, left in zip(stream.tasks, rows, kept, strict=True):
+        if not len(out) or not len(left):
+            what, do = ("score", "more") if len(left) else ("learn", "less")
+            raise UserError(f"hold_out {share} leaves no image of task {task.index + 1} to {what}: hold out {do}")
+    visible = _visible(train.labels, stream.tasks, rows)
     seen = np.zeros(len(train), bool)
     scored = []
     for own in rows:  # an image of several tasks is scored from the first on
         scored.append(own[~seen[own]])
         seen[own] = True
     test = Split(train.images, train.names, visible, tuple(scored))
-    kept = dataclasses.replace(train, rows=tuple(own[~held[own]] for own in train.rows))
     rules = {**stream.rules, "hold_out": share}
-    return dataclasses.replace(stream, train=kept, test=test, truth=None, rules=rules)
+    train = dataclasses.replace(train, rows=kept)
+    return dataclasses.replace(stream, train=train, test=test, truth=None, rules=rules)
 
 
-def _only(labels: Labels, rows: np.ndarray) -> Labels:
-    """The labels of some rows; the others have none."""
-    chosen = np.zeros(len(labels), bool)
-    chosen[rows] = True
-    inside = chosen[labels.row()]
-    return Labels(np.concatenate([[0], np.cumsum(inside)])[labels.start], labels.column[inside], labels.classes)
+def _visible(labels: Labels, tasks: Sequence[Task], rows: Sequence[np.ndarray]) -> Labels:
+    """What each task shows of its own rows; every other row has no label."""
+    keys = []
+    for task, own in zip(tasks, rows, strict=True):
+        shown = labels.take(own).within(task.columns)
+        keys.append(own[shown.row()] * labels.classes + shown.column)
+    return Labels.of_keys(np.concatenate(keys), len(labels), labels.classes)

@@ -1,0 +1,468 @@
+"""Many runs: those that are missing are trained, side by side, each in a process of its own.
+
+A run that is finished is known by its files alone, one that stopped goes on from its checkpoint, and one that fails is
+listed with its reason and stops nothing else. The process that calls never touches a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from lifelabel import engine, processes
+from lifelabel.config import Config, read_yaml
+from lifelabel.environment import commit
+from lifelabel.errors import Stopped, UserError, plain, short
+from lifelabel.evaluate import CURVES
+from lifelabel.runfolder import RunFolder
+from lifelabel.streams import Task
+
+FREE = ("device", "workers", "checkpoint_seconds", "strict")
+"""Options that do not make a run another one: one that stopped goes on with those that are given now."""
+TICK = 0.25
+"""Seconds between two looks at what runs."""
+LONGEST = 500
+"""Letters of an exception's message that are shown."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run that should exist: its name for people, its folder, and its options for `Config.make`."""
+
+    name: str
+    folder: Path
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended: without `error` the run is finished, and `fresh` says whether it was trained now."""
+
+    planned: Planned
+    error: str | None = None
+    fresh: bool = False
+
+
+def run_all(
+    planned: Sequence[Planned], jobs: int = 1, *, overwrite: bool = False, console: Console | None = None,
+    again: str = "",
+) -> list[Outcome]:  # fmt: skip
+    """Train what is missing, `jobs` runs side by side; an outcome for each, in the order given.
+
+    A mistake that shows while the first new run is set up is everybody's: it is raised. Ctrl-C and SIGTERM let every
+    run write a checkpoint; `again` is the command that goes on from there.
+    """
+    outcomes = [None if overwrite else look(plan) for plan in planned]
+    missing = [place for place, outcome in enumerate(outcomes) if outcome is None]
+    display = Display(console, outcomes)
+    if missing:
+        if processes.START == "fork" and len(missing) > 1:
+            prepare_forks()
+        crew = Crew([planned[place] for place in missing], jobs, overwrite, display)
+        go_on = f"; go on with: {again}" if again else ""
+        try:
+            with crew.signals(), display:
+                for number, outcome in crew.work():
+                    outcomes[missing[number]] = outcome
+        except KeyboardInterrupt:
+            raise Stopped(f"stopped at once{go_on}") from None
+        finally:
+            crew.kill()
+        if None in outcomes:
+            raise Stopped(f"stopped{go_on}")
+    return [outcome for outcome in outcomes if outcome]
+
+
+def default_jobs(device: str = "auto") -> int:
+    """Runs side by side: one on each GPU; on the CPU one on each core, as small networks gain little from a second."""
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    return gpus or (1 if device.startswith("cuda") else processes.cores())
+
+
+def prepare_forks() -> None:
+    """What every run would do anew, done once, here: torch's imports at an optimiser's first step take a second."""
+    commit()
+    with contextlib.suppress(ImportError):
+        import torch._dynamo  # noqa: F401
+
+
+def look(plan: Planned) -> Outcome | None:
+    """What is there of a run, by its files alone: finished, another run, or (None) something left to train."""
+    folder = RunFolder(plan.folder)
+    try:
+        if not folder.is_run:
+            return None
+        there, wanted = Config.make(read_yaml(folder / "config.yaml")), config_of(plan)
+        other = differences(there, wanted)
+        if other:
+            more = ", …" if len(other) > 3 else ""
+            raise UserError(
+                f"{plan.folder} holds a run with other options ({', '.join(other[:3])}{more}): choose another --out, "
+                "or give --overwrite"
+            )
+        finished = (folder / "metrics.json").exists() and folder.read_json("metrics.json")["finished"]
+        return Outcome(plan) if finished else None
+    except UserError as error:
+        return Outcome(plan, str(error))
+    except (KeyError, TypeError):
+        return Outcome(plan, f"{folder / 'metrics.json'} is damaged: train it anew with --overwrite")
+
+
+def config_of(plan: Planned) -> Config:
+    return Config.make(plan.values).with_absolute_paths()
+
+
+def differences(there: Config, wanted: Config) -> list[str]:
+    """Options in which a run differs from the one that is wanted, as `lr 0.1, not 0.2`.
+
+    >>> differences(Config.make({"lr": 0.1}), Config.make({"lr": 0.2, "device": "cpu", "method_options": {"mix": 1}}))
+    ['lr 0.1, not 0.2', 'method.mix 0.05, not 1.0']
+    """
+    ours, theirs = _flat(there), _flat(wanted)
+    return [
+        f"{name} {short(ours.get(name))}, not {short(theirs.get(name))}"
+        for name in {**theirs, **ours}
+        if name not in FREE and ours.get(name) != theirs.get(name)
+    ]
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    values = config.to_dict()
+    for section in ("stream", "method"):
+        values |= {f"{section}.{name}": value for name, value in values.pop(f"{section}_options").items()}
+    return values
+
+
+def error_file(folder: Path) -> Path:
+    """Where the whole traceback of a failed run goes: beside its folder, which may not have become a run's."""
+    return folder.with_name(f"{folder.name}.error.txt")
+
+
+# The process that waits
+
+
+class Job:
+    """One run at work in a process of its own, and what it last said."""
+
+    def __init__(self, number: int, plan: Planned, slot: int, overwrite: bool):
+        self.number, self.plan, self.slot, self.overwrite = number, plan, slot, overwrite
+        self.new = overwrite or not RunFolder(plan.folder).is_run
+        self.notes: list[str] = []
+        self.begun: float | None = None
+        self.end: tuple[str, str] | None = None
+        self.tasks = self.task = self.total = self.images = self.before = 0
+
+    def start(self, jobs: int, others: Sequence[Job]) -> None:
+        context: Any = multiprocessing.get_context(processes.START)
+        self.pipe, theirs = context.Pipe(duplex=False)
+        # a fork has every pipe of this process: were they left open, no run would notice that this one is gone
+        ours = [job.pipe for job in [*others, self]] if processes.START == "fork" else []
+        threads = max(1, processes.cores() // jobs)
+        args = (theirs, ours, self.plan, self.overwrite, threads, _gpu(config_of(self.plan).device, self.slot))
+        self.process = context.Process(target=_work, args=args)
+        self.process.start()
+        theirs.close()
+
+    def listen(self) -> bool:
+        """Hear what the process has said; whether it has ended."""
+        alive = self.process.is_alive()  # asked first: what a process said before it ended is in the pipe
+        with contextlib.suppress(EOFError, OSError):
+            while self.pipe.poll():
+                kind, *rest = self.pipe.recv()
+                getattr(self, f"hear_{kind}")(*rest)
+        return not alive
+
+    def hear_begin(self, tasks: int, total: int, task: int, learned: int) -> None:
+        self.begun, self.tasks, self.total, self.task = time.monotonic(), tasks, total, task
+        self.images = self.before = learned
+
+    def hear_steps(self, task: int, images: int) -> None:
+        self.task = task
+        self.images += images
+
+    def hear_note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def hear_end(self, kind: str, text: str) -> None:
+        self.end = kind, text
+
+    def outcome(self) -> Outcome:
+        kind, text = self.end or ("died", _death(self.process.exitcode))
+        return Outcome(self.plan, None if kind == "finished" else text, fresh=kind == "finished")
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done."""
+        return self.images / self.total if self.total else 0.0
+
+    def describe(self) -> str:
+        if self.begun is None:
+            return "is set up"
+        seconds = time.monotonic() - self.begun
+        speed = (self.images - self.before) / seconds if seconds else 0
+        task = f"task {min(self.task + 1, self.tasks)}/{self.tasks}"
+        return f"{task}  {self.images:,}/{self.total:,} images  {speed:,.0f} img/s"
+
+
+class Crew:
+    """The runs at work; `work` starts them, waits for them, and yields each one's number and outcome."""
+
+    def __init__(self, planned: Sequence[Planned], jobs: int, overwrite: bool, display: Display):
+        self.waiting = deque(enumerate(planned))
+        self.jobs = max(1, min(jobs, len(planned)))
+        self.overwrite, self.display = overwrite, display
+        self.running: list[Job] = []
+        self.set_up = False
+        """Whether a run has come as far as training: the options that all share are then right."""
+        self.stop_asked = False
+
+    def work(self) -> Iterator[tuple[int, Outcome]]:
+        while self.running or (self.waiting and not self.stop_asked):
+            self.start()
+            wait([job.process.sentinel for job in self.running] + [job.pipe for job in self.running], TICK)
+            for job in list(self.running):
+                ended = job.listen()
+                self.set_up |= job.begun is not None
+                if ended:
+                    self.leave(job)
+                    if not (self.stop_asked and job.outcome().error):
+                        self.display.ended(job.outcome())
+                        yield job.number, job.outcome()
+            if self.stop_asked:
+                for job in self.running:
+                    job.process.terminate()  # again and again: one that has just been started may have missed it
+            self.display.show(self.running)
+
+    def start(self) -> None:
+        """Fill the free places: one alone, until a run has shown that it can be set up."""
+        while self.waiting and not self.stop_asked and len(self.running) < (self.jobs if self.set_up else 1):
+            taken = {job.slot for job in self.running}
+            slot = min(set(range(self.jobs)) - taken)
+            job = Job(*self.waiting.popleft(), slot, self.overwrite)
+            with contextlib.suppress(OSError):
+                error_file(job.plan.folder).unlink()
+            job.start(self.jobs, self.running)
+            self.running.append(job)
+            self.display.started(job)
+
+    def leave(self, job: Job) -> None:
+        job.process.join()
+        job.pipe.close()
+        self.running.remove(job)
+        self.display.left(job)
+        kind, text = job.end or ("died", "")
+        if kind == "mistake" and job.new and not self.set_up:
+            raise UserError(text)
+        self.set_up |= kind == "finished"
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM ask once, and every run writes a checkpoint; the second time is at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: Any) -> None:
+            if self.stop_asked:
+                raise KeyboardInterrupt
+            self.stop_asked = True
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def kill(self) -> None:
+        for job in self.running:
+            job.process.kill()
+        for job in self.running:
+            job.process.join()
+
+
+def _gpu(device: str, slot: int) -> str | None:
+    """Of several GPUs, the one for a slot, as CUDA_VISIBLE_DEVICES names it; None where there is nothing to choose.
+
+    The option `device` stays as it is, so that the run is the same on every GPU.
+    """
+    count = torch.cuda.device_count() if device in ("auto", "cuda") else 0  # it asks the driver's library, not CUDA
+    if count < 2:
+        return None
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return names[slot % count].strip() if len(names) >= count else str(slot % count)
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return f"its process was killed ({name}){': was there enough memory?' if name == 'SIGKILL' else ''}"
+    return f"its process ended without a word (exit code {code})"
+
+
+class Display:
+    """What a person sees: a bar over all runs and a line for each at work; lines alone where that is no terminal."""
+
+    def __init__(self, console: Console | None, outcomes: Sequence[Outcome | None]):
+        self.console = console or Console(quiet=True)
+        self.outcomes = [outcome for outcome in outcomes if outcome]
+        self.total, self.there = len(outcomes), len(self.outcomes)
+        self.since = time.monotonic()
+        self.said: set[str] = set()
+        name, text = (TextColumn(f"{{task.{what}}}", markup=False) for what in ("description", "fields[text]"))
+        self.bar = Progress(
+            name, BarColumn(20), text, console=self.console, transient=True, auto_refresh=False, redirect_stdout=False,
+            redirect_stderr=False, disable=not self.console.is_terminal,
+        )  # fmt: skip  # it has no thread of its own: one at work while a run is forked could leave that run a lock
+        self.all = self.bar.add_task("", total=self.total, text="")
+        self.lines: dict[int, TaskID] = {}
+        good = sum(not outcome.error for outcome in self.outcomes)
+        if good:
+            self.say(f"{good} of {self.total} runs are there already")
+        for outcome in self.outcomes:
+            if outcome.error:
+                self.say(f"{outcome.planned.name}: {outcome.error}", "red")
+
+    def __enter__(self) -> None:
+        self.bar.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def say(self, line: str, style: str | None = None) -> None:
+        self.console.print(plain(line), style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def started(self, job: Job) -> None:
+        self.lines[job.number] = self.bar.add_task(job.plan.name, total=1, text="")
+
+    def left(self, job: Job) -> None:
+        self.tell_notes(job)
+        self.bar.remove_task(self.lines.pop(job.number))
+
+    def ended(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        name = outcome.planned.name
+        if outcome.error:
+            self.say(f"{name}: {outcome.error}", "red")
+        else:
+            self.say(f"{name}: {_result(outcome.planned.folder)}")
+
+    def tell_notes(self, job: Job) -> None:
+        """What a run has to say; what several say alike is said once."""
+        for line in job.notes:
+            if line not in self.said:
+                self.say(line, "yellow")
+        self.said.update(job.notes)
+        job.notes.clear()
+
+    def show(self, running: Sequence[Job]) -> None:
+        for job in running:
+            self.tell_notes(job)
+            self.bar.update(self.lines[job.number], completed=job.share, text=job.describe())
+        done, failed = len(self.outcomes), sum(bool(outcome.error) for outcome in self.outcomes)
+        partly = sum(job.share for job in running)
+        trained = done - self.there + partly
+        text = f"{failed} failed  " if failed else ""
+        if trained:
+            left = (time.monotonic() - self.since) / trained * (self.total - done - partly)
+            text += f"{datetime.timedelta(seconds=round(left))} left"
+        self.bar.update(self.all, completed=done + partly, description=f"{done}/{self.total} runs", text=text)
+        self.bar.refresh()
+
+
+def _result(folder: Path) -> str:
+    at = RunFolder(folder)
+    final, seconds = at.read_json("metrics.json")["final"], at.read_json("environment.json")["seconds"]
+    scores = (f"{name} {'–' if final[name] is None else format(100 * final[name], '.1f')}" for name in CURVES)
+    return f"{'  '.join(scores)}  {seconds:.0f} s"
+
+
+# The process that trains
+
+
+class Reporter(engine.Watcher):
+    """Tells the process that waits. Where that one is gone, the run is asked to stop: it writes a checkpoint."""
+
+    def __init__(self, pipe: Connection):
+        self.pipe = pipe
+
+    def tell(self, *message: Any) -> None:
+        try:
+            self.pipe.send(message)
+        except OSError:
+            signal.raise_signal(signal.SIGTERM)
+
+    def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
+        self.tell("begin", len(tasks), images, task, learned)
+
+    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
+        self.tell("steps", task, images)
+
+    def note(self, line: str) -> None:
+        self.tell("note", line)
+
+
+def _work(
+    pipe: Connection, inherited: Sequence[Connection], plan: Planned, overwrite: bool, threads: int, gpu: str | None
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the engine takes both: the process that waits passes them on
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in inherited:
+        other.close()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads)
+    end = _train(plan, overwrite, Reporter(pipe))
+    with contextlib.suppress(OSError):
+        pipe.send(("end", *end))
+
+
+def _train(plan: Planned, overwrite: bool, watch: engine.Watcher) -> tuple[str, str]:
+    """Train or go on; how it ended, and why."""
+    try:
+        folder = RunFolder(plan.folder)
+        if overwrite or not folder.is_run:
+            engine.train(plan.folder, plan.values, overwrite=overwrite, watch=watch)
+        else:
+            with folder.locked():
+                folder.write_text("config.yaml", config_of(plan).to_yaml())
+            engine.resume(plan.folder, watch)
+    except UserError as error:
+        return "mistake", str(error)
+    except Stopped:
+        return "stopped", "was stopped; the same command lets it go on"
+    except KeyboardInterrupt:
+        return "stopped", "was stopped at once"
+    except Exception as error:
+        return "failure", _failure(error, plan.folder)
+    return "finished", ""
+
+
+def _failure(error: Exception, folder: Path) -> str:
+    """A line about an exception that no user meant: what, and where; the rest goes to a file."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    lines = str(error).strip().splitlines()
+    message = ": ".join(dict.fromkeys(line.strip() for line in lines[:1] + lines[-1:]))[:LONGEST]
+    path = error_file(folder)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"{type(error).__name__}{f': {message}' if message else ''} ({where}); the whole of it is in {path}"

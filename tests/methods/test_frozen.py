@@ -1,0 +1,121 @@
+"""What moves and what does not, to the bit."""
+
+import functools
+import io
+
+import pytest
+import torch
+
+from lifelabel.config import Config
+from lifelabel.learner import Setting
+from lifelabel.methods import Batch
+from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.methods.frozen import Frozen
+
+TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+
+
+def make(method=Frozen, **options):
+    torch.manual_seed(0)
+    # a regime under which every other method's backbone and statistics move in every task
+    config = Config.make({"batch_norm": "running", "later_backbone_lr": 0.01})
+    setting = Setting.of(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu"))
+    return method(setting, method.Options(**options))
+
+
+def batches(task, count=2):
+    torch.manual_seed(100 + task)
+    shape = 4, len(TASKS[task])
+    known = torch.ones(shape, dtype=torch.bool)
+    return [
+        Batch(torch.randn(4, 3, 32, 32), (torch.rand(shape) < 0.5).float(), known, TASKS[task]) for _ in range(count)
+    ]
+
+
+def parts(method):
+    """All weights and statistics by name, as they are now."""
+    named = {**method.learner.backbone.state_dict(prefix="backbone."), **method.head.state_dict(prefix="head.")}
+    return {name: value.clone() for name, value in named.items()}
+
+
+def moved(method, task):
+    """The names of what one task changes, of what was there before it and of its own rows."""
+    method.begin_task(TASKS[task])
+    before = parts(method)
+    for batch in batches(task):
+        method.observe(batch)
+    method.end_task()
+    return {name for name, value in parts(method).items() if not torch.equal(value, before[name])}
+
+
+@pytest.mark.parametrize("learn_first", [False, True])
+def test_only_new_rows_move_once_the_backbone_is_frozen(learn_first):
+    method = make(learn_first=learn_first)
+    everything = {*method.learner.backbone.state_dict(prefix="backbone."), "head.weights.0", "head.biases.0"}
+    assert moved(method, 0) == (everything if learn_first else {"head.weights.0", "head.biases.0"})
+    for task in (1, 2):
+        images = torch.randn(3, 3, 32, 32)
+        with torch.no_grad():
+            before = method.scores(images)
+        assert moved(method, task) == {f"head.weights.{task}", f"head.biases.{task}"}
+        with torch.no_grad():
+            torch.testing.assert_close(method.scores(images)[:, : before.shape[1]], before)
+
+
+def test_the_first_task_is_fine_tuning_where_the_backbone_may_learn_in_it():
+    frozen, plain = make(learn_first=True), make(FineTuning)
+    for method in (frozen, plain):
+        torch.manual_seed(0)
+        moved(method, 0)
+    assert all(torch.equal(value, parts(plain)[name]) for name, value in parts(frozen).items())
+
+
+def test_a_frozen_backbone_builds_no_graph_and_runs_as_when_it_is_scored():
+    method = make(learn_first=True)
+    method.begin_task(TASKS[0])
+    images = batches(0)[0].images
+    assert method.learner.features(images).requires_grad
+    method.begin_task(TASKS[1])
+    features = method.learner.features(images)
+    assert not features.requires_grad
+    with torch.no_grad():
+        assert torch.equal(method.learner.features(images), features)
+    assert not any(module.training for module in method.learner.backbone.modules())
+    assert method.head(features).requires_grad
+    assert method.kept().bytes == 0
+
+
+def verbs(method):
+    """All that happens to a method in two tasks, one call at a time."""
+    calls = []
+    for task in range(2):
+        learned = [functools.partial(method.observe, batch) for batch in batches(task)]
+        calls += [functools.partial(method.begin_task, TASKS[task]), *learned, method.end_task]
+    return calls
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.parametrize("stop", [2, 6])
+@pytest.mark.parametrize("learn_first", [False, True])
+def test_a_run_that_stops_after_any_call_goes_on_to_the_bit(stop, learn_first):
+    straight, fresh = make(learn_first=learn_first), make(learn_first=learn_first)
+    calls, calls_again, saved = verbs(straight), verbs(fresh), io.BytesIO()
+    for call in calls[:stop]:
+        call()
+    torch.save((straight.state_dict(), torch.get_rng_state()), saved)
+    for call in calls[stop:]:
+        call()
+    saved.seek(0)
+    state, random_state = torch.load(saved, weights_only=True)
+    fresh.load_state_dict(state)
+    torch.set_rng_state(random_state)
+    for call in calls_again[stop:]:
+        call()
+    assert same(fresh.state_dict(), straight.state_dict())

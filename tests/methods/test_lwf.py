@@ -1,0 +1,178 @@
+"""LwF against its losses and their slopes, re-computed slowly: loops, logarithms, no parts of the package."""
+
+import copy
+import functools
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lifelabel.config import Config
+from lifelabel.learner import Setting
+from lifelabel.methods import Batch
+from lifelabel.methods.lwf import LwF
+
+TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+IMAGES = 5
+
+
+def make(device="cpu", lambdas=(0.2, 0.6), **options):
+    torch.manual_seed(0)
+    config = Config.make({"method": "lwf", "method_options": {"lambdas": lambdas}, **options})
+    setting = Setting.of(config, lambda labels: torch.zeros(len(labels), 1), torch.device(device))
+    return LwF(setting, config.method_options)
+
+
+def batches(task, count=2):
+    torch.manual_seed(100 + task)
+    shape = IMAGES, len(TASKS[task])
+    return [
+        Batch(torch.randn(IMAGES, 3, 32, 32), (torch.rand(shape) < 0.5).float(), torch.rand(shape) < 0.7, TASKS[task])
+        for _ in range(count)
+    ]
+
+
+def learn(method, task):
+    method.begin_task(TASKS[task])
+    for batch in batches(task):
+        method.observe(batch)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def logits_of(backbone, head, images):
+    """Features and logits, from copies of the weights."""
+    with torch.no_grad():
+        features = backbone(images).double().numpy()
+    w, b = (np.concatenate([part.detach().double().numpy() for part in parts]) for parts in (head.weights, head.biases))
+    return features, features @ w.T + b
+
+
+def slow(logits, targets, shares):
+    """The cross entropy, each entry with its share, and its slope by the logits."""
+    loss, slope = 0.0, np.zeros_like(logits)
+    for i, j in np.ndindex(*logits.shape):
+        p = 1 / (1 + math.exp(-logits[i, j]))
+        loss -= shares[i, j] * (targets[i, j] * math.log(p) + (1 - targets[i, j]) * math.log(1 - p))
+        slope[i, j] = shares[i, j] * (p - targets[i, j])
+    return loss, slope
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_and_slopes_equal_the_slow_computation(reduction):
+    method = make(reduction=reduction)
+    learn(method, 0)
+    method.end_task()
+    learn(method, 1)
+    method.end_task()
+    expert = copy.deepcopy((method.learner.backbone, method.head))
+    expert[0].eval()
+    method.begin_task(TASKS[2])
+    old = 5
+    for batch in batches(2):
+        student = copy.deepcopy((method.learner.backbone, method.head))
+        student[0].set_training(freeze_statistics=True)
+        features, logits = logits_of(*student, batch.images)
+        known = batch.known.double().numpy()
+        shares = known / (IMAGES if reduction == "sum" else known.sum())
+        cls, of_cls = slow(logits[:, old:], batch.labels.numpy(), shares)
+        even = np.full((IMAGES, old), 1 / IMAGES if reduction == "sum" else 1 / (IMAGES * old))
+        dst, of_dst = slow(logits[:, :old], sigmoid(logits_of(*expert, batch.images)[1]), even)
+
+        got = method.observe(batch)
+        assert got.keys() == {"cls", "dst"}
+        assert got["cls"].item() == pytest.approx(cls, rel=1e-4)
+        assert got["dst"].item() == pytest.approx(dst, rel=1e-4)
+        slope = np.concatenate([0.6 * of_dst, 0.2 * of_cls], 1)
+        given = torch.cat([part.grad for part in method.head.weights]).numpy()
+        np.testing.assert_allclose(given, slope.T @ features, rtol=1e-3, atol=1e-5)
+
+
+def test_the_first_task_is_classification_alone():
+    method = make()
+    method.begin_task(TASKS[0])
+    batch = batches(0)[0]
+    student = copy.deepcopy((method.learner.backbone, method.head))
+    student[0].set_training(freeze_statistics=False)
+    features, logits = logits_of(*student, batch.images)
+    known = batch.known.double().numpy()
+    cls, slope = slow(logits, batch.labels.numpy(), known / known.sum())
+    got = method.observe(batch)
+    assert got.keys() == {"cls"} and got["cls"].item() == pytest.approx(cls, rel=1e-4)
+    np.testing.assert_allclose(method.head.weights[0].grad.numpy(), slope.T @ features, rtol=1e-3, atol=1e-5)
+    assert method.kept().bytes == 0
+
+
+def test_the_copy_does_not_move_while_the_network_learns_and_is_what_is_kept():
+    method = make(later_backbone_lr=0.01)
+    learn(method, 0)
+    method.end_task()
+    images = batches(0)[0].images
+    with torch.no_grad():
+        before = method.scores(images)
+    learn(method, 1)
+    torch.testing.assert_close(method.expert.logits(images), before)
+    with torch.no_grad():
+        assert (method.scores(images)[:, :2] - before).abs().max() > 1e-3
+    method.end_task()
+    saved = [*method.learner.backbone.state_dict().values(), *method.head.parameters()]
+    assert method.kept().bytes == sum(each.numel() * each.element_size() for each in saved)
+    assert method.kept().images == 0
+
+
+def verbs(method):
+    """All that happens to a method in two tasks, one call at a time."""
+    calls = []
+    for task in range(2):
+        learned = [functools.partial(method.observe, batch) for batch in batches(task)]
+        calls += [functools.partial(method.begin_task, TASKS[task]), *learned, method.end_task]
+    return calls
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.parametrize("stop", [2, 4, 6])
+def test_a_run_that_stops_after_any_call_goes_on_to_the_bit(stop):
+    straight, fresh = make(), make()
+    calls, calls_again, saved = verbs(straight), verbs(fresh), io.BytesIO()
+    for call in calls[:stop]:
+        call()
+    torch.save((straight.state_dict(), torch.get_rng_state()), saved)
+    for call in calls[stop:]:
+        call()
+    saved.seek(0)
+    state, random_state = torch.load(saved, weights_only=True)
+    fresh.load_state_dict(state)
+    torch.set_rng_state(random_state)
+    for call in calls_again[stop:]:
+        call()
+    assert same(fresh.state_dict(), straight.state_dict())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_host_sync_in_a_step_on_the_gpu(precision):
+    method = make("cuda", precision=precision)
+    for task, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        moved = [Batch(b.images.cuda(), b.labels.cuda(), b.known.cuda(), classes) for b in batches(task)]
+        method.observe(moved[0])
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            parts = method.observe(moved[1])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert all(math.isfinite(part.item()) for part in parts.values())
+        method.end_task()

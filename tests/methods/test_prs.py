@@ -1,0 +1,331 @@
+"""PRS against the paper's rules, re-computed slowly: sets of labels, loops, fractions where they are exact.
+
+What PRS and OCDM have in common (masks, budgets, resuming) is tested here for both.
+"""
+
+import collections
+import io
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from lifelabel.buffer import Reservoir, encode
+from lifelabel.config import Config
+from lifelabel.learner import Setting
+from lifelabel.methods import METHODS, Batch
+from lifelabel.methods.base import Host
+from lifelabel.methods.prs import PartitioningReservoir, Partitions
+
+NONE = "none"
+TASKS = [("sky", "sea", "sun", "moon"), ("boat", "fish", "net")]
+
+
+class Slow:
+    """Images are sets of classes; memory is a list of them. Everything is counted anew each time."""
+
+    def __init__(self, rho):
+        self.rho, self.seen, self.memory = rho, [], []
+
+    def shares(self):
+        n = collections.Counter(label for image in self.seen for label in image)
+        powers = {label: Fraction(1) if self.rho == 0 else count**self.rho for label, count in n.items()}
+        return {label: power / sum(powers.values()) for label, power in powers.items()}
+
+    def excess(self, memory):
+        kept = collections.Counter(label for image in memory for label in image)
+        delta = {label: kept[label] - p * sum(kept.values()) for label, p in self.shares().items()}
+        return delta if self.rho == 0 else {label: 0 if abs(d) < 1e-9 else d for label, d in delta.items()}
+
+    def chance(self, image, size):
+        n = {label: sum(label in other for other in self.seen) for label in image}
+        total = sum(Fraction(math.exp(min(n.values()) - n[label])) for label in image)
+        s = sum(
+            Fraction(math.exp(min(n.values()) - n[i])) / total * Fraction(self.shares()[i]) * size / n[i] for i in image
+        )
+        return float(min(1, s))
+
+    def draw_probabilities(self):
+        over = {label: max(d, 0) for label, d in self.excess(self.memory).items()}
+        return {label: float(d / sum(over.values())) for label, d in over.items() if d > 0}
+
+    def victim(self, drawn):
+        delta = self.excess(self.memory)
+        members = [k for k, image in enumerate(self.memory) if drawn is None or drawn in image]
+        wanted = {k: sum(delta[label] <= 0 for label in self.memory[k]) for k in members}
+        fewest = [k for k in members if wanted[k] == min(wanted.values())]
+        without = {k: self.memory[:k] + self.memory[k + 1 :] for k in fewest}
+        squares = {k: sum(d**2 for d in self.excess(rest).values()) for k, rest in without.items()}
+        tie = 0 if self.rho == 0 else 1e-9
+        return next(k for k in fewest if squares[k] <= min(squares.values()) + tie)
+
+    def remove(self, place):
+        self.memory[place] = self.memory[-1]
+        self.memory.pop()
+
+
+def random_image(rng, classes, empty=0.15):
+    """Few labels of many images: ties, and images that show nothing."""
+    shown = np.flatnonzero(rng.random(classes) < rng.choice([0.15, 0.5]))
+    return frozenset() if rng.random() < empty else frozenset(shown.tolist())
+
+
+def names(partitions):
+    return frozenset(NONE if number == 0 else int(number) - 1 for number in partitions)
+
+
+def number(label):
+    return 0 if label == NONE else label + 1
+
+
+def random_memory(rng, rho, classes, images):
+    """The same images in both, after some have left."""
+    fast, slow = Partitions(rho), Slow(rho)
+    fast.grow(classes)
+    for _ in range(images + 8):
+        shown = Partitions.of(np.array(sorted(random_image(rng, classes)), np.int64))
+        fast.see(shown)
+        fast.add(shown)
+        slow.seen.append(names(shown))
+        slow.memory.append(names(shown))
+    for _ in range(8):
+        place = int(rng.integers(len(slow.memory)))
+        fast.remove(place)
+        slow.remove(place)
+    return fast, slow
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.2, -0.2, 1.0])
+def test_shares_chances_draws_and_victims_are_those_of_the_slow_version(rho):
+    rng = np.random.default_rng(7)
+    for case in range(120):
+        classes = 1 if case < 5 else int(rng.integers(2, 7))
+        fast, slow = random_memory(rng, rho, classes, int(rng.integers(1, 14)))
+        shares = {number(label): float(p) for label, p in slow.shares().items()}
+        assert fast.shares() == pytest.approx([shares.get(i, 0) for i in range(classes + 1)], abs=1e-12)
+        for image in set(slow.seen):
+            shown, size = np.array(sorted(map(number, image))), int(rng.integers(1, 9))
+            assert fast.chance(shown, size) == pytest.approx(slow.chance(image, size), abs=1e-12)
+        weights = np.maximum(fast.excess(), 0)
+        expected = slow.draw_probabilities()
+        got = {label: weights[number(label)] / weights.sum() for label in slow.shares() if weights[number(label)]}
+        assert got == pytest.approx(expected, abs=1e-12)
+        for drawn in [None, *expected]:
+            assert fast.victim(None if drawn is None else number(drawn)) == slow.victim(drawn)
+
+
+def test_a_class_is_drawn_by_how_far_it_exceeds_its_share():
+    fast = Partitions(0.0)
+    fast.grow(4)
+    for label, count in enumerate([20, 11, 8, 1]):  # shares of 10: 10 and 1 too many
+        for _ in range(count):
+            fast.see(np.array([label + 1]))
+            fast.add(np.array([label + 1]))
+    torch.manual_seed(0)
+    draws = collections.Counter(fast.draw() for _ in range(4000))
+    assert set(draws) == {1, 2}
+    p = 1 / 11
+    assert abs(draws[2] - 4000 * p) < 5 * math.sqrt(4000 * p * (1 - p))
+
+
+def test_each_at_its_share_draws_no_class():
+    """49 classes, where 49 times a share of 1/49 is not 1 to the last bit."""
+    fast = Partitions(0.0)
+    fast.grow(49)
+    for partition in range(1, 50):
+        fast.see(np.array([partition]))
+        fast.add(np.array([partition]))
+    assert fast.draw() is None and fast.victim(None) == 0
+
+
+def test_counts_in_the_millions_have_a_chance_by_their_rarest_label():
+    fast = Partitions(0.0)
+    fast.grow(2)
+    fast.seen[:] = 0, 5_000_000, 4_000_000
+    assert fast.chance(np.array([1, 2]), 2000) == pytest.approx(1000 / 4_000_000)
+    fast.seen[2] = 1
+    assert fast.chance(np.array([1, 2]), 2000) == 1
+
+
+def setting(method="prs", **options):
+    config = Config.make({"method": method, "method_options": options})
+    return Setting.of(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu")), config.method_options
+
+
+def host(rng, task, images, size=8, known=1.0):
+    """Images of many sizes as JPEGs: one colour, and as much noise as chance has it."""
+    classes = len(TASKS[task])
+    noise = rng.integers(0, 256, (images, size, size, 3)) * rng.random((images, 1, 1, 1))
+    labels = np.array(
+        [[c in image for c in range(classes)] for image in (random_image(rng, classes) for _ in range(images))]
+    )
+    mask = rng.random((images, classes)) < known
+    return Host(torch.from_numpy(noise.astype(np.uint8)), labels & mask, mask)
+
+
+def batch(host):
+    pixels = host.pixels.permute(0, 3, 1, 2).float() / 255
+    labels, known = torch.from_numpy(host.labels).float(), torch.from_numpy(host.known)
+    return Batch(pixels, labels, known, tuple(map(str, range(labels.shape[1]))), host)
+
+
+def hosts(rng, **more):
+    """Two tasks: the number of the first class, and a batch."""
+    return [(0, host(rng, 0, 7, **more)) for _ in range(8)] + [(4, host(rng, 1, 7, **more)) for _ in range(8)]
+
+
+class SlowBuffer(Slow):
+    """PRS image by image, with the random numbers of torch in the order in which PRS takes them."""
+
+    def __init__(self, rho, images, limit):
+        super().__init__(rho)
+        self.images, self.limit, self.jpegs, self.full = images, limit or math.inf, [], False
+
+    def offer(self, jpeg, image, extra, classes):
+        self.seen.append(image)
+        self.full = self.full or len(self.memory) == self.images
+        if self.full and torch.rand((), dtype=torch.float64).item() >= self.chance(image, len(self.memory)):
+            return
+        size = len(jpeg) + extra
+        if size > self.limit:
+            return
+        while len(self.memory) == self.images or self.bytes() + size > self.limit:
+            self.full = True
+            over = self.draw_probabilities()
+            labels = [NONE, *range(classes)]
+            weights = torch.tensor([over.get(label, 0) for label in labels], dtype=torch.float64)
+            place = self.victim(labels[torch.multinomial(weights, 1).item()] if over else None)
+            self.remove(place)
+            self.jpegs[place] = self.jpegs[-1]
+            self.jpegs.pop()
+        self.memory.append(image)
+        self.jpegs.append((jpeg, size))
+
+    def bytes(self):
+        return sum(size for _, size in self.jpegs)
+
+
+@pytest.mark.parametrize(("rho", "images", "limit"), [(0.0, 10, None), (0.2, 12, 6000), (-0.2, 1000, 5000)])
+def test_a_stream_leaves_the_images_that_the_slow_version_keeps(rho, images, limit):
+    """Two tasks, unknown labels, both budgets: the same images at the same places after every batch."""
+    rng = np.random.default_rng(3)
+    fast = PartitioningReservoir(*reversed(setting(rho=rho, buffer_images=images, buffer_bytes=limit)))
+    slow, entered = SlowBuffer(rho, images, limit), 0
+    for first, host in hosts(rng, known=0.8):
+        torch.manual_seed(entered := entered + 1)
+        fast.offer(batch(host), first)
+        torch.manual_seed(entered)
+        for pixels, labels in zip(host.pixels.numpy(), host.labels, strict=True):
+            image = frozenset((first + np.flatnonzero(labels)).tolist()) or frozenset([NONE])
+            slow.offer(encode(pixels), image, 2 * len(labels), first + len(labels))
+        assert [item.jpeg for item in fast.items] == [jpeg for jpeg, _ in slow.jpegs]
+        assert fast.bytes == slow.bytes() <= (limit or math.inf) and len(fast) <= images
+    assert slow.full
+
+
+def test_an_image_larger_than_the_budget_drives_nobody_out():
+    rng = np.random.default_rng(0)
+    for name in ("prs", "ocdm"):
+        method = make(name, buffer_images=1000, buffer_bytes=4000)
+        method.begin_task(TASKS[0])
+        method.remember(batch(host(rng, 0, 6)))
+        large = host(rng, 0, 1, size=64)
+        assert len(method.buffer) > 3 and len(encode(large.pixels[0].numpy())) > 4000
+        before = [item.jpeg for item in method.buffer.items]
+        for _ in range(20):
+            method.remember(batch(large))
+        assert [item.jpeg for item in method.buffer.items] == before
+
+
+def make(name, **options):
+    torch.manual_seed(0)
+    return METHODS[name](*setting(name, **options))
+
+
+def distance_to_shares(buffer, seen, rho):
+    """Half the sum of |l_i / L - p_i|, from the images that are kept."""
+    kept = sum(np.bincount(item.positives, minlength=len(seen)) for item in buffer.items)
+    return np.abs(kept / kept.sum() - seen**rho / (seen**rho).sum()).sum() / 2
+
+
+@pytest.mark.parametrize("name", ["prs", "ocdm"])
+@pytest.mark.parametrize("rho", [-0.2, 0.0, 0.2])
+def test_a_long_imbalanced_stream_leaves_the_shares_in_memory(name, rho):
+    rng = np.random.default_rng(5)
+    method = make(name, buffer_images=100, rho=rho)
+    method.begin_task(list("abcdefghij"))
+    reservoir = Reservoir(method.options, method.setting)
+    often = 0.6 / np.arange(1, 11) ** 1.5
+    seen = np.zeros(10)
+    for _ in range(100):
+        labels = rng.random((20, 10)) < often
+        given = batch(Host(torch.zeros(20, 4, 4, 3, dtype=torch.uint8), labels, np.ones_like(labels)))
+        method.remember(given)
+        reservoir.offer(given, 0)
+        seen += labels.sum(0)
+    assert len(method.buffer) == len(reservoir) == 100
+    assert distance_to_shares(method.buffer, seen, rho) < 0.4 * distance_to_shares(reservoir, seen, rho)
+
+
+def observed(method, task, batches, seed):
+    method.begin_task(TASKS[task])
+    for given in range(batches):
+        method.observe(batch(host(np.random.default_rng([seed, task, given]), task, 6, size=32, known=0.8)))
+
+
+@pytest.mark.parametrize("name", ["prs", "ocdm"])
+def test_replay_shows_what_was_visible_and_no_more(name):
+    method = make(name, buffer_images=20, buffer_bytes=40_000)
+    shown = {}
+    for task, first in ((0, 0), (1, 4)):
+        observed(method, task, 6, seed=1)
+        for given in range(6):
+            given_host = host(np.random.default_rng([1, task, given]), task, 6, size=32, known=0.8)
+            for pixels, labels, known in zip(
+                given_host.pixels.numpy(), given_host.labels, given_host.known, strict=True
+            ):
+                columns = first + np.arange(len(labels))
+                shown[encode(pixels)] = [
+                    dict(zip(columns.tolist(), row.tolist(), strict=True)) for row in (labels, known)
+                ]
+    assert {item.first for item in method.buffer.items} == {0, 4}
+    replayed = method.buffer.replay(range(len(method.buffer)), 7)
+    for row, item in enumerate(method.buffer.items):
+        labels, known = shown[item.jpeg]
+        assert replayed.labels[row].tolist() == [float(labels.get(c, False)) for c in range(7)]
+        assert replayed.known[row].tolist() == [known.get(c, False) for c in range(7)]
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.parametrize(("name", "limit"), [("prs", None), ("prs", 20_000), ("ocdm", None), ("ocdm", 20_000)])
+def test_a_run_goes_on_in_mid_task_as_if_it_had_not_stopped(name, limit):
+    options = {"buffer_images": 15, "buffer_bytes": limit, "rho": 0.2}
+    method = make(name, **options)
+    observed(method, 0, 4, seed=2)
+    observed(method, 1, 2, seed=2)
+    file = io.BytesIO()
+    torch.save({"method": method.state_dict(), "random": torch.get_rng_state()}, file)
+    again = make(name, **options)
+    for one in (method, again):
+        file.seek(0)
+        saved = torch.load(file, weights_only=True)
+        if one is again:
+            one.load_state_dict(saved["method"])
+        torch.set_rng_state(saved["random"])
+        for given in range(3):
+            one.observe(batch(host(np.random.default_rng(given), 1, 6, size=32)))
+    assert same(method.state_dict(), again.state_dict())
+    assert method.kept() == again.kept()
+    sizes = [len(item.jpeg) + item.labels.nbytes + item.known.nbytes for item in method.buffer.items]
+    labels = sum(max(1, item.labels.sum()) for item in method.buffer.items)
+    counts = 2 * 8 * (1 + 7)  # n and l of seven classes and of none
+    assert (method.kept().images, method.kept().bytes) == (len(sizes), sum(sizes) + counts + 2 * 4 * labels)
