@@ -199,3 +199,31 @@ def test_bf16_on_the_gpu_runs_with_the_channels_last(precision):
     learner.load_state_dict(on_cpu.state_dict())
     learner.step(learner.head(learner.features(images)).square().sum())
     assert all(parameter.isfinite().all() for parameter in learner.backbone.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("batch_norm", ["running", "frozen"])
+def test_a_replayed_pass_learns_what_the_step_by_step_pass_learns(batch_norm):
+    """Ten steps, with a ragged one between, then all weights and statistics."""
+    ends, graphs = [], []
+    for cuda_graphs in (True, False):
+        torch.manual_seed(0)
+        device = torch.device("cuda")
+        config = Config.make({"batch_norm": batch_norm, "cuda_graphs": cuda_graphs, "lr": 1e-3, "backbone_lr": 1e-3})
+        setting = Setting.of(config, lambda labels: torch.zeros(0), device)
+        head = LinearHead(setting.backbone.dim)
+        head.grow(3, device)
+        learner = Learner(head, setting)
+        learner.begin_task(first=True)
+        torch.manual_seed(1)
+        for step in range(10):
+            images = torch.randn(5 if step == 6 else 8, 3, 64, 64).to(device)
+            learner.step(head(learner.features(images)).square().mean())
+        graphs.append(len(learner.replays.graphs))
+        ends.append({**learner.backbone.state_dict(), **head.state_dict()})
+    assert graphs == [1, 0]
+    for name, value in ends[0].items():
+        torch.testing.assert_close(
+            value, ends[1][name], rtol=2e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )

@@ -66,6 +66,25 @@ def test_each_run_is_the_one_that_train_makes_and_is_made_once(tmp_path, monkeyp
     assert [state(p.folder) for p in plans] == before
 
 
+def test_a_run_killed_between_its_last_files_is_ended_properly(tmp_path, monkeypatch):
+    def write_results(self):
+        self.folder.write_json("metrics.json", self.summary())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    one = plan(tmp_path, "multi-task")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.Run, "write_results", write_results)
+        assert run_all([one])[0].error
+    half = state(one.folder)
+    assert json.loads(half["metrics.json"][0])["finished"]
+    assert "environment.json" not in half
+    assert run_all([one]) == [Outcome(one, None, fresh=True)]
+    assert (one.folder / "metrics.json").read_bytes() == half["metrics.json"][0]
+    assert (one.folder / "environment.json").exists()
+    (one.folder / "checkpoint.pt").unlink()  # by someone who needs the room
+    assert run_all([one]) == [Outcome(one)]
+
+
 def test_another_run_in_the_folder_is_that_runs_error(tmp_path):
     first, other = plan(tmp_path), plan(tmp_path, seed=1)
     run_all([first])
@@ -152,7 +171,9 @@ def test_a_stop_leaves_checkpoints_and_no_process(tmp_path, monkeypatch, number)
         saved = torch.load(p.folder / "checkpoint.pt", weights_only=True)
         assert (saved["task"], saved["step"] > 0) == (1, True)
     method(monkeypatch, "waiting")
+    plans = [Planned(p.name, p.folder, {**p.values, "checkpoint_seconds": 30, "strict": True}) for p in plans]
     assert [outcome.fresh for outcome in run_all(plans, 2)] == [True] * 3
+    assert Config.make(engine.read_yaml(plans[0].folder / "config.yaml")).strict  # it goes on as it is asked now
     expected = engine.train(tmp_path / "alone", plans[0].values).metrics
     assert json.loads((plans[0].folder / "metrics.json").read_text()) == expected
 

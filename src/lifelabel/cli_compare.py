@@ -111,7 +111,9 @@ Stream = Annotated[
 Methods = Annotated[str, typer.Option(help="all, or names of `lifelabel list methods`, as er,lwf,agcn.")]
 Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]
 Orders = Annotated[int, typer.Option(help="Orders of the tasks: the stream's own, and K - 1 random ones.", metavar="K")]
-Jobs = Annotated[int | None, typer.Option(help="Runs side by side [default: one on each GPU, or on each core].")]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs side by side [default: one on each GPU, or on each core, up to 8].")
+]
 Fidelity = Annotated[str | None, typer.Option(help="tuned (default), paper, release or plain.")]
 ConfigFile = Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")]
 Root = Annotated[str | None, typer.Option(metavar="DIR", help="The folder of the stream's images.")]

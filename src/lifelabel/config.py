@@ -28,7 +28,6 @@ from lifelabel.streams.protocols import ORDERS
 MAX_YAML_BYTES = 1_000_000
 
 
-
 def budget(images: int) -> dict[str, dict[str, int]]:
     """One replay budget for all methods that keep images."""
     keeping = (name for name, method in METHODS.items() if issubclass(method.Options, BufferOptions))
@@ -187,6 +186,7 @@ class Config:
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("fp32", "float32, or bfloat16 in the backbone", choices=("fp32", "bf16"))
     task_order: int = option(0, "0: the stream's own order of tasks; k: the k-th random one", low=0, high=2**31 - 1)
+    cuda_graphs: bool = option(True, "on a GPU, replay the backbone as a CUDA graph, or go step by step")
     first_tasks: int | None = option(None, "learn and score the first tasks alone; none: all", low=1)
     hold_out: float = option(
         0.0, "share of the training images that is not learned but scored, in place of the test images", low=0, high=0.9

@@ -36,7 +36,17 @@ from lifelabel.streams import Task, TrainView
 from lifelabel.streams.base import task_of_class
 from lifelabel.streams.parts import Part
 
-MAY_CHANGE = ("lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "checkpoint_seconds", "workers", "strict")
+MAY_CHANGE = (
+    "lr",
+    "backbone_lr",
+    "later_backbone_lr",
+    "adam_eps",
+    "device",
+    "checkpoint_seconds",
+    "workers",
+    "strict",
+    "cuda_graphs",
+)
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
 DEFAULT_SIZE = 224
 READ_EVERY = 10

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ class Setting:
     reduction: str
     precision: str
     augment: str
+    cuda_graphs: bool
 
     @classmethod
     def of(cls, config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device) -> Setting:
@@ -64,6 +66,7 @@ class Learner:
         self.head = head.to(setting.device)
         self.optimizer: torch.optim.Optimizer | None = None
         self.frozen = False
+        self.replays = Replays(self.backbone, setting)
 
     def begin_task(self, first: bool) -> None:
         """A fresh Adam (as in the authors' code); the backbone slows down after the first task."""
@@ -84,9 +87,10 @@ class Learner:
         """Features in float32, computed in the run's precision; training mode inside `torch.enable_grad`."""
         if torch.is_grad_enabled() and not self.frozen:
             # one image has no statistics of its own: batch norm then uses those it has
-            self.backbone.set_training(self.freeze_statistics or len(images) == 1)
-        else:
-            self.backbone.eval()
+            still = self.freeze_statistics or len(images) == 1
+            self.backbone.set_training(still)
+            return self.replays(images, still)
+        self.backbone.eval()
         return run_backbone(self.backbone, images, self.setting)
 
     def step(self, loss: Tensor) -> None:
@@ -149,6 +153,7 @@ class Expert:
         self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
         self.nodes = nodes.detach().clone()
         self.bias = None if bias is None else bias.detach().clone()
+        self.replays = Replays(self.backbone, setting)
 
     @classmethod
     def restore(cls, state: dict[str, Any], backbone: Backbone, setting: Setting) -> Expert:
@@ -161,7 +166,7 @@ class Expert:
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """The expert's logits for the old classes; their sigmoid are the soft labels (Eq. 3)."""
-        logits = run_backbone(self.backbone, images, self.setting) @ self.nodes.T
+        logits = self.replays(images) @ self.nodes.T
         return logits if self.bias is None else logits + self.bias
 
     @property
@@ -174,9 +179,54 @@ class Expert:
         return {"backbone": self.backbone.state_dict(), "nodes": self.nodes, "bias": self.bias}
 
 
+class Replays:
+    """A backbone's pass, forward and backward, replayed as a CUDA graph: one launch in place of a thousand.
+
+    A graph is made for a shape of batch when that comes for the third time; until then, for a task's last batch, and
+    without a GPU, the pass is run step by step. A graph writes into the same memory each time: features and gradients
+    must be used before the next pass of the same shape.
+    """
+
+    def __init__(self, backbone: Backbone, setting: Setting):
+        self.backbone, self.setting = backbone, setting
+        self.seen: Counter[tuple[Any, ...]] = Counter()
+        self.graphs: dict[tuple[Any, ...], nn.Module] = {}
+
+    def __call__(self, images: Tensor, *mode: bool) -> Tensor:
+        """Features of `images`; `mode` is whatever else the pass depends on."""
+        if not images.is_cuda or not self.setting.cuda_graphs:
+            return run_backbone(self.backbone, images, self.setting)
+        kind = (tuple(images.shape), *mode)
+        self.seen[kind] += 1
+        if self.seen[kind] == 3:
+            self.graphs[kind] = self.capture(images)
+        if kind in self.graphs:
+            return self.graphs[kind](images)
+        return run_backbone(self.backbone, images, self.setting)
+
+    def capture(self, images: Tensor) -> nn.Module:
+        before = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
+        graph = torch.cuda.make_graphed_callables(_Pass(self.backbone, self.setting), (torch.empty_like(images),))
+        for name, buffer in self.backbone.named_buffers():  # making it has run the pass, on no images at all
+            buffer.copy_(before[name])
+        return graph
+
+
+class _Pass(nn.Module):
+    """A module of its own for each graph: torch replaces what it does by the replay."""
+
+    def __init__(self, backbone: Backbone, setting: Setting):
+        super().__init__()
+        self.backbone, self.setting = backbone, setting
+
+    def forward(self, images: Tensor) -> Tensor:
+        return run_backbone(self.backbone, images, self.setting)
+
+
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
     context: contextlib.AbstractContextManager = contextlib.nullcontext()
     if setting.precision == "bf16":
-        context = torch.autocast(setting.device.type, torch.bfloat16)
+        # without the cache, which a CUDA graph cannot use
+        context = torch.autocast(setting.device.type, torch.bfloat16, cache_enabled=False)
     with context:
         return backbone(images.contiguous(memory_format=setting.memory_format)).float()
