@@ -37,16 +37,9 @@ from lifelabel.streams.base import task_of_class
 from lifelabel.streams.parts import Part
 
 MAY_CHANGE = (
-    "lr",
-    "backbone_lr",
-    "later_backbone_lr",
-    "adam_eps",
-    "device",
-    "checkpoint_seconds",
-    "workers",
+    "lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "cuda_graphs", "checkpoint_seconds", "workers",
     "strict",
-    "cuda_graphs",
-)
+)  # fmt: skip
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
 DEFAULT_SIZE = 224
 READ_EVERY = 10
@@ -452,11 +445,11 @@ class Run:
         return {**names, "seed": self.config.seed, **summarise(self.progress.records, self.outline.tasks)}
 
     def write_results(self) -> None:
-        self.folder.write_json("metrics.json", self.summary())
-        self.folder.write_json("environment.json", self.environment())
         matrix = self.method.matrix()
         if matrix is not None and self.progress.task == len(self.tasks):  # at the end: it holds every task's
             self.folder.write_matrices(matrix, self.method.sizes, self.outline.classes, self.keeper.truth())
+        self.folder.write_json("environment.json", self.environment())
+        self.folder.write_json("metrics.json", self.summary())  # last: it says that a run is finished
 
     def environment(self) -> dict[str, Any]:
         """What the run ran on, and what it cost so far."""
