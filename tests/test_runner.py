@@ -129,6 +129,32 @@ def test_a_run_that_fails_or_dies_stops_nothing_else(tmp_path, monkeypatch):
         assert json.loads((mended.folder / "metrics.json").read_text())["final"] == expected
 
 
+def test_a_process_that_made_a_gpu_ready_goes_on_with_the_next_run(tmp_path, monkeypatch):
+    """As on a GPU, here on the CPU: two processes for five runs, and a new one after a run that failed or died."""
+
+    def observe(self, batch):
+        if self.setting.lr == 0.5:
+            raise ValueError("an odd batch")
+        if self.setting.lr == 0.25:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return FineTuning.observe(self, batch)
+
+    def begin_task(self, classes):
+        (tmp_path / "pids").open("a").write(f"{os.getpid()}\n")
+        FineTuning.begin_task(self, classes)
+
+    method(monkeypatch, "noted", observe=observe, begin_task=begin_task)
+    monkeypatch.setattr(runner, "lasts", lambda plan: True)
+    rates = [1e-3, 1e-3, 0.5, 0.25, 1e-3, 1e-3, 1e-3]
+    plans = [plan(tmp_path, "noted", seed, lr=lr) for seed, lr in enumerate(rates)]
+    outcomes = run_all(plans, 2)
+    assert [bool(outcome.error) for outcome in outcomes] == [lr > 1e-3 for lr in rates]
+    pids = set(map(int, (tmp_path / "pids").read_text().split()))
+    assert 2 <= len(pids) <= 4 and all(map(gone, pids))
+    alone = engine.train(tmp_path / "alone", plans[-1].values)
+    assert (plans[-1].folder / "metrics.json").read_bytes() == (alone.folder / "metrics.json").read_bytes()
+
+
 def test_a_mistake_of_all_is_raised_and_one_of_a_single_run_is_not(tmp_path):
     plans = [plan(tmp_path, seed=seed, backbone="tny") for seed in range(9)]
     with pytest.raises(UserError, match="unknown backbone 'tny'"):

@@ -134,6 +134,8 @@ class Run:
         self.config, self.folder, self.watch = config, folder, watch
         self.device = resolve_device(config.device)
         self.gpus = [self.device] if self.device.type == "cuda" else []
+        if self.gpus and torch.cuda.is_initialized():  # this process has trained before
+            torch.cuda.reset_peak_memory_stats(self.device)
         self.progress = Progress()
         self.stop_asked = False
         self.processes = contextlib.ExitStack()

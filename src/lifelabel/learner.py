@@ -180,17 +180,16 @@ class Expert:
 
 
 class Replays:
-    """A backbone's pass, forward and backward, replayed as a CUDA graph: one launch in place of a thousand.
+    """A backbone's pass, forward and backward, replayed as CUDA graphs: two launches in place of a thousand.
 
-    A graph is made for a shape of batch when that comes for the third time; until then, for a task's last batch, and
-    without a GPU, the pass is run step by step. A graph writes into the same memory each time: features and gradients
-    must be used before the next pass of the same shape.
+    Graphs are made for a shape of batch when that comes for the third time; until then, for a task's last batch, and
+    without a GPU, the pass is run step by step.
     """
 
     def __init__(self, backbone: Backbone, setting: Setting):
         self.backbone, self.setting = backbone, setting
         self.seen: Counter[tuple[Any, ...]] = Counter()
-        self.graphs: dict[tuple[Any, ...], nn.Module] = {}
+        self.graphs: dict[tuple[Any, ...], Graphs] = {}
 
     def __call__(self, images: Tensor, *mode: bool) -> Tensor:
         """Features of `images`; `mode` is whatever else the pass depends on."""
@@ -199,28 +198,72 @@ class Replays:
         kind = (tuple(images.shape), *mode)
         self.seen[kind] += 1
         if self.seen[kind] == 3:
-            self.graphs[kind] = self.capture(images)
-        if kind in self.graphs:
-            return self.graphs[kind](images)
-        return run_backbone(self.backbone, images, self.setting)
-
-    def capture(self, images: Tensor) -> nn.Module:
-        before = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
-        graph = torch.cuda.make_graphed_callables(_Pass(self.backbone, self.setting), (torch.empty_like(images),))
-        for name, buffer in self.backbone.named_buffers():  # making it has run the pass, on no images at all
-            buffer.copy_(before[name])
-        return graph
+            self.graphs[kind] = Graphs(self.backbone, images, self.setting)
+        if kind not in self.graphs:
+            return run_backbone(self.backbone, images, self.setting)
+        return _Replay.apply(self.graphs[kind], images, *self.backbone.parameters())
 
 
-class _Pass(nn.Module):
-    """A module of its own for each graph: torch replaces what it does by the replay."""
+class Graphs:
+    """The pass of a backbone over one shape of batch, recorded: images in, features out, gradients in and out.
 
-    def __init__(self, backbone: Backbone, setting: Setting):
-        super().__init__()
-        self.backbone, self.setting = backbone, setting
+    It is recorded from a copy that shares all memory with the backbone. The backbone's own parameters may be part of a
+    step that is under way, which a recording must not touch.
+    """
 
-    def forward(self, images: Tensor) -> Tensor:
-        return run_backbone(self.backbone, images, self.setting)
+    def __init__(self, backbone: Backbone, images: Tensor, setting: Setting):
+        twin = copy.deepcopy(backbone)
+        for module, original in zip(twin.modules(), backbone.modules(), strict=True):
+            for name, parameter in module.named_parameters(recurse=False):
+                parameter.data = original.get_parameter(name).data
+            for name, _ in module.named_buffers(recurse=False):
+                module.register_buffer(name, original.get_buffer(name), name not in module._non_persistent_buffers_set)
+        learning = [parameter for parameter in twin.parameters() if parameter.requires_grad]
+        self.images, self.passes = images.detach().clone(), 0
+        before = [buffer.clone() for buffer in backbone.buffers()]
+        aside = torch.cuda.Stream(images.device)
+        aside.wait_stream(torch.cuda.current_stream(images.device))
+        with torch.cuda.stream(aside):
+            for _ in range(3):  # kernels are chosen and memory is got before anything is recorded
+                features = run_backbone(twin, self.images, setting)
+                if learning:
+                    torch.autograd.grad(features, learning, torch.zeros_like(features))
+        torch.cuda.current_stream(images.device).wait_stream(aside)
+        for buffer, kept in zip(backbone.buffers(), before, strict=True):
+            buffer.copy_(kept)
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.forward):
+            self.features = run_backbone(twin, self.images, setting)
+        self.gradient = torch.zeros_like(self.features)
+        self.gradients: list[Tensor | None] = [None] * len(list(twin.parameters()))
+        if learning:
+            with torch.cuda.graph(self.backward, pool=self.forward.pool()):
+                given = iter(torch.autograd.grad(self.features, learning, self.gradient))
+                self.gradients = [next(given) if p.requires_grad else None for p in twin.parameters()]
+
+
+class _Replay(torch.autograd.Function):
+    """Replays graphs; what comes out is copied, as the next replay writes into the same memory."""
+
+    @staticmethod
+    def forward(ctx: Any, graphs: Graphs, images: Tensor, *parameters: Tensor) -> Tensor:
+        graphs.passes += 1
+        ctx.graphs, ctx.number = graphs, graphs.passes
+        graphs.images.copy_(images)
+        graphs.forward.replay()
+        return graphs.features.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        graphs = ctx.graphs
+        if ctx.number != graphs.passes:
+            raise RuntimeError("another pass of this shape came between: its activations took the place of these")
+        graphs.gradient.copy_(gradient)
+        graphs.backward.replay()
+        learning = [given for given in graphs.gradients if given is not None]
+        copies = iter(torch._foreach_add(learning, 0))  # all of them in a few launches
+        return None, None, *(None if given is None else next(copies) for given in graphs.gradients)
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:

@@ -1,7 +1,8 @@
-"""Many runs: those that are missing are trained, side by side, each in a process of its own.
+"""Many runs: those that are missing are trained, side by side, in processes of their own.
 
 A run that is finished is known by its files alone, one that stopped goes on from its checkpoint, and one that fails is
-listed with its reason and stops nothing else. The process that calls never touches a GPU.
+listed with its reason and stops nothing else. The process that calls never touches a GPU. One that has made a GPU ready,
+which takes up to half a minute, goes on with the next run; on the CPU every run has a new one.
 """
 
 from __future__ import annotations
@@ -174,6 +175,7 @@ class Job:
 
     def __init__(self, number: int, plan: Planned, slot: int, overwrite: bool):
         self.number, self.plan, self.slot, self.overwrite = number, plan, slot, overwrite
+        self.lasting = lasts(plan)
         self.new = overwrite or not RunFolder(plan.folder).is_run
         self.notes: list[str] = []
         self.begun: float | None = None
@@ -182,23 +184,38 @@ class Job:
 
     def start(self, jobs: int, others: Sequence[Job]) -> None:
         context: Any = multiprocessing.get_context(processes.START)
-        self.pipe, theirs = context.Pipe(duplex=False)
+        self.pipe, theirs = context.Pipe()
         # a fork has every pipe of this process: were they left open, no run would notice that this one is gone
         ours = [job.pipe for job in [*others, self]] if processes.START == "fork" else []
         threads = max(1, processes.cores() // jobs)
-        args = (theirs, ours, self.plan, self.overwrite, threads, _gpu(config_of(self.plan).device, self.slot))
+        args = (theirs, ours, threads, _gpu(config_of(self.plan).device, self.slot), self.lasting)
         self.process = context.Process(target=_work, args=args)
         self.process.start()
         theirs.close()
+        self.give()
+
+    def take_over(self, job: Job) -> None:
+        """Go on in the process of a job that has ended."""
+        self.process, self.pipe = job.process, job.pipe
+        self.give()
+
+    def give(self) -> None:
+        with contextlib.suppress(OSError):  # a process that is gone says so by itself
+            self.pipe.send((self.plan, self.overwrite))
 
     def listen(self) -> bool:
-        """Hear what the process has said; whether it has ended."""
+        """Hear what the process has said; whether the run, or the process, has ended."""
         alive = self.process.is_alive()  # asked first: what a process said before it ended is in the pipe
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
                 kind, *rest = self.pipe.recv()
                 getattr(self, f"hear_{kind}")(*rest)
-        return not alive
+        return not alive or (self.lasting and self.end is not None)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether its process may take another run: not one that an exception left in an unknown state."""
+        return self.lasting and self.process.is_alive() and self.end is not None and self.end[0] == "finished"
 
     def hear_begin(self, tasks: int, total: int, task: int, learned: int) -> None:
         self.begun, self.tasks, self.total, self.task = time.monotonic(), tasks, total, task
@@ -240,6 +257,8 @@ class Crew:
         self.jobs = max(1, min(jobs, len(planned)))
         self.overwrite, self.display = overwrite, display
         self.running: list[Job] = []
+        self.idle: list[Job] = []
+        """Ended runs whose process waits for another."""
         self.set_up = False
         """Whether a run has come as far as training: the options that all share are then right."""
         self.stop_asked = False
@@ -269,14 +288,22 @@ class Crew:
             job = Job(*self.waiting.popleft(), slot, self.overwrite)
             with contextlib.suppress(OSError):
                 error_file(job.plan.folder).unlink()
-            job.start(self.jobs, self.running)
+            before = next((each for each in self.idle if each.slot == slot and job.lasting), None)
+            if before:
+                self.idle.remove(before)
+                job.take_over(before)
+            else:
+                job.start(self.jobs, [*self.running, *self.idle])
             self.running.append(job)
             self.display.started(job)
 
     def leave(self, job: Job) -> None:
-        job.process.join()
-        job.pipe.close()
         self.running.remove(job)
+        if job.can_go_on and self.waiting and not self.stop_asked:
+            self.idle.append(job)
+        else:
+            job.pipe.close()  # a process that waits for another run ends
+            job.process.join()
         self.display.left(job)
         kind, text = job.end or ("died", "")
         if kind == "mistake" and job.new and not self.set_up:
@@ -303,10 +330,16 @@ class Crew:
                 signal.signal(number, handler)
 
     def kill(self) -> None:
-        for job in self.running:
+        for job in [*self.running, *self.idle]:
             job.process.kill()
-        for job in self.running:
+        for job in [*self.running, *self.idle]:
             job.process.join()
+
+
+def lasts(plan: Planned) -> bool:
+    """Whether a run's process is worth keeping for the next one: on a GPU."""
+    device = config_of(plan).device
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.device_count() > 0)
 
 
 def _gpu(device: str, slot: int) -> str | None:
@@ -430,9 +463,7 @@ class Reporter(engine.Watcher):
         self.tell("note", line)
 
 
-def _work(
-    pipe: Connection, inherited: Sequence[Connection], plan: Planned, overwrite: bool, threads: int, gpu: str | None
-) -> None:
+def _work(pipe: Connection, inherited: Sequence[Connection], threads: int, gpu: str | None, lasting: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the engine takes both: the process that waits passes them on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
@@ -441,9 +472,12 @@ def _work(
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads)
-    end = _train(plan, overwrite, Reporter(pipe))
-    with contextlib.suppress(OSError):
-        pipe.send(("end", *end))
+    with contextlib.suppress(OSError, EOFError):  # the process that waits has no more runs, or is gone
+        while True:
+            plan, overwrite = pipe.recv()
+            pipe.send(("end", *_train(plan, overwrite, Reporter(pipe))))
+            if not lasting:
+                return
 
 
 def _train(plan: Planned, overwrite: bool, watch: engine.Watcher) -> tuple[str, str]:
