@@ -96,7 +96,7 @@ class Item:
 class Buffer:
     """Kept images in no order: a place is filled from the end when its image leaves, so that none is empty.
 
-    Which image comes and which goes is the method's choice (`add`, `remove`); the buffer keeps the sums.
+    Which image comes and which goes is the choice of each kind of buffer (`offer`); this one keeps the sums.
     """
 
     def __init__(self, options: BufferOptions, setting: Setting):
@@ -106,6 +106,14 @@ class Buffer:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def offer(self, batch: Batch, first: int, logits: Tensor | None = None) -> None:
+        """The images of a batch pass, whose classes have the columns from `first` on; some may be kept."""
+        raise NotImplementedError
+
+    def kept_bytes(self) -> int:
+        """All that it takes: the images, and what it knows to choose among them."""
+        return self.bytes
 
     def fits(self, item: Item) -> bool:
         """Whether `item` may be added within both budgets."""

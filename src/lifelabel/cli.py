@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from lifelabel.cli_common import check_fidelity, err, out, parse_seeds, parse_settings, print_whole, watcher
+from lifelabel.cli_common import check_fidelity, check_file, err, out, parse_seeds, parse_settings, print_whole, watcher
 from lifelabel.cli_compare import commands as comparing
 from lifelabel.cli_data import data
 from lifelabel.cli_tune import commands as tuning
@@ -143,14 +143,7 @@ def train(
         return
     from_file = read_yaml(config) if config else {}
     check_fidelity(config, from_file, given)
-    if method and from_file.get("method_options") and from_file.get("method") != method:
-        raise UserError(
-            f"{config} holds options of method {from_file.get('method')}: take them out to use --method {method}"
-        )
-    if stream and from_file.get("stream_options") and from_file.get("stream") != stream:
-        raise UserError(
-            f"{config} holds options of stream {from_file.get('stream')}: take them out to use --stream {stream}"
-        )
+    check_file(config, from_file, {"method": method, "stream": stream})
     values = merge(from_file, given)
     if print_config:
         print(Config.make(values).to_yaml(), end="")

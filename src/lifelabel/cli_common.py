@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from lifelabel.errors import UserError
+from lifelabel.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from lifelabel.engine import Watcher
@@ -84,3 +84,24 @@ def print_whole(table: Table) -> None:
     wide = Console(width=1000)
     needed = Measurement.get(wide, wide.options, table).maximum
     Console(width=max(out.width, needed)).print(table)
+
+
+def parse_methods(text: str) -> list[str]:
+    """
+    >>> parse_methods("er, lwf")
+    ['er', 'lwf']
+    """
+    from lifelabel.methods import METHODS
+
+    names = list(METHODS) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in METHODS:
+            raise unknown("method", name, [*METHODS, "all"])
+    return list(dict.fromkeys(names))
+
+
+def check_file(path: Path | None, values: Mapping[str, Any], asked: Mapping[str, str | None]) -> None:
+    """Refuse a file with options of another method or stream than the one asked for."""
+    for kind, name in asked.items():
+        if name and values.get(f"{kind}_options") and values.get(kind) != name:
+            raise UserError(f"{path} holds options of {kind} {values.get(kind)}: take them out to use --{kind} {name}")

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifelabel.cli_common import check_fidelity, err, out, parse_seeds, parse_settings, print_whole
-from lifelabel.cli_tune import check_file, parse_methods
+from lifelabel.cli_common import (
+    check_fidelity,
+    check_file,
+    err,
+    out,
+    parse_methods,
+    parse_seeds,
+    parse_settings,
+    print_whole,
+)
 from lifelabel.errors import UserError, plain, unknown
 
 if TYPE_CHECKING:

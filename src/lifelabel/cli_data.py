@@ -132,7 +132,7 @@ def stream_options(root: Path | None, settings: list[str]) -> dict[str, Any]:
     >>> stream_options(Path("photos"), ["stream.tasks=4", "order=[cat, dog]"])
     {'root': 'photos', 'tasks': 4, 'order': ['cat', 'dog']}
     """
-    from lifelabel.cli import parse_settings
+    from lifelabel.cli_common import parse_settings
 
     given = parse_settings(settings)
     if "method_options" in given:

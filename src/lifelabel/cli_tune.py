@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli_common import err, out, parse_seeds, parse_settings
-from lifelabel.errors import UserError, unknown
+from lifelabel.cli_common import check_file, err, out, parse_methods, parse_seeds, parse_settings
+from lifelabel.errors import UserError
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -89,27 +89,6 @@ def tune(
         )
         asked = Search(name, given, fixed, folder, trials, tasks, hold_out, each, side_by_side, own, whole)
         print(search(asked, None if quiet else err))
-
-
-def parse_methods(text: str) -> list[str]:
-    """
-    >>> parse_methods("er, lwf")
-    ['er', 'lwf']
-    """
-    from lifelabel.methods import METHODS
-
-    names = list(METHODS) if text == "all" else [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in METHODS:
-            raise unknown("method", name, [*METHODS, "all"])
-    return list(dict.fromkeys(names))
-
-
-def check_file(path: Path | None, values: Mapping[str, Any], asked: Mapping[str, str | None]) -> None:
-    """Refuse a file with options of another method or stream than the one asked for."""
-    for kind, name in asked.items():
-        if name and values.get(f"{kind}_options") and values.get(kind) != name:
-            raise UserError(f"{path} holds options of {kind} {values.get(kind)}: take them out to use --{kind} {name}")
 
 
 def command_line(flags: Mapping[str, Any], settings: Sequence[str]) -> str:

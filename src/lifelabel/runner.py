@@ -1,8 +1,8 @@
 """Many runs: those that are missing are trained, side by side, in processes of their own.
 
 A run that is finished is known by its files alone, one that stopped goes on from its checkpoint, and one that fails is
-listed with its reason and stops nothing else. The process that calls never touches a GPU. One that has made a GPU ready,
-which takes up to half a minute, goes on with the next run; on the CPU every run has a new one.
+listed with its reason and stops nothing else. The process that calls never touches a GPU. One that has made a GPU
+ready, which takes up to half a minute, goes on with the next run; on the CPU every run has a new one.
 """
 
 from __future__ import annotations

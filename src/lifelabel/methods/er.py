@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lifelabel import losses
-from lifelabel.buffer import BufferOptions, Replayed, Reservoir
+from lifelabel.buffer import Buffer, BufferOptions, Replayed, Reservoir
 from lifelabel.learner import Setting
 from lifelabel.methods.base import Batch, Kept
 from lifelabel.methods.fine_tuning import FineTuning
@@ -29,9 +29,12 @@ class ER(FineTuning):
     Options: ClassVar[type] = EROptions
     tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
 
+    keeps: ClassVar[type[Buffer]] = Reservoir
+    """What chooses the images that are kept."""
+
     def __init__(self, setting: Setting, options: BufferOptions):
         super().__init__(setting, options)
-        self.buffer = Reservoir(options, setting)
+        self.buffer = self.keeps(options, setting)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         logits, replayed = self.forward(batch, self.draw(batch))
@@ -67,7 +70,7 @@ class ER(FineTuning):
         self.buffer.offer(batch, sum(self.sizes[:-1]))
 
     def kept(self) -> Kept:
-        return Kept(len(self.buffer), self.buffer.bytes)
+        return Kept(len(self.buffer), self.buffer.kept_bytes())
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "buffer": self.buffer.state_dict()}

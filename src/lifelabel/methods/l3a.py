@@ -40,7 +40,7 @@ class L3AOptions:
     weighting: str = option(
         "inverse", "the weight of an image: 1, or more where its classes are rare", choices=("none", "inverse")
     )
-    decision: float = option(0.3, "a label is predicted where the regression's value is above")
+    decision: float = option(0.16, "a label is predicted where the regression's value is above")
     warm_up: int = option(
         0, "images of the first task that train the backbone by gradient, before it is frozen", low=0, high=10**9
     )
@@ -141,8 +141,8 @@ class L3A(Method):
         o = self.options
         if not self.gram[-1, -1]:  # the sum of the weights
             raise UserError(
-                f"method.warm_up={o.warm_up} took all {self.warmed} images of the first task, and none was left for the "
-                "regression: start anew with fewer"
+                f"method.warm_up={o.warm_up} took all {self.warmed} images of the first task, and none was left for "
+                "the regression: start anew with fewer"
             )
         system = self.gram.clone()
         system.diagonal().add_(o.ridge)

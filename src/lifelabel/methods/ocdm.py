@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
-from lifelabel.buffer import Item, capture
-from lifelabel.learner import Setting
-from lifelabel.methods.base import Batch, Kept
+from lifelabel.buffer import Buffer, Item, capture
+from lifelabel.methods.base import Batch
 from lifelabel.methods.er import ER
 from lifelabel.methods.prs import PartitionedBuffer, Partitions, ShareOptions, first_of_least
 
@@ -64,7 +64,7 @@ class Candidates:
 class OptimisedBuffer(PartitionedBuffer):
     """Each batch joins the memory; then those leave without whom the classes are nearest to the target."""
 
-    def offer(self, batch: Batch, first: int) -> None:
+    def offer(self, batch: Batch, first: int, logits: Tensor | None = None) -> None:
         """The images of a batch, whose classes have the columns from `first` on."""
         assert batch.host is not None
         shown = self.shown(batch, first)
@@ -102,11 +102,4 @@ class OCDM(ER):
     summary = "replay from a buffer whose class counts are kept nearest to a target by greedy deletion"
     Options = ShareOptions
     tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"rho": (-0.2, 0.0, 0.2), "replay_weight": (0.5, 1.0)}
-    buffer: OptimisedBuffer  # type: ignore[assignment]
-
-    def __init__(self, setting: Setting, options: ShareOptions):
-        super().__init__(setting, options)
-        self.buffer = OptimisedBuffer(options, setting)
-
-    def kept(self) -> Kept:
-        return Kept(len(self.buffer), self.buffer.bytes + self.buffer.partitions.bytes)
+    keeps: ClassVar[type[Buffer]] = OptimisedBuffer

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lifelabel.buffer import Buffer, Item, capture
 from lifelabel.learner import Setting
-from lifelabel.methods.base import Batch, Kept
+from lifelabel.methods.base import Batch
 from lifelabel.methods.er import ER, EROptions
 from lifelabel.options import option
 
@@ -132,7 +133,7 @@ def first_of_least(values: np.ndarray, rounding: float) -> int:
 class PartitionedBuffer(Buffer):
     """A buffer that counts the classes of the images that pass and of those it keeps."""
 
-    def __init__(self, options: ShareOptions, setting: Setting):
+    def __init__(self, options: Any, setting: Setting):
         super().__init__(options, setting)
         self.partitions = Partitions(options.rho)
 
@@ -151,6 +152,9 @@ class PartitionedBuffer(Buffer):
         self.partitions.remove(place)
         return super().remove(place)
 
+    def kept_bytes(self) -> int:
+        return self.bytes + self.partitions.bytes
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "seen": torch.from_numpy(self.partitions.seen.copy())}
 
@@ -164,12 +168,12 @@ class PartitionedBuffer(Buffer):
 class PartitioningReservoir(PartitionedBuffer):
     """An image comes in by its rarest label; one of a class that exceeds its share leaves."""
 
-    def __init__(self, options: ShareOptions, setting: Setting):
+    def __init__(self, options: Any, setting: Setting):
         super().__init__(options, setting)
         self.full = False
         """Whether an image had to leave yet."""
 
-    def offer(self, batch: Batch, first: int) -> None:
+    def offer(self, batch: Batch, first: int, logits: Tensor | None = None) -> None:
         """The images of a batch, whose classes have the columns from `first` on, one after the other."""
         assert batch.host is not None
         for row, shown in enumerate(self.shown(batch, first)):
@@ -204,11 +208,4 @@ class PRS(ER):
     summary = "replay from a buffer with a share for each class: rare labels come in, crowded classes leave"
     Options = ShareOptions
     tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"rho": (-0.2, 0.0, 0.2), "replay_weight": (0.5, 1.0)}
-    buffer: PartitioningReservoir  # type: ignore[assignment]
-
-    def __init__(self, setting: Setting, options: ShareOptions):
-        super().__init__(setting, options)
-        self.buffer = PartitioningReservoir(options, setting)
-
-    def kept(self) -> Kept:
-        return Kept(len(self.buffer), self.buffer.bytes + self.buffer.partitions.bytes)
+    keeps: ClassVar[type[Buffer]] = PartitioningReservoir

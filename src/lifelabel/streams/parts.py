@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def part_of(stream: Stream, part: Part) -> Stream:
 
 def reordered(stream: Stream, order: int) -> Stream:
     """The same tasks, each with its classes and images, in the `order`-th random order; the labels move with them."""
-    turn = np.random.default_rng(order).permutation(len(stream.tasks)).tolist()
+    turn = turns(len(stream.tasks), order)[-1]
     old = [stream.tasks[index] for index in turn]
     columns = np.concatenate([np.arange(task.first, task.last) for task in old])
     tasks = cut_classes(tuple(name for task in old for name in task.classes), [len(task.classes) for task in old])
@@ -62,6 +63,23 @@ def _from_first_label(split: Split, tasks: Sequence[Task]) -> Split:
     moved = [used[task_of[used] == task.index] for task in tasks]
     rows = tuple(np.union1d(*pair) for pair in zip(stays, moved, strict=True))
     return dataclasses.replace(split, rows=rows)
+
+
+def turns(tasks: int, orders: int) -> list[list[int]]:
+    """Random orders of the tasks, all different and none the stream's own; the first k are the same however many.
+
+    >>> turns(3, 2)
+    [[2, 0, 1], [2, 1, 0]]
+    """
+    if orders >= math.factorial(min(tasks, 20)):
+        raise UserError(f"there is no task_order {orders} of {tasks} tasks: only {math.factorial(tasks) - 1} others")
+    rng = np.random.default_rng(0)
+    drawn: list[list[int]] = []
+    while len(drawn) < orders:
+        turn = rng.permutation(tasks).tolist()
+        if turn != sorted(turn) and turn not in drawn:
+            drawn.append(turn)
+    return drawn
 
 
 def first(stream: Stream, count: int) -> Stream:
