@@ -54,6 +54,7 @@ class L3A(Method):
         "pseudo_threshold": (None, 0.5, 0.7, 0.85),
         "weighting": ("none", "inverse"),
     }
+    knobs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, setting: Setting, options: L3AOptions):
         super().__init__(setting, options)
