@@ -250,6 +250,10 @@ def test_two_replayed_passes_in_one_step_keep_their_gradients_apart():
     steps = [alone(first) for _ in range(4)]
     kept = [part.clone() for part in steps[-1]]
     alone(second)
+    loss = learner.features(first).square().mean()
+    for again in [torch.autograd.grad(loss, parameters, retain_graph=True) for _ in range(3)]:  # as EWC does
+        for ours, theirs in zip(again, kept, strict=True):
+            torch.testing.assert_close(ours, theirs)
     late = learner.features(first)
     learner.features(second)
     with pytest.raises(RuntimeError, match="came between"):

@@ -238,7 +238,9 @@ class Graphs:
         self.gradients: list[Tensor | None] = [None] * len(list(twin.parameters()))
         if learning:
             with torch.cuda.graph(self.backward, pool=self.forward.pool()):
-                given = iter(torch.autograd.grad(self.features, learning, self.gradient))
+                # the graph is retained: memory of activations that were let go would be used again within the
+                # recording, and a second backward pass of the same images would find something else there
+                given = iter(torch.autograd.grad(self.features, learning, self.gradient, retain_graph=True))
                 self.gradients = [next(given) if p.requires_grad else None for p in twin.parameters()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 def settle_in(*ignored: object) -> None:
     """What such a process does first: leave Ctrl-C to the one that trains, and not outlive it."""
+    gc.freeze()  # what it inherited is not its own to clear away: a GPU's things would take the process down
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches every process of the terminal
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if torch := sys.modules.get("torch"):

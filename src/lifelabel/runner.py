@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import multiprocessing
 import os
 import signal
@@ -478,6 +479,7 @@ def _work(pipe: Connection, inherited: Sequence[Connection], threads: int, gpu: 
             pipe.send(("end", *_train(plan, overwrite, Reporter(pipe))))
             if not lasting:
                 return
+            gc.collect()  # what the run held of the GPU goes now, and not in a process that the next one forks
 
 
 def _train(plan: Planned, overwrite: bool, watch: engine.Watcher) -> tuple[str, str]:

@@ -116,14 +116,15 @@ class L3A(Method):
     def expand(self, images: Tensor) -> Tensor:
         """Z: the standardised features, random ReLU units of them, and a 1, in float64."""
         self.backbone.eval()
-        f = F.layer_norm(run_backbone(self.backbone, images, self.setting), (self.backbone.dim,))
+        f = run_backbone(self.backbone, images, self.setting)
+        f = F.layer_norm(f, (self.backbone.dim,), eps=1e-12)  # those of an untrained backbone are small
         return torch.cat([f, (f @ self.projection).relu(), f.new_ones(len(f), 1)], 1).double()
 
     def augment_labels(self, batch: Batch, values: Tensor) -> Tensor:
         """Y: the visible labels of the new classes (0 where not known), the old model's pseudo labels of the others."""
         old, threshold = values[:, : -batch.labels.shape[1]], self.options.pseudo_threshold
         pseudo = torch.zeros_like(old) if threshold is None else (old > threshold).double()
-        return torch.cat([pseudo, torch.where(batch.known, batch.labels, 0).double()], 1)
+        return torch.cat([pseudo, (batch.labels * batch.known).double()], 1)
 
     def image_weights(self, y: Tensor) -> Tensor:
         """The diagonal of Omega. It follows from the images up to each one, not from how they are cut into batches."""
@@ -135,7 +136,7 @@ class L3A(Method):
         typical = (counts * rarity).sum(1) / counts.sum(1)  # over all labels so far, so that weights stay around 1
         weights = (y * rarity).sum(1) / y.sum(1) / typical
         self.counts, self.since = counts[-1].clone(), since[-1].clone()
-        return torch.where(y.any(1), weights, 1.0)
+        return weights.masked_fill(y.sum(1) == 0, 1.0)
 
     def end_task(self) -> None:
         """Solve for W."""

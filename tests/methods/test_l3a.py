@@ -1,0 +1,288 @@
+"""L3A against one ridge regression over all images at once, with labels and weights counted image by image."""
+
+import copy
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lifelabel import losses, train
+from lifelabel.config import Config
+from lifelabel.errors import UserError
+from lifelabel.learner import Setting
+from lifelabel.methods import Batch
+from lifelabel.methods.l3a import L3A
+
+TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+IMAGES = 12
+"""Of each task."""
+UNITS = 20
+THRESHOLD = 0.25
+WIDTH = 256 + UNITS + 1
+
+
+def make(seed=0, device="cpu", precision="fp32", **more):
+    torch.manual_seed(seed)
+    known = {"projection": UNITS, "ridge": 2.0, "pseudo_threshold": THRESHOLD, "warm_up": 0, **more}
+    config = Config.make({"method": "l3a", "precision": precision, "method_options": known})
+    return L3A(Setting.of(config, lambda labels: None, torch.device(device)), config.method_options)
+
+
+def batches(task, sizes=(5, 7)):
+    """The same images of a task, cut in another way; some have no label, some entries are not known."""
+    torch.manual_seed(100 + task)
+    shape = sum(sizes), len(TASKS[task])
+    images, labels = torch.randn(shape[0], 3, 32, 32), torch.rand(shape) < 0.4
+    known = torch.rand(shape) < 0.8
+    parts = (part.split(sizes) for part in (images, (labels & known).float(), known))
+    return [Batch(*rows, TASKS[task]) for rows in zip(*parts, strict=True)]
+
+
+def learn(method, tasks=(0, 1, 2), sizes=(5, 7)):
+    for t in tasks:
+        method.begin_task(TASKS[t])
+        for batch in batches(t, sizes):
+            method.observe(batch)
+        method.end_task()
+    return method
+
+
+def bits(state):
+    """A state as bytes: what `torch.save` writes of it."""
+    out = io.BytesIO()
+    torch.save(state, out)
+    return out
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def slow_weight(labels, arrived):
+    """The weight of the last image of `labels`: what each class's images are, among those since its task began."""
+    mine, rarity, count = labels[-1], [], []
+    for c in range(len(mine)):
+        among = labels[arrived[c] :]
+        count.append(sum(y[c] for y in among))
+        rarity.append(math.sqrt((len(among) + 1) / (count[-1] + 1)))
+    shown = [rarity[c] for c in range(len(mine)) if mine[c]]
+    if not shown:
+        return 1.0
+    every = [rarity[c] for c in range(len(mine)) for _ in range(int(count[c]))]
+    return np.mean(shown) / np.mean(every)
+
+
+def slow_ridge(tasks, threshold, weighting, ridge):
+    """W after each task, from all rows of Z so far at once; `tasks` holds (z, visible labels) for every image."""
+    zs, ys, omegas, arrived, solved = [], [], [], [], []
+    w = np.zeros((WIDTH, 0))
+    for images in tasks:
+        arrived += [len(zs)] * len(images[0][1])
+        for z, visible in images:
+            values = z @ w
+            pseudo = [float(threshold is not None and value > threshold) for value in values]
+            zs.append(z)
+            ys.append(np.array(pseudo + list(visible)))
+            omegas.append(slow_weight(ys, arrived) if weighting == "inverse" else 1.0)
+        z_all, omega = np.array(zs), np.diag(omegas)
+        y_all = np.array([np.pad(y, (0, len(arrived) - len(y))) for y in ys])  # a negative of what came later
+        w = np.linalg.solve(z_all.T @ omega @ z_all + ridge * np.eye(WIDTH), z_all.T @ omega @ y_all)
+        solved.append((w, y_all))
+    return solved
+
+
+@pytest.mark.parametrize("sizes", [(12,), (5, 7), (1,) * 12], ids=["whole", "halves", "singly"])
+@pytest.mark.parametrize(("weighting", "threshold"), [("inverse", THRESHOLD), ("none", THRESHOLD), ("inverse", None)])
+def test_the_sums_over_tasks_equal_one_ridge_regression_on_all_images(sizes, weighting, threshold):
+    method = make(weighting=weighting, pseudo_threshold=threshold)
+    rows, got = [], []
+    for t, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        rows.append([])
+        for batch in batches(t, sizes):
+            z = method.expand(batch.images).numpy()
+            rows[t] += zip(z, batch.labels.double().numpy(), strict=True)
+            method.observe(batch)
+        method.end_task()
+        got.append(method.weights.numpy())
+    solved = slow_ridge(rows, threshold, weighting, ridge=2.0)
+    for ours, (w, _) in zip(got, solved, strict=True):
+        np.testing.assert_allclose(ours, w, atol=1e-8 * abs(w).max())
+    w, y = solved[-1]
+    pseudo = y[IMAGES : 2 * IMAGES, :2], y[2 * IMAGES :, :5]
+    assert all((0 < part.mean() < 1) == (threshold is not None) for part in pseudo)  # the case is not an empty one
+    images = batches(1)[0].images
+    expected = (method.expand(images).numpy() @ w - method.options.decision) * 4
+    np.testing.assert_allclose(method.scores(images).numpy(), expected, atol=1e-5)
+
+
+def test_z_is_the_standardised_features_a_random_layer_of_them_and_a_one():
+    method = make()
+    images = batches(0)[0].images
+    backbone = copy.deepcopy(method.backbone).eval()
+    with torch.no_grad():
+        f = backbone(images).double().numpy()
+    f = (f - f.mean(1, keepdims=True)) / f.std(1, keepdims=True)
+    hidden = np.maximum(f @ method.projection.double().numpy(), 0)
+    assert method.projection.std().item() == pytest.approx(1 / 16, rel=0.05)
+    np.testing.assert_allclose(method.expand(images), np.hstack([f, hidden, np.ones((len(f), 1))]), atol=1e-4)
+    alone = make(projection=0)
+    np.testing.assert_allclose(alone.expand(images)[:, :-1].std(1, correction=0), 1, atol=1e-4)
+    assert alone.expand(images).shape[1] == 257
+
+
+def test_what_is_not_known_is_not_used():
+    honest, misled = learn(make(), range(2)), make()
+    for t in range(2):
+        misled.begin_task(TASKS[t])
+        for batch in batches(t):
+            assert not batch.known.all()
+            misled.observe(Batch(batch.images, batch.labels + (~batch.known).float(), batch.known, batch.classes))
+        misled.end_task()
+    assert same(honest.state_dict(), misled.state_dict())
+
+
+def test_without_a_warm_up_there_is_no_gradient_and_the_backbone_does_not_move():
+    method = make()
+    before = copy.deepcopy(method.backbone.state_dict())
+    learn(method)
+    assert same(before, method.backbone.state_dict())
+    assert all(p.grad is None and not p.requires_grad for p in method.backbone.parameters())
+    assert not any(tensor.requires_grad for tensor in (method.gram, method.cross, method.weights))
+
+
+def test_in_mid_task_new_classes_have_the_value_zero_and_old_ones_stay():
+    method = learn(make(), range(1))
+    images = batches(1)[0].images
+    before = method.scores(images)
+    method.begin_task(TASKS[1])
+    for batch in batches(1):
+        loss = method.observe(batch)["cls"]
+        scores = method.scores(images)
+        assert scores.shape == (len(images), 5) and scores.dtype == torch.float32
+        assert torch.equal(scores[:, :2], before)
+        assert torch.equal(scores[:, 2:], torch.full((len(images), 3), -4 * method.options.decision))
+        constant = torch.full(batch.labels.shape, -4 * method.options.decision)
+        assert loss.item() == pytest.approx(losses.classification(constant, batch.labels, known=batch.known).item())
+
+
+def test_the_warm_up_trains_whole_batches_then_freezes():
+    method = make(warm_up=6)  # the second batch of five crosses the border
+    method.begin_task(TASKS[0])
+    plain = make()
+    plain.begin_task(TASKS[0])
+    first, second, third, fourth = batches(0, (5, 5, 1, 1))
+    before = copy.deepcopy(method.backbone.state_dict())
+    for batch in (first, second):
+        assert method.learner is not None and not method.gram.any()
+        logits = copy.deepcopy(method.learner)
+        expected = losses.classification(
+            logits.head(logits.features(batch.images)), batch.labels, method.setting.reduction, batch.known
+        )
+        assert method.observe(batch)["cls"].item() == pytest.approx(expected.item())
+    trained = copy.deepcopy(method.backbone.state_dict())
+    moved = [key for key in before if not torch.equal(before[key], trained[key])]
+    assert "body.0.weight" in moved and "body.1.running_mean" in moved
+    assert method.learner is None and not method.gram.any()
+    for batch in (third, fourth):
+        method.observe(batch)
+    method.end_task()
+    learn(method, [1, 2])
+    assert same(trained, method.backbone.state_dict())
+    assert all(p.grad is None and not p.requires_grad for p in method.backbone.parameters())
+
+    plain.backbone.load_state_dict(trained)  # the images of the warm-up are no part of the sums
+    for batch in (third, fourth):
+        plain.observe(batch)
+    plain.end_task()
+    learn(plain, [1, 2])
+    assert torch.equal(plain.weights, method.weights)
+
+
+@pytest.mark.parametrize("warm_up", [IMAGES, IMAGES + 1])
+def test_a_warm_up_that_leaves_no_image_is_refused(warm_up):
+    method = make(warm_up=warm_up)
+    with pytest.raises(UserError, match=f"method.warm_up={warm_up} took all 12 images of the first task"):
+        learn(method, range(1))
+
+
+def test_a_ridge_that_vanishes_in_rounding_is_refused():
+    with pytest.raises(UserError, match=r"method\.ridge=1e-300 is too small"):
+        learn(make(ridge=1e-300), range(1))
+
+
+@pytest.mark.parametrize("warm_up", [0, 3, 9])
+def test_goes_on_from_any_step_bit_by_bit(warm_up):
+    sizes = (3, 4, 2, 3)
+    straight = make(warm_up=warm_up)
+    states = []
+    for t, classes in enumerate(TASKS[:2]):
+        straight.begin_task(classes)
+        for batch in batches(t, sizes):
+            straight.observe(batch)
+            states.append((t, bits(straight.state_dict())))
+        straight.end_task()
+    for place, (t, saved) in enumerate(states):
+        saved.seek(0)
+        again = make(seed=99, warm_up=warm_up)  # its own first weights and random layer are others
+        again.load_state_dict(torch.load(saved, weights_only=True))
+        for batch in batches(t, sizes)[place % len(sizes) + 1 :]:
+            again.observe(batch)
+        again.end_task()
+        learn(again, range(t + 1, 2), sizes)
+        assert same(straight.state_dict(), again.state_dict()), place
+    learn(again, [2])
+    twin = make(seed=99, warm_up=warm_up)
+    twin.load_state_dict(straight.state_dict())
+    learn(twin, [2])  # in place, in its own sums
+    learn(straight, [2])
+    assert same(straight.state_dict(), again.state_dict()) and same(straight.state_dict(), twin.state_dict())
+
+
+def test_what_is_kept_does_not_grow_with_the_images():
+    few, many = learn(make(), range(2)), make()
+    learn(many, range(2), sizes=(5, 7, 30))
+    # the random layer in float32; the sum of Z' Z, that of Z' Y, W, and two numbers a class in float64
+    expected = 256 * UNITS * 4 + (WIDTH * WIDTH + 2 * WIDTH * 5 + 2 * 5) * 8
+    for method in (few, many):
+        assert method.kept().images == 0 and method.kept().bytes == expected
+    assert len(bits(few.state_dict()).getvalue()) == len(bits(many.state_dict()).getvalue())
+
+
+def test_a_run_logs_one_loss_through_warm_up_and_regression(tmp_path):
+    options = {"projection": UNITS, "ridge": 10.0, "warm_up": 20}
+    done = train(
+        tmp_path / "l3a", method="l3a", device="cpu", method_options=options,
+        stream_options={"train_images": 200, "test_images": 60},
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (done.folder / "history.jsonl").read_text().splitlines()]
+    assert len(lines) >= 25 and all(list(line["losses"]) == ["cls"] for line in lines)
+    assert done.environment["kept"]["images"] == 0 and done.environment["kept"]["bytes"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_host_sync_in_a_step_on_the_gpu(precision):
+    method = make(device="cuda", precision=precision, warm_up=5)
+    for t, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        moved = [Batch(b.images.cuda(), b.labels.cuda(), b.known.cuda(), b.classes) for b in batches(t, (5, 4, 3))]
+        method.observe(moved[0])
+        method.observe(moved[1])
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            loss = method.observe(moved[2])["cls"]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert math.isfinite(loss.item())
+        method.end_task()
+    assert method.scores(moved[0].images).isfinite().all()
