@@ -409,7 +409,7 @@ def test_a_stopped_run_says_how_to_go_on_and_goes_on_to_the_same_end(
     ("args", "says"),
     [
         (["--stream", "scenez"], ["unknown stream 'scenez'", "did you mean 'scenes'?"]),
-        (["--method", "acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", "fine-tuning, multi-task"]),
+        (["--method", "acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", "known: agcn, agem, der++, ewc"]),
         (["--method", "finetuning"], ["did you mean 'fine-tuning'?"]),
         (["--backbone", "tny"], ["unknown backbone 'tny'", "did you mean 'tiny'?"]),
         (["--backbone", "resnet102"], ["did you mean 'resnet101'?"]),
@@ -486,7 +486,8 @@ def test_wrong_usage_is_one_line_too(refused, args, says):
 
 def test_a_mistake_in_a_process_of_its_own(lifelabel, tmp_path):
     done = lifelabel("train", "--method", "acgn", "--out", tmp_path / "run")
-    assert the_line(done) == "unknown method 'acgn': did you mean 'agcn'? (known: agcn, fine-tuning, multi-task)"
+    known = ", ".join(sorted(METHODS))
+    assert the_line(done) == f"unknown method 'acgn': did you mean 'agcn'? (known: {known})"
     assert done.stdout == ""
     assert not (tmp_path / "run").exists()
 

@@ -1,7 +1,7 @@
 """lifelabel: lifelong multi-label image recognition.
 
 >>> import lifelabel
->>> lifelabel.Config.make({"method": "agcn"}).method_options.new_old
+>>> lifelabel.Config.make({"method": "agcn", "fidelity": "paper"}).method_options.new_old
 'bayes'
 """
 

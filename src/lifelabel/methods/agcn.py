@@ -61,7 +61,7 @@ class AGCN(Method):
     summary = "the paper's method: correlation matrix, graph over label words, frozen expert, three losses"
     Options = AGCNOptions
     tunes: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "lambdas": ((0.15, 0.85, 1e3), (0.3, 0.7, 1e3), (0.07, 0.93, 1e3)),
+        "lambdas": ((0.07, 0.93, 1e3), (0.15, 0.85, 1e3), (0.3, 0.7, 1e3), (0.5, 0.5, 1e3)),
         "context": (0.0, 0.3, 0.6),
         "mix": (0.0, 0.05),
     }
