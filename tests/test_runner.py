@@ -16,7 +16,7 @@ from lifelabel.config import Config
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
-from lifelabel.runner import Outcome, Planned, default_jobs, error_file, run_all
+from lifelabel.runner import Outcome, Planned, Staff, default_jobs, error_file, run_all
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
 
@@ -151,6 +151,13 @@ def test_a_process_that_made_a_gpu_ready_goes_on_with_the_next_run(tmp_path, mon
     assert [bool(outcome.error) for outcome in outcomes] == [lr > 1e-3 for lr in rates]
     pids = set(map(int, (tmp_path / "pids").read_text().split()))
     assert 2 <= len(pids) <= 4 and all(map(gone, pids))
+    (tmp_path / "pids").unlink()
+    with Staff() as staff:
+        for seed in (10, 11, 12):
+            assert not run_all([plan(tmp_path, "noted", seed)], staff=staff)[0].error
+        pids = set(map(int, (tmp_path / "pids").read_text().split()))
+        assert len(pids) == 1 and not any(map(gone, pids))
+    assert all(map(gone, pids))
     alone = engine.train(tmp_path / "alone", plans[-1].values)
     assert (plans[-1].folder / "metrics.json").read_bytes() == (alone.folder / "metrics.json").read_bytes()
 

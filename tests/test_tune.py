@@ -163,7 +163,7 @@ class Runs:
         self.landscape, self.batches, self.broken = landscape, [], {}
         self.again = None
 
-    def __call__(self, planned, jobs, *, console, again):
+    def __call__(self, planned, jobs, *, console, again, staff):
         self.batches.append([plan.folder.name for plan in planned])
         self.again = again
         return [Outcome(plan, self.run(plan)) for plan in planned]

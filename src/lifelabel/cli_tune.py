@@ -65,7 +65,7 @@ def tune(
     own, backbone_lr, later_backbone_lr, batch_norm. The same command again redoes nothing.
     """
     from lifelabel.config import Config, merge, read_yaml
-    from lifelabel.runner import default_jobs
+    from lifelabel.runner import Staff, default_jobs
     from lifelabel.tune import Search
     from lifelabel.tune import tune as search
 
@@ -81,14 +81,15 @@ def tune(
     side_by_side = jobs or default_jobs(device or "auto")
     for name in chosen:
         check_file(config, from_file, {"method": name, "stream": stream})
-    for name in chosen:
-        folder = out_folder / name if len(chosen) > 1 else out_folder
-        own, whole = (
-            command_line({"method": of, **typed, "out": into}, set_ or [])
-            for of, into in ((name, folder), (method, out_folder))
-        )
-        asked = Search(name, given, fixed, folder, trials, tasks, hold_out, each, side_by_side, own, whole)
-        print(search(asked, None if quiet else err))
+    with Staff() as staff:
+        for name in chosen:
+            folder = out_folder / name if len(chosen) > 1 else out_folder
+            own, whole = (
+                command_line({"method": of, **typed, "out": into}, set_ or [])
+                for of, into in ((name, folder), (method, out_folder))
+            )
+            asked = Search(name, given, fixed, folder, trials, tasks, hold_out, each, side_by_side, own, whole)
+            print(search(asked, None if quiet else err, staff))
 
 
 def command_line(flags: Mapping[str, Any], settings: Sequence[str]) -> str:

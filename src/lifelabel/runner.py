@@ -65,12 +65,12 @@ class Outcome:
 
 def run_all(
     planned: Sequence[Planned], jobs: int = 1, *, overwrite: bool = False, console: Console | None = None,
-    again: str = "",
+    again: str = "", staff: Staff | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Train what is missing, `jobs` runs side by side; an outcome for each, in the order given.
 
     A mistake that shows while the first new run is set up is everybody's: it is raised. Ctrl-C and SIGTERM let every
-    run write a checkpoint; `again` is the command that goes on from there.
+    run write a checkpoint; `again` is the command that goes on from there. `staff` serves several calls.
     """
     outcomes = [None if overwrite else look(plan) for plan in planned]
     missing = [place for place, outcome in enumerate(outcomes) if outcome is None]
@@ -78,7 +78,7 @@ def run_all(
     if missing:
         if processes.START == "fork":
             prepare_forks()
-        crew = Crew([planned[place] for place in missing], jobs, overwrite, display)
+        crew = Crew([planned[place] for place in missing], jobs, overwrite, display, staff)
         go_on = f"; go on with: {again}" if again else ""
         try:
             with crew.signals(), display:
@@ -250,16 +250,35 @@ class Job:
         return f"{task}  {self.images:,}/{self.total:,} images  {speed:,.0f} img/s"
 
 
+class Staff:
+    """Processes that have made a GPU ready and wait for another run, between calls of `run_all`; `with` ends them."""
+
+    def __init__(self) -> None:
+        self.idle: list[Job] = []
+
+    def __enter__(self) -> Staff:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for job in self.idle:
+            job.process.kill()
+        for job in self.idle:
+            job.process.join()
+            job.pipe.close()
+
+
 class Crew:
     """The runs at work; `work` starts them, waits for them, and yields each one's number and outcome."""
 
-    def __init__(self, planned: Sequence[Planned], jobs: int, overwrite: bool, display: Display):
+    def __init__(
+        self, planned: Sequence[Planned], jobs: int, overwrite: bool, display: Display, staff: Staff | None = None
+    ):
         self.waiting = deque(enumerate(planned))
         self.jobs = max(1, min(jobs, len(planned)))
         self.overwrite, self.display = overwrite, display
         self.running: list[Job] = []
-        self.idle: list[Job] = []
-        """Ended runs whose process waits for another."""
+        self.staff, self.stays = staff or Staff(), staff is not None
+        """Ended runs whose process waits for another; whether it does so when all are done."""
         self.set_up = False
         """Whether a run has come as far as training: the options that all share are then right."""
         self.stop_asked = False
@@ -289,19 +308,20 @@ class Crew:
             job = Job(*self.waiting.popleft(), slot, self.overwrite)
             with contextlib.suppress(OSError):
                 error_file(job.plan.folder).unlink()
-            before = next((each for each in self.idle if each.slot == slot and job.lasting), None)
+            idle = self.staff.idle
+            before = next((each for each in idle if each.slot == slot and job.lasting), None)
             if before:
-                self.idle.remove(before)
+                idle.remove(before)
                 job.take_over(before)
             else:
-                job.start(self.jobs, [*self.running, *self.idle])
+                job.start(self.jobs, [*self.running, *idle])
             self.running.append(job)
             self.display.started(job)
 
     def leave(self, job: Job) -> None:
         self.running.remove(job)
-        if job.can_go_on and self.waiting and not self.stop_asked:
-            self.idle.append(job)
+        if job.can_go_on and (self.waiting or self.stays) and not self.stop_asked:
+            self.staff.idle.append(job)
         else:
             job.pipe.close()  # a process that waits for another run ends
             job.process.join()
@@ -331,10 +351,12 @@ class Crew:
                 signal.signal(number, handler)
 
     def kill(self) -> None:
-        for job in [*self.running, *self.idle]:
+        for job in self.running:
             job.process.kill()
-        for job in [*self.running, *self.idle]:
+        for job in self.running:
             job.process.join()
+        if not self.stays:
+            self.staff.__exit__()
 
 
 def lasts(plan: Planned) -> bool:

@@ -25,7 +25,7 @@ from lifelabel.config import Config, merge
 from lifelabel.errors import UserError, plain
 from lifelabel.methods import METHODS
 from lifelabel.runfolder import RunFolder
-from lifelabel.runner import FREE, Planned, run_all
+from lifelabel.runner import FREE, Planned, Staff, run_all
 from lifelabel.streams import STREAMS
 
 LATER = "later_backbone_lr"
@@ -122,8 +122,11 @@ class Chosen:
         return f"{self.method}: {chosen or 'nothing to choose'}: {self.reached} → {self.path}"
 
 
-def tune(search: Search, console: Console | None = None) -> Chosen:
-    """Search, and write trials.csv and preset.yaml into the folder; what was tried before is not tried again."""
+def tune(search: Search, console: Console | None = None, staff: Staff | None = None) -> Chosen:
+    """Search, and write trials.csv and preset.yaml into the folder; what was tried before is not tried again.
+
+    `staff` keeps the processes that have made a GPU ready from one trial, and one search, to the next.
+    """
     if search.trials < 1:
         raise UserError(f"--trials must be at least 1, not {search.trials}")
     if not search.hold_out > 0:
@@ -132,7 +135,7 @@ def tune(search: Search, console: Console | None = None) -> Chosen:
         if name in search.fixed:
             raise UserError(f"--set {name}: the search sets it itself, by --method, --seeds, --tasks and --hold-out")
     folder = RunFolder(search.out)
-    descent = Descent(search, folder, console)  # a mistake in an option shows before any file is touched
+    descent = Descent(search, folder, console, staff)  # a mistake in an option shows before any file is touched
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -144,8 +147,8 @@ def tune(search: Search, console: Console | None = None) -> Chosen:
 class Descent:
     """The search itself: what is known so far, and what comes next."""
 
-    def __init__(self, search: Search, folder: RunFolder, console: Console | None):
-        self.search, self.folder, self.console = search, folder, console
+    def __init__(self, search: Search, folder: RunFolder, console: Console | None, staff: Staff | None):
+        self.search, self.folder, self.console, self.staff = search, folder, console, staff
         sets = {"method": search.method, "first_tasks": search.tasks, "hold_out": search.hold_out}
         self.values = merge({k: v for k, v in search.given.items() if k not in OURS}, sets)
         self.config = Config.make(self.values)
@@ -199,7 +202,8 @@ class Descent:
             if key not in self.known and number <= self.search.trials:
                 new[key] = number, changed, self.planned(number, changed, self.options(point))
         missing = [plan for _, _, plans in new.values() for plan in plans if not settled(plan.folder)]
-        for outcome in run_all(missing, self.search.jobs, console=self.console, again=self.search.again):
+        again, staff = self.search.again, self.staff
+        for outcome in run_all(missing, self.search.jobs, console=self.console, again=again, staff=staff):
             if outcome.error and DIVERGED not in outcome.error:
                 raise UserError(f"{outcome.planned.name}: {outcome.error}")
             if outcome.error:
