@@ -156,8 +156,11 @@ def test_soft_labels_are_held_to_the_share_the_stream_has_shown():
     np.testing.assert_allclose(acm.matrix().numpy(), expected, atol=1e-7)
     np.testing.assert_allclose(acm.expected_so_far().numpy(), [3 + scale * 3.6, 2.2, 3], atol=1e-6)
     lift = acm.log_lift(torch.tensor([0, 0, 1])).numpy()
-    assert lift[0, 1] == lift[1, 0] == pytest.approx(np.log(1 * 8 / ((3 + scale * 3.6) * 2.2)), abs=1e-6)
-    assert lift[0, 2] == lift[2, 0] == pytest.approx(np.log(scale * 2.8 * 8 / ((3 + scale * 3.6) * 3)), abs=1e-6)
+    assert lift[0, 1] == lift[1, 0] == pytest.approx(np.log((1 + 1) / ((3 + scale * 3.6) * 2.2 / 8 + 1)), abs=1e-6)
+    chance = (3 + scale * 3.6) * 3 / 8
+    assert lift[0, 2] == lift[2, 0] == pytest.approx(np.log((scale * 2.8 + 1) / (chance + 1)), abs=1e-6)
+    before = acm.log_lift(torch.tensor([0, 0, 1]), first=2).numpy()  # as the first task left it: 4 images
+    assert before[0, 1] == before[1, 0] == pytest.approx(np.log((1 + 1) / (3 * 2 / 4 + 1)))
     assert lift.diagonal().tolist() == [0, 0, 0]
 
 

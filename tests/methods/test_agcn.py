@@ -280,9 +280,30 @@ def test_context_adds_what_the_other_labels_say():
                 if i != j:
                     first, last = (i, j) if task[i] <= task[j] else (j, i)
                     together = a[first, last] * shown[last]
-                    lift = together * seen / (expected[i] * expected[j])
+                    lift = (together + 1) / (expected[i] * expected[j] / seen + 1)
                     context += sigmoid(logits[x, j]) * math.log(min(max(lift, 0.05), 50))
             assert got[x, i] == pytest.approx(logits[x, i] + 0.4 * context, abs=1e-4)
+
+
+def test_earlier_classes_are_scored_in_the_context_they_had():
+    method, images = make(context=0.5), batches(0)[0].images
+    lifts = []
+    for t, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        for batch in batches(t):
+            method.observe(batch)
+        method.end_task()
+        method.scores(images)
+        lifts.append(method.lifts[len(method.words)].clone())
+    with torch.no_grad():
+        method.scores_of_first(images, [2, 5, 7])
+    for count, lift in zip((2, 5, 7), lifts, strict=True):
+        torch.testing.assert_close(method.lifts[count], lift)
+    twin = make(context=0.5)
+    twin.load_state_dict(method.state_dict())
+    with torch.no_grad():
+        for ours, theirs in zip(*(m.scores_of_first(images, [2, 5, 7]) for m in (method, twin)), strict=True):
+            torch.testing.assert_close(ours, theirs)
 
 
 def test_no_graph_means_no_context_either():

@@ -20,6 +20,8 @@ of a new task the mean of z_i may be `prevalence` times that share, and is scale
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -47,11 +49,15 @@ class ACM:
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=device)
         self.n_ij, self.sum_zy, self.sum_z = self._matrix, self._matrix, self._matrix.new_zeros(0)
         self.shown, self.expected = self._matrix.new_zeros(0), self._matrix.new_zeros(0)
+        self.ends: list[tuple[Tensor, int]] = []
+        """When each task ended: the expected images of every class, and all images so far."""
 
     def begin_task(self, new: int) -> None:
         """Freeze what is there as Old-Old and start counting `new` further classes."""
         frozen = self.matrix()
         self.shown, self.expected = self.shown_so_far(), self.expected_so_far()
+        if len(frozen):
+            self.ends.append((self.expected, self.images))
         self.old, self.task_images = len(frozen), 0
         grown = frozen.new_zeros(self.old + new, self.old + new)
         grown[: self.old, : self.old] = frozen
@@ -73,10 +79,10 @@ class ACM:
             self.sum_zy += z.T @ y
             self.sum_z += z.sum(0)
 
-    def belief(self) -> Tensor | float:
+    def belief(self) -> Tensor:
         """What the soft labels of each old class are scaled with: 1, or less where they exceed the prevalence."""
         if self.prevalence is None or not self.images:
-            return 1.0
+            return torch.ones_like(self.sum_z)
         share = self.prevalence * self.task_images / self.images
         return (share * self.shown / self.sum_z.clamp(min=TINY)).clamp(max=1)
 
@@ -95,7 +101,7 @@ class ACM:
         self._matrix.diagonal()[old:] = 1
         if old:
             belief = self.belief()
-            together = self.sum_zy if isinstance(belief, float) else self.sum_zy * belief[:, None]
+            together = self.sum_zy * belief[:, None]
             ratio(together, n_j, out=self._matrix[:old, old:])  # Eq. 6: R_ij = sum z_i y_j / N_j
             of_old = self.expected_so_far()[:old] if self.new_old == "stream" else belief * self.sum_z
             bayes = ratio(together.T, of_old, out=self._matrix[old:, :old])  # Eq. 7: Q_ji = R_ij N_j / sum z_i
@@ -103,30 +109,35 @@ class ACM:
                 bayes /= 2
         return self._matrix
 
-    def log_lift(self, task: Tensor) -> Tensor:
-        """log P(C_i, C_j) / (P(C_i) P(C_j)) over the whole stream so far, 0 on the diagonal; `task` is of each class.
+    def log_lift(self, task: Tensor, first: int | None = None) -> Tensor:
+        """How much more often than by chance two classes were met together, as a logarithm; 0 on the diagonal.
 
-        0 means that two classes have nothing to do with each other, less that they avoid each other. The joint counts
-        are those of New-New and Old-New, which hold images of the later class's task.
+        `task` says of each class which task brought it. The images with both are those of New-New and Old-New, so they
+        are all of the later class's task; chance is over the whole stream. So two classes that have nothing to do with
+        each other come out below 0: nobody saw them together elsewhere, and labels compete until they are. With
+        `first`, over the first classes alone, as it was when no more were known.
         """
-        upper = self.matrix() * self.shown_so_far()
-        later = task[None, :] >= task[:, None]
-        together = torch.where(later, upper, upper.T)
-        expected = self.expected_so_far()
-        chance = expected[:, None] * expected[None, :] / max(self.images, 1)
-        lift = (together / chance.clamp(min=TINY)).clamp(*LIFTS).log()
-        return lift.masked_fill_(chance <= 0, 0).fill_diagonal_(0)
+        expected, images = self.expected_so_far(), self.images
+        for then, seen in self.ends:
+            if len(then) == first:
+                expected, images = then, seen
+        count = len(expected)
+        upper = self.matrix()[:count, :count] * self.shown_so_far()[:count]
+        together = torch.where(task[:count] >= task[:count, None], upper, upper.T)
+        chance = expected[:, None] * expected[None, :] / max(images, 1)
+        return ((together + 1) / (chance + 1)).clamp(*LIFTS).log().fill_diagonal_(0)
 
-    def state_dict(self) -> dict[str, Tensor | int]:
+    def state_dict(self) -> dict[str, Any]:
         tensors = {name: getattr(self, name).clone() for name in TENSORS}
-        return {"matrix": self.matrix().clone(), **tensors, "images": self.images, "task_images": self.task_images}
+        numbers = {"images": self.images, "task_images": self.task_images}
+        return {"matrix": self.matrix().clone(), **tensors, **numbers, "ends": [list(end) for end in self.ends]}
 
-    def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
-        self._matrix = torch.as_tensor(state["matrix"]).to(self._matrix)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._matrix = state["matrix"].to(self._matrix)
         for name in TENSORS:
-            setattr(self, name, torch.as_tensor(state[name]).to(self._matrix))
-        self.images, self.task_images = int(state["images"]), int(state["task_images"])
-        self.old = len(self.sum_z)
+            setattr(self, name, state[name].to(self._matrix))
+        self.images, self.task_images, self.old = state["images"], state["task_images"], len(self.sum_z)
+        self.ends = [(expected.to(self._matrix), images) for expected, images in state["ends"]]
 
 
 TENSORS = ("n_ij", "sum_zy", "sum_z", "shown", "expected")

@@ -77,14 +77,18 @@ class AGCN(Method):
         if options.adjacency == "mixed":
             self.to_adjacency = functools.partial(adjacency.mixed, share=options.mix)
         self.expert: Expert | None = None
+        self.lifts: dict[int, Tensor] = {}
+        """Log lifts of the first so many classes, while nothing is learned."""
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
+        self.lifts.clear()
         self.words = torch.cat([self.words, self.setting.embed(classes)])
         self.acm.begin_task(len(classes))
         self.learner.begin_task(first=len(self.tasks) == 1)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
+        self.lifts.clear()
         y, old, reduction = batch.labels, self.acm.old, self.setting.reduction
         z = self.expert.logits(batch.images) if self.expert else None
         self.acm.update(y, None if z is None else self.soften(z))  # Eq. 5-7
@@ -119,12 +123,14 @@ class AGCN(Method):
         """
         if not self.options.context or self.options.adjacency == "identity":
             return logits
-        task = adjacency.task_of_class(tuple(self.sizes), logits.device)
-        lift = self.acm.log_lift(task)
-        if self.options.blocks == "intra":
-            lift = adjacency.intra_task(lift, self.sizes)
         count = logits.shape[1]
-        return logits + self.options.context * logits.sigmoid() @ lift[:count, :count].float().T
+        if count not in self.lifts:
+            task = adjacency.task_of_class(tuple(self.sizes), logits.device)
+            lift = self.acm.log_lift(task, count)
+            if self.options.blocks == "intra":
+                lift = lift * (task[:count, None] == task[:count])
+            self.lifts[count] = lift.float()
+        return logits + self.options.context * logits.sigmoid() @ self.lifts[count].T
 
     def soften(self, logits: Tensor) -> Tensor:
         return logits.softmax(1) if self.options.soft_labels == "softmax" else logits.sigmoid()
