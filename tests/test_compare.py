@@ -333,7 +333,7 @@ def test_a_study(main, tmp_path, name):
 
 def test_the_papers_rows():
     assert [options for _, options in STUDIES["acm"].rows] == [
-        {"adjacency": "identity"}, {"blocks": "intra"}, {"blocks": "all"},
+        {"adjacency": "identity"}, {"blocks": "intra"}, {"blocks": "all"}, {"blocks": "all", "context": 0.0},
     ]  # fmt: skip
     assert [options["lambdas"] for _, options in STUDIES["lambdas"].rows] == [
         (0.05, 0.95, 0), (0.07, 0.93, 0), (0.09, 0.91, 0), (0.07, 0.93, 1e4), (0.07, 0.93, 1e5), (0.07, 0.93, 1e6),

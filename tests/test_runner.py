@@ -110,7 +110,8 @@ def test_a_run_that_fails_or_dies_stops_nothing_else(tmp_path, monkeypatch):
     method(monkeypatch, "failing", end_task=fails)
     method(monkeypatch, "dying", end_task=dies)
     diverging = plan(tmp_path, "fine-tuning", 7, lr=1e30, backbone_lr=1e30)
-    plans = [plan(tmp_path, "failing"), plan(tmp_path, "dying"), diverging, plan(tmp_path)]
+    method(monkeypatch, "well")
+    plans = [plan(tmp_path, "failing"), plan(tmp_path, "dying"), diverging, plan(tmp_path, "well")]
     failing, dying, diverged, good = run_all(plans, 2)
     assert failing.error.startswith("KeyError: 'task 1' (test_runner.py:")
     whole = error_file(plans[0].folder)

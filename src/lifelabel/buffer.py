@@ -259,10 +259,10 @@ class Reservoir(Buffer):
         self.below = state["below"]
 
 
-def capture(host: Host, row: int, first: int, logits: np.ndarray | None = None) -> Item:
+def capture(host: Host, row: int, first: int) -> Item:
     """One image of a batch, with the labels that are visible now."""
     known = host.known[row].copy()
-    return Item(encode(host.pixels[row].numpy()), first, host.labels[row] & known, known, logits)
+    return Item(encode(host.pixels[row].numpy()), first, host.labels[row] & known, known)
 
 
 def encode(pixels: np.ndarray) -> bytes:

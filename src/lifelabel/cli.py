@@ -83,7 +83,7 @@ def train(
     ] = None,
     root: Annotated[str | None, typer.Option(metavar="DIR", help="The folder of the stream's images.")] = None,
     method: Annotated[str | None, typer.Option(help="How to learn: `lifelabel list methods`.")] = None,
-    fidelity: Annotated[str | None, typer.Option(help="tuned (default), paper or release.")] = None,
+    fidelity: Annotated[str | None, typer.Option(help="tuned (default), paper, release or plain.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="INT", help="Image order, augmentation, first weights.")] = None,
     batch_size: Annotated[str | None, typer.Option(metavar="INT", help="Images a step.")] = None,
     lr: Annotated[str | None, typer.Option(metavar="FLOAT", help="Learning rate of the head.")] = None,

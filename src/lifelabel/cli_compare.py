@@ -54,6 +54,7 @@ STUDIES = {
             (("A = I", "×", "×"), {"adjacency": "identity"}),
             (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra"}),
             (("+ R^t & Q^t", "√", "√"), {"blocks": "all"}),
+            (("without context", "√", "√"), {"blocks": "all", "context": 0.0}),
         ),
         forgetting=False,
         errors=True,
@@ -100,7 +101,7 @@ class Plan:
         from lifelabel.runner import Planned
 
         declared = {field.name for field in dataclasses.fields(METHODS[variant.method].Options)}
-        given = {k: v for k, v in self.shared.get("method_options", {}).items() if k in declared}
+        given = {k: v for k, v in (self.shared.get("method_options") or {}).items() if k in declared}
         base = merge(self.shared, {"method": variant.method})
         base["method_options"] = {**given, **variant.options}
         planned = []
@@ -260,6 +261,8 @@ def make_plan(
     check_file(config, from_file, {"stream": flags.get("stream")})
     check_fidelity(config, from_file, given)
     shared = merge(from_file, given)
+    if {shared.get("method")} == {variant.method for variant in variants}:
+        del shared["method"]  # as in a preset: the only one that there is
     for name, flag in VARIED.items():
         if name in shared:
             where = f"--set {name}" if name in given else f"{config}: {name}"

@@ -78,7 +78,9 @@ def tune(
         "tasks": tasks, "hold-out": hold_out, "seeds": seeds, "jobs": jobs,
     }  # fmt: skip
     chosen, each = parse_methods(method), tuple(dict.fromkeys(parse_seeds(seeds)))
-    side_by_side = jobs or default_jobs(device or "auto")
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs must be at least 1, not {jobs}")
+    side_by_side = jobs or default_jobs(str(given.get("device", "auto")))
     for name in chosen:
         check_file(config, from_file, {"method": name, "stream": stream})
     with Staff() as staff:

@@ -61,6 +61,7 @@ FIDELITIES: dict[str, dict[str, Any]] = {
                 "context": 0.0,
             },
             "lwf": {"lambdas": (0.07, 0.93)},
+            **budget(200),
         },
     },
     # The authors' code, with the paper's loss weights, which the code leaves undefined.
@@ -87,6 +88,7 @@ FIDELITIES: dict[str, dict[str, Any]] = {
                 "context": 0.0,
             },
             "lwf": {"lambdas": (0.07, 0.93)},
+            **budget(200),
         },
     },
     # As the simplest programs of the field: one learning rate for everything, running statistics, the authors' matrix.
@@ -136,8 +138,8 @@ PHOTOGRAPHS: dict[str, dict[str, Any]] = {
         "pool": "avg",
         "of_method": budget(2000),
     },
-    "paper": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
-    "release": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
+    "paper": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448, "of_method": budget(2000)},
+    "release": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448, "of_method": budget(2000)},
 }
 
 
@@ -185,7 +187,7 @@ class Config:
     word_norm: float | None = option(1.7, "length every label's embedding is scaled to; none: as it is", above=0)
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("fp32", "float32, or bfloat16 in the backbone", choices=("fp32", "bf16"))
-    task_order: int = option(0, "0: the stream's own order of tasks; k: the k-th random one", low=0, high=2**31 - 1)
+    task_order: int = option(0, "0: the stream's own order of tasks; k: the k-th random one", low=0, high=1000)
     cuda_graphs: bool = option(True, "on a GPU, replay the backbone as a CUDA graph, or go step by step")
     first_tasks: int | None = option(None, "learn and score the first tasks alone; none: all", low=1)
     hold_out: float = option(

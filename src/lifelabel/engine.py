@@ -22,7 +22,7 @@ from torch import Tensor
 from lifelabel import weights
 from lifelabel.backbones import send
 from lifelabel.config import Config, merge, read_yaml, resolve_device
-from lifelabel.environment import machine, memory
+from lifelabel.environment import forget_peak, machine, memory
 from lifelabel.errors import Stopped, UserError, short
 from lifelabel.evaluate import score, summarise
 from lifelabel.graph import embed
@@ -134,6 +134,7 @@ class Run:
         self.config, self.folder, self.watch = config, folder, watch
         self.device = resolve_device(config.device)
         self.gpus = [self.device] if self.device.type == "cuda" else []
+        forget_peak()
         if self.gpus and torch.cuda.is_initialized():  # this process has trained before
             torch.cuda.reset_peak_memory_stats(self.device)
         self.progress = Progress()

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -182,13 +181,14 @@ class Expert:
 class Replays:
     """A backbone's pass, forward and backward, replayed as CUDA graphs: two launches in place of a thousand.
 
-    Graphs are made for a shape of batch when that comes for the third time; until then, for a task's last batch, and
-    without a GPU, the pass is run step by step.
+    Graphs are made for a shape of batch when that comes for the third time in a row; until then, for a task's last
+    batch, and without a GPU, the pass is run step by step.
     """
 
     def __init__(self, backbone: Backbone, setting: Setting):
         self.backbone, self.setting = backbone, setting
-        self.seen: Counter[tuple[Any, ...]] = Counter()
+        self.last: tuple[Any, ...] = ()
+        self.row = 0
         self.graphs: dict[tuple[Any, ...], Graphs] = {}
 
     def __call__(self, images: Tensor, *mode: bool) -> Tensor:
@@ -196,8 +196,9 @@ class Replays:
         if not images.is_cuda or not self.setting.cuda_graphs:
             return run_backbone(self.backbone, images, self.setting)
         kind = (tuple(images.shape), *mode)
-        self.seen[kind] += 1
-        if self.seen[kind] == 3:
+        self.row = self.row + 1 if kind == self.last else 1
+        self.last = kind
+        if self.row >= 3 and kind not in self.graphs:
             self.graphs[kind] = Graphs(self.backbone, images, self.setting)
         if kind not in self.graphs:
             return run_backbone(self.backbone, images, self.setting)
@@ -212,7 +213,7 @@ class Graphs:
     """
 
     def __init__(self, backbone: Backbone, images: Tensor, setting: Setting):
-        twin = copy.deepcopy(backbone)
+        self.twin = twin = copy.deepcopy(backbone)
         for module, original in zip(twin.modules(), backbone.modules(), strict=True):
             for name, parameter in module.named_parameters(recurse=False):
                 parameter.data = original.get_parameter(name).data
@@ -227,7 +228,7 @@ class Graphs:
             for _ in range(3):  # kernels are chosen and memory is got before anything is recorded
                 features = run_backbone(twin, self.images, setting)
                 if learning:
-                    torch.autograd.grad(features, learning, torch.zeros_like(features))
+                    torch.autograd.grad(features, learning, torch.zeros_like(features), allow_unused=True)
         torch.cuda.current_stream(images.device).wait_stream(aside)
         for buffer, kept in zip(backbone.buffers(), before, strict=True):
             buffer.copy_(kept)
@@ -240,7 +241,10 @@ class Graphs:
             with torch.cuda.graph(self.backward, pool=self.forward.pool()):
                 # the graph is retained: memory of activations that were let go would be used again within the
                 # recording, and a second backward pass of the same images would find something else there
-                given = iter(torch.autograd.grad(self.features, learning, self.gradient, retain_graph=True))
+                graded = torch.autograd.grad(
+                    self.features, learning, self.gradient, retain_graph=True, allow_unused=True
+                )
+                given = iter(graded)
                 self.gradients = [next(given) if p.requires_grad else None for p in twin.parameters()]
 
 

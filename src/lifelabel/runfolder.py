@@ -86,7 +86,10 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"{self.path} is in use by another process; wait for it or stop it first") from None
-            yield
+            try:
+                yield
+            finally:
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a process forked meanwhile holds it too, and may live on
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[IO[bytes]]:

@@ -35,7 +35,7 @@ from lifelabel.evaluate import CURVES
 from lifelabel.runfolder import RunFolder
 from lifelabel.streams import Task
 
-FREE = ("device", "workers", "checkpoint_seconds", "strict")
+FREE = ("device", "cuda_graphs", "workers", "checkpoint_seconds", "strict")
 """Options that do not make a run another one: one that stopped goes on with those that are given now."""
 TICK = 0.25
 """Seconds between two looks at what runs."""
@@ -72,7 +72,12 @@ def run_all(
     A mistake that shows while the first new run is set up is everybody's: it is raised. Ctrl-C and SIGTERM let every
     run write a checkpoint; `again` is the command that goes on from there. `staff` serves several calls.
     """
-    outcomes = [None if overwrite else look(plan) for plan in planned]
+    if overwrite:  # all at once: after a stop, what was not redone is missing, and not the old one
+        for plan in planned:
+            if RunFolder(plan.folder).is_run:
+                with RunFolder(plan.folder).new(overwrite=True):
+                    pass
+    outcomes = [look(plan) for plan in planned]
     missing = [place for place, outcome in enumerate(outcomes) if outcome is None]
     display = Display(console, outcomes)
     if missing:
@@ -183,12 +188,11 @@ class Job:
         self.end: tuple[str, str] | None = None
         self.tasks = self.task = self.total = self.images = self.before = 0
 
-    def start(self, jobs: int, others: Sequence[Job]) -> None:
+    def start(self, threads: int, others: Sequence[Job]) -> None:
         context: Any = multiprocessing.get_context(processes.START)
         self.pipe, theirs = context.Pipe()
         # a fork has every pipe of this process: were they left open, no run would notice that this one is gone
         ours = [job.pipe for job in [*others, self]] if processes.START == "fork" else []
-        threads = max(1, processes.cores() // jobs)
         args = (theirs, ours, threads, _gpu(config_of(self.plan).device, self.slot), self.lasting)
         self.process = context.Process(target=_work, args=args)
         self.process.start()
@@ -275,6 +279,8 @@ class Crew:
     ):
         self.waiting = deque(enumerate(planned))
         self.jobs = max(1, min(jobs, len(planned)))
+        self.threads = max(1, processes.cores() // max(1, jobs))
+        """Of every run, however many are left: with other threads a run would not go on bit by bit."""
         self.overwrite, self.display = overwrite, display
         self.running: list[Job] = []
         self.staff, self.stays = staff or Staff(), staff is not None
@@ -312,9 +318,10 @@ class Crew:
             before = next((each for each in idle if each.slot == slot and job.lasting), None)
             if before:
                 idle.remove(before)
+            if before and before.process.is_alive():
                 job.take_over(before)
             else:
-                job.start(self.jobs, [*self.running, *idle])
+                job.start(self.threads, [*self.running, *idle])
             self.running.append(job)
             self.display.started(job)
 
@@ -324,7 +331,10 @@ class Crew:
             self.staff.idle.append(job)
         else:
             job.pipe.close()  # a process that waits for another run ends
-            job.process.join()
+            job.process.join(10)
+            if job.process.is_alive():  # a broken GPU does not let it go
+                job.process.kill()
+                job.process.join()
         self.display.left(job)
         kind, text = job.end or ("died", "")
         if kind == "mistake" and job.new and not self.set_up:
@@ -502,6 +512,8 @@ def _work(pipe: Connection, inherited: Sequence[Connection], threads: int, gpu: 
             if not lasting:
                 return
             gc.collect()  # what the run held of the GPU goes now, and not in a process that the next one forks
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
 
 
 def _train(plan: Planned, overwrite: bool, watch: engine.Watcher) -> tuple[str, str]:

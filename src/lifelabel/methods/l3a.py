@@ -53,7 +53,7 @@ class L3A(Method):
         "ridge": (100.0, 1e3, 1e4, 1e5),
         "pseudo_threshold": (None, 0.5, 0.7, 0.85),
         "weighting": ("none", "inverse"),
-        "warm_up": (0, 600),
+        "warm_up": (0,),  # a preset may have one; how many images a first task can spare, nobody knows
     }
     knobs: ClassVar[tuple[str, ...]] = ()
 
