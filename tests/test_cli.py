@@ -409,7 +409,7 @@ def test_a_stopped_run_says_how_to_go_on_and_goes_on_to_the_same_end(
     ("args", "says"),
     [
         (["--stream", "scenez"], ["unknown stream 'scenez'", "did you mean 'scenes'?"]),
-        (["--method", "acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", "known: agcn, agem, der++, ewc"]),
+        (["--method", "acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", "known: agcn, agem, der++, er, ewc"]),
         (["--method", "finetuning"], ["did you mean 'fine-tuning'?"]),
         (["--backbone", "tny"], ["unknown backbone 'tny'", "did you mean 'tiny'?"]),
         (["--backbone", "resnet102"], ["did you mean 'resnet101'?"]),

@@ -396,14 +396,6 @@ def test_a_finished_run_is_not_run_again(whole):
     assert whole["agcn"].folder.joinpath("history.jsonl").read_bytes() == before
 
 
-def test_train_missing_keeps_what_is_done_and_refuses_other_options(whole):
-    folder = whole["fine-tuning"].folder
-    kept = engine.train_missing(folder, options(method="fine-tuning", checkpoint_seconds=0))
-    assert kept.metrics == whole["fine-tuning"].metrics
-    with pytest.raises(engine.UserError, match="other options"):
-        engine.train_missing(folder, options(method="fine-tuning", seed=9))
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -164,20 +164,21 @@ def demo(
 
     Runs that are finished are not redone, and one that was stopped goes on.
     """
-    from lifelabel import engine
+    chosen = parse_seeds(seeds)  # a mistake shows before torch is imported
     from lifelabel.report.runs import read_run
+    from lifelabel.runner import Planned, default_jobs, run_all
 
-    runs = []
-    for seed in parse_seeds(seeds):
-        for method in DEMO_METHODS:
-            values = {"stream": "scenes", "method": method, "seed": seed}
-            folder = out_folder / f"{method}-{seed}"
-            try:
-                run = engine.train_missing(folder, values, overwrite=overwrite, watch=watcher(quiet))
-            except Stopped:
-                raise Stopped(f"stopped; go on with: lifelabel demo --out {out_folder} --seeds {seeds}") from None
-            runs.append(read_run(run.folder))
-    show_report(runs, out_folder)
+    planned = [
+        Planned(f"{method}, seed {seed}", out_folder / f"{method}-{seed}", {"method": method, "seed": seed})
+        for seed in chosen
+        for method in DEMO_METHODS
+    ]
+    again = f"lifelabel demo --out {out_folder} --seeds {seeds}"
+    console = None if quiet else err
+    for outcome in run_all(planned, default_jobs(), overwrite=overwrite, console=console, again=again):
+        if outcome.error:
+            raise UserError(f"{outcome.planned.name}: {outcome.error}")
+    show_report([read_run(run.folder) for run in planned], out_folder)
 
 
 @app.command(epilog="Example:\n\n`lifelabel report runs/demo/agcn-0 runs/a --out runs/report`")

@@ -115,18 +115,6 @@ def resume(folder: str | Path, watch: Watcher | None = None) -> Result:
         return run.go(at.load_checkpoint())
 
 
-def train_missing(
-    out: str | Path, options: Mapping[str, Any], *, overwrite: bool = False, watch: Watcher | None = None
-) -> Result:
-    """Train into `out` unless that run is there already: one that is finished is kept, one that stopped goes on."""
-    folder = RunFolder(out)
-    if overwrite or not folder.is_run:
-        return train(out, options, overwrite=overwrite, watch=watch)
-    if Config.make(read_yaml(folder / "config.yaml")) != Config.make(options).with_absolute_paths():
-        raise UserError(f"{out} holds a run with other options: choose another --out, or give --overwrite")
-    return resume(out, watch)
-
-
 class Run:
     """One run. It holds processes (the keeper of the labels, the loader's workers): use it in a `with` statement."""
 
