@@ -117,6 +117,15 @@ def test_the_preset_works_with_train_and_among_those_that_are_shipped(searched, 
     assert {name: shipped[name] for name in chosen} == chosen
 
 
+def test_a_search_does_not_begin_with_the_preset_that_it_made(tmp_path, monkeypatch):
+    made_up = "# command: x\n# reached: y\nmethod: er\nlr: 0.0123\nmethod_options:\n  replay_weight: 0.77\n"
+    monkeypatch.setattr(presets, "_text", lambda kind, method: made_up)
+    asked = tune.Search("er", {"stream": "scenes"}, {}, tmp_path)
+    start = tune.Descent(asked, RunFolder(tmp_path), None, None).start()
+    assert start["lr"] == Config.make({"method": "er"}, with_preset=False).lr != 0.0123
+    assert start["replay_weight"] == 1.0
+
+
 def test_the_command_of_the_preset_redoes_nothing(searched, main):
     _, folder = searched
     before = snapshot(folder / "trials")
@@ -222,7 +231,7 @@ VALUES = {
 def by_hand(method, stream, landscape, budget):
     """The search as docs/tune.md tells it: what is tried, in that order, and what each of it is worth."""
     rates, backbones, norms = VALUES[stream]
-    start = shown(Config.make({"stream": stream, "method": method}), method)
+    start = shown(Config.make({"stream": stream, "method": method}, with_preset=False), method)
     point = {**start, "ratio": start["later_backbone_lr"] / start["backbone_lr"]}
     del point["later_backbone_lr"]
     knobs = [("lr", rates), *METHODS[method].tunes.items(), ("backbone_lr", backbones), ("ratio", (0.1, 0.3, 1.0))]

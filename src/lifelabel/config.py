@@ -197,8 +197,10 @@ class Config:
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints inside a task; 0: after every step", low=0)
 
     @staticmethod
-    def make(values: Mapping[str, Any] | None = None) -> Config:
+    def make(values: Mapping[str, Any] | None = None, *, with_preset: bool = True) -> Config:
         """A complete, checked configuration from the options that differ from the defaults.
+
+        Without the method's preset, `tuned` are the defaults alone.
 
         >>> Config.make({"method": "agcn", "method_options": {"mix": 0.1}}).method_options.mix
         0.1
@@ -214,7 +216,7 @@ class Config:
         photographs = STREAMS[stream].photographs
         preset = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if photographs else {})
         of_method = dict(preset.pop("of_method", {}).get(method, {}))
-        if fidelity == "tuned":
+        if fidelity == "tuned" and with_preset:
             preset = merge(preset, presets.preset("photographs" if photographs else "scenes", method))
             of_method |= preset.pop("method_options", {})
         of_method |= _section(values, "method_options")

@@ -151,7 +151,7 @@ class Descent:
         self.search, self.folder, self.console, self.staff = search, folder, console, staff
         sets = {"method": search.method, "first_tasks": search.tasks, "hold_out": search.hold_out}
         self.values = merge({k: v for k, v in search.given.items() if k not in OURS}, sets)
-        self.config = Config.make(self.values)
+        self.config = Config.make(self.values, with_preset=False)  # or a search would begin with its own result
         self.knobs = knobs_of(search.method, kind_of(self.config.stream), search.fixed)
         self.known: dict[str, Trial] = {}
 
