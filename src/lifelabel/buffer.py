@@ -11,6 +11,7 @@ import functools
 import heapq
 import io
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class Item:
         return self.first + np.flatnonzero(self.labels)
 
 
-class Buffer:
+class Buffer(ABC):
     """Kept images in no order: a place is filled from the end when its image leaves, so that none is empty.
 
     Which image comes and which goes is the choice of each kind of buffer (`offer`); this one keeps the sums.
@@ -107,9 +108,9 @@ class Buffer:
     def __len__(self) -> int:
         return len(self.items)
 
+    @abstractmethod
     def offer(self, batch: Batch, first: int, logits: Tensor | None = None) -> None:
         """The images of a batch pass, whose classes have the columns from `first` on; some may be kept."""
-        raise NotImplementedError
 
     def kept_bytes(self) -> int:
         """All that it takes: the images, and what it knows to choose among them."""

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from stepping import assert_never_waits_for_the_gpu
 
 from lifelabel import losses
 from lifelabel.config import Config
@@ -333,16 +334,4 @@ def test_no_host_sync_in_a_step_on_the_gpu(precision):
     device = torch.device("cuda")
     config = Config.make({"precision": precision})
     setting = Setting.of(config, lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
-    method = AGCN(setting, config.method_options)
-    for t, classes in enumerate(TASKS):
-        method.begin_task(classes)
-        moved = [batch(b.images.cuda(), b.labels.cuda()) for b in batches(t)]
-        method.observe(moved[0])
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            parts = method.observe(moved[1])
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        assert all(math.isfinite(part.item()) for part in parts.values())
-        method.end_task()
+    assert_never_waits_for_the_gpu(AGCN(setting, config.method_options), TASKS, batches)

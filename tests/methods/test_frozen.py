@@ -1,10 +1,8 @@
 """What moves and what does not, to the bit."""
 
-import functools
-import io
-
 import pytest
 import torch
+from stepping import assert_goes_on_to_the_bit
 
 from lifelabel.config import Config
 from lifelabel.learner import Setting
@@ -85,37 +83,7 @@ def test_a_frozen_backbone_builds_no_graph_and_runs_as_when_it_is_scored():
     assert method.kept().bytes == 0
 
 
-def verbs(method):
-    """All that happens to a method in two tasks, one call at a time."""
-    calls = []
-    for task in range(2):
-        learned = [functools.partial(method.observe, batch) for batch in batches(task)]
-        calls += [functools.partial(method.begin_task, TASKS[task]), *learned, method.end_task]
-    return calls
-
-
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
 @pytest.mark.parametrize("stop", [2, 6])
 @pytest.mark.parametrize("learn_first", [False, True])
 def test_a_run_that_stops_after_any_call_goes_on_to_the_bit(stop, learn_first):
-    straight, fresh = make(learn_first=learn_first), make(learn_first=learn_first)
-    calls, calls_again, saved = verbs(straight), verbs(fresh), io.BytesIO()
-    for call in calls[:stop]:
-        call()
-    torch.save((straight.state_dict(), torch.get_rng_state()), saved)
-    for call in calls[stop:]:
-        call()
-    saved.seek(0)
-    state, random_state = torch.load(saved, weights_only=True)
-    fresh.load_state_dict(state)
-    torch.set_rng_state(random_state)
-    for call in calls_again[stop:]:
-        call()
-    assert same(fresh.state_dict(), straight.state_dict())
+    assert_goes_on_to_the_bit(lambda: make(learn_first=learn_first), TASKS, batches, stop)

@@ -1,13 +1,12 @@
 """LwF against its losses and their slopes, re-computed slowly: loops, logarithms, no parts of the package."""
 
 import copy
-import functools
-import io
 import math
 
 import numpy as np
 import pytest
 import torch
+from stepping import assert_goes_on_to_the_bit, assert_never_waits_for_the_gpu
 
 from lifelabel.config import Config
 from lifelabel.learner import Setting
@@ -124,55 +123,13 @@ def test_the_copy_does_not_move_while_the_network_learns_and_is_what_is_kept():
     assert method.kept().images == 0
 
 
-def verbs(method):
-    """All that happens to a method in two tasks, one call at a time."""
-    calls = []
-    for task in range(2):
-        learned = [functools.partial(method.observe, batch) for batch in batches(task)]
-        calls += [functools.partial(method.begin_task, TASKS[task]), *learned, method.end_task]
-    return calls
-
-
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
 @pytest.mark.parametrize("stop", [2, 4, 6])
 def test_a_run_that_stops_after_any_call_goes_on_to_the_bit(stop):
-    straight, fresh = make(), make()
-    calls, calls_again, saved = verbs(straight), verbs(fresh), io.BytesIO()
-    for call in calls[:stop]:
-        call()
-    torch.save((straight.state_dict(), torch.get_rng_state()), saved)
-    for call in calls[stop:]:
-        call()
-    saved.seek(0)
-    state, random_state = torch.load(saved, weights_only=True)
-    fresh.load_state_dict(state)
-    torch.set_rng_state(random_state)
-    for call in calls_again[stop:]:
-        call()
-    assert same(fresh.state_dict(), straight.state_dict())
+    assert_goes_on_to_the_bit(make, TASKS, batches, stop)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    method = make("cuda", precision=precision)
-    for task, classes in enumerate(TASKS):
-        method.begin_task(classes)
-        moved = [Batch(b.images.cuda(), b.labels.cuda(), b.known.cuda(), classes) for b in batches(task)]
-        method.observe(moved[0])
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            parts = method.observe(moved[1])
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        assert all(math.isfinite(part.item()) for part in parts.values())
-        method.end_task()
+    assert_never_waits_for_the_gpu(make("cuda", precision=precision), TASKS, batches)
