@@ -8,7 +8,6 @@ ready, which takes up to half a minute, goes on with the next run; on the CPU ev
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gc
 import multiprocessing
 import os
@@ -25,13 +24,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lifelabel import engine, processes
 from lifelabel.config import Config, read_yaml
 from lifelabel.environment import commit
-from lifelabel.errors import Stopped, UserError, plain, short
-from lifelabel.evaluate import CURVES
+from lifelabel.errors import Stopped, UserError, short
+from lifelabel.progress import Display
 from lifelabel.runfolder import RunFolder
 from lifelabel.streams import Task
 
@@ -392,83 +390,6 @@ def _death(code: int | None) -> str:
         name = signal.Signals(-code).name
         return f"its process was killed ({name}){': was there enough memory?' if name == 'SIGKILL' else ''}"
     return f"its process ended without a word (exit code {code})"
-
-
-class Display:
-    """What a person sees: a bar over all runs and a line for each at work; lines alone where that is no terminal."""
-
-    def __init__(self, console: Console | None, outcomes: Sequence[Outcome | None]):
-        self.console = console or Console(quiet=True)
-        self.outcomes = [outcome for outcome in outcomes if outcome]
-        self.total, self.there = len(outcomes), len(self.outcomes)
-        self.since = time.monotonic()
-        self.said: set[str] = set()
-        name, text = (TextColumn(f"{{task.{what}}}", markup=False) for what in ("description", "fields[text]"))
-        self.bar = Progress(
-            name, BarColumn(20), text, console=self.console, transient=True, auto_refresh=False, redirect_stdout=False,
-            redirect_stderr=False, disable=not self.console.is_terminal,
-        )  # fmt: skip  # it has no thread of its own: one at work while a run is forked could leave that run a lock
-        self.all = self.bar.add_task("", total=self.total, text="")
-        self.lines: dict[int, TaskID] = {}
-        good = sum(not outcome.error for outcome in self.outcomes)
-        if good:
-            self.say(f"{good} of {self.total} runs are there already")
-        for outcome in self.outcomes:
-            if outcome.error:
-                self.say(f"{outcome.planned.name}: {outcome.error}", "red")
-
-    def __enter__(self) -> None:
-        self.bar.start()
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
-
-    def say(self, line: str, style: str | None = None) -> None:
-        self.console.print(plain(line), style=style, highlight=False, markup=False, soft_wrap=True)
-
-    def started(self, job: Job) -> None:
-        self.lines[job.number] = self.bar.add_task(job.plan.name, total=1, text="")
-
-    def left(self, job: Job) -> None:
-        self.tell_notes(job)
-        self.bar.remove_task(self.lines.pop(job.number))
-
-    def ended(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-        name = outcome.planned.name
-        if outcome.error:
-            self.say(f"{name}: {outcome.error}", "red")
-        else:
-            self.say(f"{name}: {_result(outcome.planned.folder)}")
-
-    def tell_notes(self, job: Job) -> None:
-        """What a run has to say; what several say alike is said once."""
-        for line in job.notes:
-            if line not in self.said:
-                self.say(line, "yellow")
-        self.said.update(job.notes)
-        job.notes.clear()
-
-    def show(self, running: Sequence[Job]) -> None:
-        for job in running:
-            self.tell_notes(job)
-            self.bar.update(self.lines[job.number], completed=job.share, text=job.describe())
-        done, failed = len(self.outcomes), sum(bool(outcome.error) for outcome in self.outcomes)
-        partly = sum(job.share for job in running)
-        trained = done - self.there + partly
-        text = f"{failed} failed  " if failed else ""
-        if trained:
-            left = (time.monotonic() - self.since) / trained * (self.total - done - partly)
-            text += f"{datetime.timedelta(seconds=round(left))} left"
-        self.bar.update(self.all, completed=done + partly, description=f"{done}/{self.total} runs", text=text)
-        self.bar.refresh()
-
-
-def _result(folder: Path) -> str:
-    at = RunFolder(folder)
-    final, seconds = at.read_json("metrics.json")["final"], at.read_json("environment.json")["seconds"]
-    scores = (f"{name} {'–' if final[name] is None else format(100 * final[name], '.1f')}" for name in CURVES)
-    return f"{'  '.join(scores)}  {seconds:.0f} s"
 
 
 # The process that trains
