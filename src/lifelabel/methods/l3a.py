@@ -145,7 +145,7 @@ class L3A(Method):
         if not self.gram[-1, -1]:  # the sum of the weights
             raise UserError(
                 f"method.warm_up={o.warm_up} took all {self.warmed} images of the first task, and none was left for "
-                "the regression: start anew with fewer"
+                "the regression: start anew with fewer, --set method.warm_up=N"
             )
         system = self.gram.clone()
         system.diagonal().add_(o.ridge)
