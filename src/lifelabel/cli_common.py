@@ -86,6 +86,15 @@ def print_whole(table: Table) -> None:
     Console(width=max(out.width, needed)).print(table)
 
 
+def side_by_side(jobs: int | None, device: object) -> int:
+    """How many runs at a time: as many as were asked for, or as the machine takes."""
+    from lifelabel.runner import default_jobs
+
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs must be at least 1, not {jobs}")
+    return jobs or default_jobs(str(device))
+
+
 def parse_methods(text: str) -> list[str]:
     """
     >>> parse_methods("er, lwf")

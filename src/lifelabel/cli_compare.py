@@ -21,6 +21,7 @@ from lifelabel.cli_common import (
     parse_seeds,
     parse_settings,
     print_whole,
+    side_by_side,
 )
 from lifelabel.errors import UserError, plain, unknown
 
@@ -295,11 +296,9 @@ def check_method_options(variants: Sequence[Variant], given: Any) -> None:
 
 def carry_out(plan: Plan, jobs: int | None, overwrite: bool, quiet: bool, shown: dict[str, Any]) -> None:
     from lifelabel.report.leaderboard import Board
-    from lifelabel.runner import default_jobs, run_all
+    from lifelabel.runner import run_all
 
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs must be at least 1, not {jobs}")
-    jobs = jobs or default_jobs(str(plan.shared.get("device", "auto")))
+    jobs = side_by_side(jobs, plan.shared.get("device", "auto"))
     planned = [plan.runs(variant) for variant in plan.variants]
     again = shlex.join(["lifelabel", *(word for word in sys.argv[1:] if word != "--overwrite")])
     console = None if quiet else err

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli_common import check_file, err, out, parse_methods, parse_seeds, parse_settings
+from lifelabel.cli_common import check_file, err, out, parse_methods, parse_seeds, parse_settings, side_by_side
 from lifelabel.errors import UserError
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,11 +61,11 @@ def tune(
     """Choose a method's options without peeking, and write them as a preset.
 
     Trains on the first tasks alone and scores training images that were held out: no test image, no later task and no
-    hidden label is touched. Knobs are turned one after the other, from the options as they stand: lr, the method's
+    hidden label is touched. Knobs are turned one after the other, from the defaults or a file: lr, the method's
     own, backbone_lr, later_backbone_lr, batch_norm. The same command again redoes nothing.
     """
     from lifelabel.config import Config, merge, read_yaml
-    from lifelabel.runner import Staff, default_jobs
+    from lifelabel.runner import Staff
     from lifelabel.tune import Search
     from lifelabel.tune import tune as search
 
@@ -78,9 +78,7 @@ def tune(
         "tasks": tasks, "hold-out": hold_out, "seeds": seeds, "jobs": jobs,
     }  # fmt: skip
     chosen, each = parse_methods(method), tuple(dict.fromkeys(parse_seeds(seeds)))
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs must be at least 1, not {jobs}")
-    side_by_side = jobs or default_jobs(str(given.get("device", "auto")))
+    at_once = side_by_side(jobs, given.get("device", "auto"))
     for name in chosen:
         check_file(config, from_file, {"method": name, "stream": stream})
     with Staff() as staff:
@@ -90,7 +88,7 @@ def tune(
                 command_line({"method": of, **typed, "out": into}, set_ or [])
                 for of, into in ((name, folder), (method, out_folder))
             )
-            asked = Search(name, given, fixed, folder, trials, tasks, hold_out, each, side_by_side, own, whole)
+            asked = Search(name, given, fixed, folder, trials, tasks, hold_out, each, at_once, own, whole)
             print(search(asked, None if quiet else err, staff))
 
 

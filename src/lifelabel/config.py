@@ -213,11 +213,11 @@ class Config:
         values["stream"] = stream
         method = _known("method", values.get("method", Config.method), METHODS)
         fidelity = _known("fidelity", values.get("fidelity", Config.fidelity), FIDELITIES)
-        photographs = STREAMS[stream].photographs
-        preset = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if photographs else {})
+        kind = kind_of(stream)
+        preset = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if kind == "photographs" else {})
         of_method = dict(preset.pop("of_method", {}).get(method, {}))
         if fidelity == "tuned" and with_preset:
-            preset = merge(preset, presets.preset("photographs" if photographs else "scenes", method))
+            preset = merge(preset, presets.preset(kind, method))
             of_method |= preset.pop("method_options", {})
         of_method |= _section(values, "method_options")
         shared = {k: v for k, v in {**preset, **values}.items() if k not in ("stream_options", "method_options")}
@@ -282,6 +282,11 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
             both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
             merged[key] = {**merged[key], **value} if both else value
     return merged
+
+
+def kind_of(stream: str) -> str:
+    """Which presets are for a stream, by its name."""
+    return "photographs" if STREAMS[stream].photographs else "scenes"
 
 
 def resolve_device(name: str) -> torch.device:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError, plain, short
-from lifelabel.metrics import CONVENTIONS, Scored
+from lifelabel.metrics import CONVENTIONS, Scored, without_nan
 
 LARGEST = 100_000_000
 """Scores in a file, at most."""
@@ -147,11 +147,11 @@ def compare(scores: ScoreFile) -> dict[str, Any]:
         "families": [
             {
                 "who": family.who, "threshold": float(family.threshold), "cf1": family.cf1, "empty_class": family.empty,
-                **{part: _without_nan(family.of(scored)) for part, scored in parts.items()},
+                **{part: without_nan(family.of(scored)) for part, scored in parts.items()},
             }
             for family in FAMILIES
         ],
-        "conventions": {part: _without_nan(scored.conventions()) for part, scored in parts.items()},
+        "conventions": {part: without_nan(scored.conventions()) for part, scored in parts.items()},
     }  # fmt: skip
 
 
@@ -160,10 +160,6 @@ def spread(compared: dict[str, Any], name: str) -> tuple[float, float] | None:
     found = [family[part][name] for family in compared["families"] for part in ("all", "labelled")]
     known = [value for value in found if value is not None]
     return (min(known), max(known)) if known else None
-
-
-def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def _by(shape: Iterable[int]) -> str:

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import math
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from lifelabel.learner import Setting
 from lifelabel.loading import SCORING_BYTES, Job, Loaded, Loader, ScoredImages, default_workers
 from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.methods.base import Host
+from lifelabel.processes import asked_to_stop
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.streams import Task, TrainView
 from lifelabel.streams.base import task_of_class
@@ -199,7 +199,7 @@ class Run:
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end from the beginning, or from a checkpoint."""
-        with torch.random.fork_rng(self.gpus), self.stopping():
+        with torch.random.fork_rng(self.gpus), asked_to_stop(self.ask):
             self.set_random_state(self.random_state)
             history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
             if self.progress.task < len(self.tasks):
@@ -462,23 +462,10 @@ class Run:
         if self.stop_asked:
             raise Stopped(f"stopped; go on with: lifelabel train --resume {self.folder.path}")
 
-    @contextlib.contextmanager
-    def stopping(self) -> Iterator[None]:
+    def ask(self) -> None:
         """Ctrl-C and SIGTERM ask once: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, frame: Any) -> None:
-            self.stop_asked = True
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        self.stop_asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _movable(config: dict[str, Any]) -> dict[str, Any]:

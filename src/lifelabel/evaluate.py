@@ -67,7 +67,7 @@ def judge(
         record["ap"] = dict(zip(stream.classes, scored.ap.tolist(), strict=True))
     if matrix is not None and stream.truth is not None:
         record["acm_error"] = acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], sizes)
-    return _without_nan(record)
+    return metrics.without_nan(record)
 
 
 def task_of_image(stream: Stream) -> np.ndarray:
@@ -111,7 +111,7 @@ def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[
         if "acm_error" in last:
             final["acm_error"] = last["acm_error"]
         summary["final"] = {**final, "conventions": last["conventions"], "ap": last["ap"]}
-    return _without_nan(summary)
+    return metrics.without_nan(summary)
 
 
 def headline(logits: Tensor, labels: Tensor, rows: np.ndarray | None = None) -> dict[str, float]:
@@ -123,12 +123,3 @@ def headline(logits: Tensor, labels: Tensor, rows: np.ndarray | None = None) -> 
 def _triangle(records: Sequence[dict[str, Any]], name: str, tasks: int) -> list[list[float | None]]:
     rows = [[score[name] for score in record["by_task"]] for record in records]
     return [row + [None] * (tasks - len(row)) for row in rows]
-
-
-def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: a score that does not exist (a class without positives) is null."""
-    if isinstance(value, dict):
-        return {k: _without_nan(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(v) for v in value]
-    return None if isinstance(value, float) and np.isnan(value) else value

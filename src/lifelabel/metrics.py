@@ -342,3 +342,12 @@ def relative_forgetting(own: Array | Sequence[float], final: Array | Sequence[fl
     before, after = before[:-1], after[:-1]
     some = before != 0
     return mean_of_known((before[some] - after[some]) / before[some])
+
+
+def without_nan(value: Any) -> Any:
+    """JSON has no NaN: a score that does not exist (a class without positives) is null."""
+    if isinstance(value, dict):
+        return {k: without_nan(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [without_nan(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -8,6 +8,8 @@ import gc
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
 
 START = "fork" if sys.platform == "linux" else "spawn"
 """A fork starts at once; elsewhere a new process imports everything anew."""
@@ -24,6 +26,21 @@ def settle_in(*ignored: object) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # without it, it notices within seconds all the same
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def asked_to_stop(ask: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call `ask`; the handlers before are put back. Only a main thread can have any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: ask()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def cores() -> int:

@@ -12,7 +12,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import threading
 import time
 import traceback
 from collections import deque
@@ -84,7 +83,7 @@ def run_all(
         crew = Crew([planned[place] for place in missing], jobs, overwrite, display, staff)
         go_on = f"; go on with: {again}" if again else ""
         try:
-            with crew.signals(), display:
+            with processes.asked_to_stop(crew.ask), display:
                 for number, outcome in crew.work():
                     outcomes[missing[number]] = outcome
         except KeyboardInterrupt:
@@ -339,24 +338,11 @@ class Crew:
             raise UserError(text)
         self.set_up |= kind == "finished"
 
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
+    def ask(self) -> None:
         """Ctrl-C and SIGTERM ask once, and every run writes a checkpoint; the second time is at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, frame: Any) -> None:
-            if self.stop_asked:
-                raise KeyboardInterrupt
-            self.stop_asked = True
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if self.stop_asked:
+            raise KeyboardInterrupt
+        self.stop_asked = True
 
     def kill(self) -> None:
         for job in self.running:

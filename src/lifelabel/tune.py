@@ -1,8 +1,8 @@
 """Choosing a method's options without peeking: first tasks alone, scored on training images that were held out.
 
-Coordinate descent. From the options as they stand, the other values of one knob are tried; the best one stays; then
-the next knob, round and round, until the trials are spent or a whole round has nothing left to try. docs/tune.md says
-what is searched, in which order, and why nothing of the test images is used.
+Coordinate descent. From the defaults, or a file's options, the other values of one knob are tried; the best one stays;
+then the next knob, round and round, until the trials are spent or a whole round has nothing left to try. docs/tune.md
+says what is searched, in which order, and why nothing of the test images is used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from lifelabel.config import Config, merge
+from lifelabel.config import Config, kind_of, merge
 from lifelabel.errors import UserError, plain
 from lifelabel.methods import METHODS
 from lifelabel.runfolder import RunFolder
 from lifelabel.runner import FREE, Planned, Staff, run_all
-from lifelabel.streams import STREAMS
 
 LATER = "later_backbone_lr"
 SHARED: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -53,11 +52,6 @@ DIVERGED = "Lower lr, backbone_lr or later_backbone_lr"
 
 Point = dict[str, Any]
 """A value for every knob: one configuration of the search."""
-
-
-def kind_of(stream: str) -> str:
-    """Which presets are for a stream, by its name in `Config`."""
-    return "photographs" if STREAMS[stream].photographs else "scenes"
 
 
 def knobs_of(method: str, kind: str, fixed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from stepping import same
 
 from lifelabel import losses, train
 from lifelabel.config import Config
@@ -55,14 +56,6 @@ def bits(state):
     out = io.BytesIO()
     torch.save(state, out)
     return out
-
-
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 def slow_weight(labels, arrived):

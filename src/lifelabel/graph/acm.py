@@ -103,7 +103,9 @@ class ACM:
             belief = self.belief()
             together = self.sum_zy * belief[:, None]
             ratio(together, n_j, out=self._matrix[:old, old:])  # Eq. 6: R_ij = sum z_i y_j / N_j
-            of_old = self.expected_so_far()[:old] if self.new_old == "stream" else belief * self.sum_z
+            of_old = belief * self.sum_z
+            if self.new_old == "stream":
+                of_old += self.expected
             bayes = ratio(together.T, of_old, out=self._matrix[old:, :old])  # Eq. 7: Q_ji = R_ij N_j / sum z_i
             if self.new_old == "halved":
                 bayes /= 2
