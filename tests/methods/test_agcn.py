@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -275,15 +276,16 @@ def test_context_adds_what_the_other_labels_say():
     a, shown = method.matrix(), method.acm.shown_so_far().numpy()
     expected, seen = method.acm.expected_so_far().numpy(), 3 * 2 * IMAGES
     for x in range(IMAGES):
-        for i in range(7):
-            context = 0.0
-            for j in range(7):
-                if i != j:
-                    first, last = (i, j) if task[i] <= task[j] else (j, i)
-                    together = a[first, last] * shown[last]
-                    lift = (together + 1) / (expected[i] * expected[j] / seen + 1)
-                    context += sigmoid(logits[x, j]) * math.log(min(max(lift, 0.05), 50))
-            assert got[x, i] == pytest.approx(logits[x, i] + 0.4 * context, abs=1e-4)
+        heard = list(logits[x])
+        for _ in range(2):  # the second time, what each label has become
+            say = [0.0] * 7
+            for i, j in itertools.permutations(range(7), 2):
+                first, last = (i, j) if task[i] <= task[j] else (j, i)
+                together = a[first, last] * shown[last]
+                lift = (together + 1) / (expected[i] * expected[j] / seen + 1)
+                say[i] += sigmoid(heard[j]) * math.log(min(max(lift, 0.05), 50))
+            heard = [logit + 0.4 * each for logit, each in zip(logits[x], say, strict=True)]
+        assert got[x] == pytest.approx(np.array(heard), abs=1e-4)
 
 
 def test_earlier_classes_are_scored_in_the_context_they_had():
