@@ -25,8 +25,8 @@ SHIPPED = sorted(
 )
 
 
-def test_every_method_has_a_preset_on_the_embedded_stream():
-    assert {method for kind, method in SHIPPED if kind == "scenes"} == set(METHODS)
+def test_every_method_has_a_preset_for_every_kind_of_stream():
+    assert SHIPPED == sorted((kind, method) for kind in KINDS for method in METHODS)
 
 
 @pytest.mark.parametrize(("kind", "method"), SHIPPED)

@@ -194,7 +194,7 @@ class Descent:
         new: dict[str, tuple[int, str, list[Planned]]] = {}
         for changed, point in points.items():
             number, key = len(self.known) + len(new) + 1, self.key(point)
-            if key not in self.known and number <= self.search.trials:
+            if key not in self.known and key not in new and number <= self.search.trials:
                 new[key] = number, changed, self.planned(number, changed, self.options(point))
         missing = [plan for _, _, plans in new.values() for plan in plans if not settled(plan.folder)]
         again, staff = self.search.again, self.staff
