@@ -1,7 +1,5 @@
 """Which images and which classes each score is over, from scores that are made up."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -52,31 +50,6 @@ def test_scores_after_the_first_task_use_its_classes_and_its_images():
     assert record["seen"]["mAP"] == pytest.approx(mean_ap(labels[first, :2], last[first, :2]), abs=1e-9)
     assert record["by_task"][0]["mAP"] == pytest.approx(mean_ap(labels[:, :2], last[:, :2]), abs=1e-9)
     assert "cumulative" not in record
-
-
-@pytest.mark.parametrize("done", [1, 2])
-def test_a_label_that_is_not_known_counts_nowhere(done):
-    """The classes of a task on the images that it shows, an image of both tasks by the labels of both."""
-    stream, labels, _, scores = make()
-    both = np.arange(0, 60, 7)
-    rows = tuple(np.union1d(own, both) for own in stream.test.rows)
-    stream = dataclasses.replace(stream, test=dataclasses.replace(stream.test, rows=rows, complete=False))
-    record = judged(stream, done, scores if done == 2 else [scores[1][:, :2]])
-    expected = [
-        mean_ap(labels[own][:, task.columns], scores[1][own][:, task.columns])
-        for task, own in zip(stream.tasks, rows, strict=True)
-    ]
-    assert [part["mAP"] for part in record["by_task"]] == pytest.approx(expected[:done], abs=1e-9)
-    assert record["seen"]["mAP"] == pytest.approx(np.mean(expected[:done]), abs=1e-9)
-    known = [(labels[own][:, task.columns], scores[1][own][:, task.columns] >= 0)
-             for task, own in zip(stream.tasks[:done], rows, strict=False)]  # fmt: skip
-    right, predicted = sum(np.sum(y & p) for y, p in known), sum(np.sum(p) for _, p in known)
-    assert record["seen"]["OP"] == pytest.approx(right / predicted, abs=1e-9)
-    assert record["seen"]["OR"] == pytest.approx(right / sum(np.sum(y) for y, _ in known), abs=1e-9)
-    if done == 2:
-        of_first = mean_ap(labels[rows[0], :2], scores[0][rows[0]])
-        assert record["cumulative"][0]["mAP"] == pytest.approx(of_first, abs=1e-9)
-        assert record["ap"]["c"] == pytest.approx(average_precision_score(labels[rows[1], 2], scores[1][rows[1], 2]))
 
 
 def test_images_that_could_not_be_read_are_not_scored():

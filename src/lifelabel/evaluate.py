@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ def judge(
 
     `seen` is over the classes so far on the cumulative test set (images allotted to the tasks so far); `by_task` is
     row t of a[t][j]: the classes of task j on all test images, one fixed set for all t. After the last task `scores`
-    holds an array for each cumulative set, and every convention is computed. A label that is not known counts nowhere.
+    holds an array for each cumulative set, and every convention is computed.
     """
     test, tasks = stream.test, stream.tasks
     final = done == len(tasks)
@@ -53,11 +52,6 @@ def judge(
     task_of = task_of_image(stream)[rows]
     logits = [torch.from_numpy(part) for part in scores]
     labels = torch.from_numpy(test.labels.take(rows).dense(slice(0, counts[-1])))
-    if not test.complete:
-        # absent, ranked last and never predicted: this changes no precision and no recall of the known labels
-        unknown = ~known(stream, rows)[:, : counts[-1]]
-        labels = labels & ~unknown
-        logits = [part.masked_fill(unknown[:, : part.shape[1]], -math.inf) for part in logits]
     record: dict[str, Any] = {
         "task": done,
         "seen": headline(logits[-1], labels, task_of < done),
@@ -74,14 +68,6 @@ def judge(
     if matrix is not None and stream.truth is not None:
         record["acm_error"] = acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], sizes)
     return metrics.without_nan(record)
-
-
-def known(stream: Stream, rows: np.ndarray) -> Tensor:
-    """Which labels of some test images are known (images x classes), where the tasks that show one know its labels."""
-    shown = torch.zeros(len(rows), len(stream.classes), dtype=torch.bool)
-    for task, own in zip(stream.tasks, stream.test.rows, strict=True):
-        shown[torch.from_numpy(np.isin(rows, own)), task.columns] = True
-    return shown
 
 
 def task_of_image(stream: Stream) -> np.ndarray:

@@ -280,7 +280,7 @@ class Split:
     """Images, their names in the manifest, their labels over all classes of the stream, and the rows of each task.
 
     A training image may be a row of several tasks (overlapping protocols); a test image belongs to the task from
-    which on it is scored, the first of several.
+    which on it is scored.
     """
 
     images: ImageSource

@@ -1,7 +1,7 @@
 """A stream with its tasks in another order, its first tasks alone, or scored on training images that were held out.
 
 The last two are for choosing options. Nothing of the test images, of later tasks or of hidden labels is then used: a
-held-out image is scored by the labels that its own task shows, and by no others.
+held-out image carries the labels that its own task shows, and a class that its task does not show counts as absent.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def first(stream: Stream, count: int) -> Stream:
 def scored_on_training(stream: Stream, share: float) -> Stream:
     """The same tasks with a share of their images held out and scored in place of the test images.
 
-    Which ones follows from their names alone, so an image of several tasks is held out of all of them, and is scored by
+    Which ones follows from their names alone, so an image of several tasks is held out of all of them, and carries
     what any of them shows. The true matrix is left out: it is made from hidden labels.
     """
     train = stream.train
@@ -116,7 +116,13 @@ def scored_on_training(stream: Stream, share: float) -> Stream:
         if not len(out) or not len(left):
             what, do = ("score", "more") if len(left) else ("learn", "less")
             raise UserError(f"hold_out {share} leaves no image of task {task.index + 1} to {what}: hold out {do}")
-    test = Split(train.images, train.names, _visible(train.labels, stream.tasks, rows), rows, complete=False)
+    visible = _visible(train.labels, stream.tasks, rows)
+    seen = np.zeros(len(train), bool)
+    scored = []
+    for own in rows:  # an image of several tasks is scored from the first on
+        scored.append(own[~seen[own]])
+        seen[own] = True
+    test = Split(train.images, train.names, visible, tuple(scored))
     rules = {**stream.rules, "hold_out": share}
     train = dataclasses.replace(train, rows=kept)
     return dataclasses.replace(stream, train=train, test=test, truth=None, rules=rules)
