@@ -1,8 +1,8 @@
 """Choosing a method's options without peeking: first tasks alone, scored on training images that were held out.
 
-Coordinate descent. From the defaults or from plain training, whichever is better, the other values of one knob are
-tried; the best one stays; then the next knob, round and round, until the trials are spent or a whole round has nothing
-left to try. docs/tune.md says what is searched, in which order, and why nothing of the test images is used.
+Coordinate descent. From the defaults, or a file's options, the other values of one knob are tried; the best one stays;
+then the next knob, round and round, until the trials are spent or a whole round has nothing left to try. docs/tune.md
+says what is searched, in which order, and why nothing of the test images is used.
 """
 
 from __future__ import annotations
@@ -146,26 +146,25 @@ class Descent:
         sets = {"method": search.method, "first_tasks": search.tasks, "hold_out": search.hold_out}
         self.values = merge({k: v for k, v in search.given.items() if k not in OURS}, sets)
         self.config = Config.make(self.values, with_preset=False)  # or a search would begin with its own result
-        self.plain = Config.make({**self.values, "fidelity": "plain"})
         self.knobs = knobs_of(search.method, kind_of(self.config.stream), search.fixed)
         self.known: dict[str, Trial] = {}
 
     def go(self) -> Chosen:
-        starts = {"start": self.start(self.config), "plain": self.start(self.plain)}
-        self.try_all(starts)
-        best, before = max(starts.values(), key=self.score), -1
+        best, before = self.start(), -1
+        if not self.knobs:
+            self.try_all({"start": best})
         while before < len(self.known) < self.search.trials:
             before = len(self.known)
             for knob, values in self.knobs.items():
-                points = {"best": best}
+                points = {"start": best}
                 points |= {f"{knob}={_text(v)}": {**best, knob: v} for v in values if _plain(v) != _plain(best[knob])}
                 self.try_all(points)
                 best = max(points.values(), key=self.score)  # of equals the first: what stands, stays
         return self.chosen(self.known[self.key(best)])
 
-    def start(self, c: Config) -> Point:
-        """The options of a configuration as they stand."""
-        own = METHODS[self.search.method].tunes
+    def start(self) -> Point:
+        """The options as they stand."""
+        c, own = self.config, METHODS[self.search.method].tunes
         point = {name: getattr(c.method_options if name in own else c, name) for name in self.knobs}
         if self.knobs.get(LATER):
             point[LATER] = c.later_backbone_lr / c.backbone_lr
@@ -194,7 +193,7 @@ class Descent:
         new: dict[str, tuple[int, str, list[Planned]]] = {}
         for changed, point in points.items():
             number, key = len(self.known) + len(new) + 1, self.key(point)
-            if key not in self.known and key not in new and number <= self.search.trials:
+            if key not in self.known and number <= self.search.trials:
                 new[key] = number, changed, self.planned(number, changed, self.options(point))
         missing = [plan for _, _, plans in new.values() for plan in plans if not settled(plan.folder)]
         again, staff = self.search.again, self.staff
