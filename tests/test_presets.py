@@ -26,7 +26,7 @@ SHIPPED = sorted(
 
 
 def test_every_method_has_a_preset_for_every_kind_of_stream():
-    assert SHIPPED == sorted((kind, method) for kind in KINDS for method in METHODS)
+    assert sorted((kind, method) for kind in KINDS for method in METHODS) == SHIPPED
 
 
 @pytest.mark.parametrize(("kind", "method"), SHIPPED)
