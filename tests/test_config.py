@@ -71,7 +71,7 @@ def test_four_layers(tmp_path):
     ],
 )
 def test_photographs_have_defaults_of_their_own(fidelity, expected):
-    c = Config.make({"stream": "split-coco", "fidelity": fidelity})
+    c = Config.make({"stream": "split-coco", "fidelity": fidelity}, with_preset=False)
     assert (
         c.backbone,
         c.weights,
