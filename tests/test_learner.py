@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lifelabel.config import Config
-from lifelabel.learner import Expert, Learner, LinearHead, Setting, run_backbone
+from lifelabel.learner import Expert, Learner, LinearHead, Setting
 
 
 def make_setting(**options):
@@ -199,65 +199,3 @@ def test_bf16_on_the_gpu_runs_with_the_channels_last(precision):
     learner.load_state_dict(on_cpu.state_dict())
     learner.step(learner.head(learner.features(images)).square().sum())
     assert all(parameter.isfinite().all() for parameter in learner.backbone.parameters())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("batch_norm", ["running", "frozen"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_replayed_pass_is_the_pass_step_by_step(batch_norm, precision):
-    """Six steps, a ragged one among them: features, gradients and statistics, from the same weights each time."""
-    device = torch.device("cuda")
-    torch.manual_seed(0)
-    options = {"batch_norm": batch_norm, "precision": precision}
-    setting = Setting.of(Config.make(options), lambda labels: torch.zeros(0), device)
-    head = LinearHead(setting.backbone.dim)
-    head.grow(3, device)
-    learner = Learner(head, setting)
-    learner.begin_task(first=True)
-    for step in range(6):
-        images = torch.randn(5 if step == 4 else 8, 3, 64, 64).to(device)
-        twin = copy.deepcopy(learner.backbone)
-        twin.set_training(batch_norm == "frozen")
-        expected = run_backbone(twin, images, setting)
-        expected.square().mean().backward()
-        features = learner.features(images)  # one pass more, whose gradients must not reach the next
-        features.square().mean().backward()
-        close = {"rtol": 0.02, "atol": 1e-3} if precision == "bf16" else {"rtol": 1e-3, "atol": 1e-5}
-        torch.testing.assert_close(features, expected, **close)
-        for (name, ours), theirs in zip(learner.backbone.named_parameters(), twin.parameters(), strict=True):
-            assert torch.cosine_similarity(ours.grad.flatten(), theirs.grad.flatten(), 0) > 0.999, (step, name)
-        for ours, theirs in zip(learner.backbone.buffers(), twin.buffers(), strict=True):
-            torch.testing.assert_close(ours, theirs, **close)
-        learner.optimizer.step()
-        learner.optimizer.zero_grad()
-    assert len(learner.replays.graphs) == 1
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_two_replayed_passes_in_one_step_keep_their_gradients_apart():
-    device = torch.device("cuda")
-    setting = Setting.of(Config.make({"batch_norm": "frozen"}), lambda labels: torch.zeros(0), device)
-    learner = Learner(LinearHead(setting.backbone.dim), setting)
-    learner.begin_task(first=True)
-    first, second = torch.randn(2, 8, 3, 64, 64).to(device)
-    parameters = list(learner.backbone.parameters())
-
-    def alone(images):
-        return torch.autograd.grad(learner.features(images).square().mean(), parameters)
-
-    steps = [alone(first) for _ in range(4)]
-    kept = [part.clone() for part in steps[-1]]
-    alone(second)
-    loss = learner.features(first).square().mean()
-    for again in [torch.autograd.grad(loss, parameters, retain_graph=True) for _ in range(3)]:  # as EWC does
-        for ours, theirs in zip(again, kept, strict=True):
-            torch.testing.assert_close(ours, theirs)
-    late = learner.features(first)
-    learner.features(second)
-    with pytest.raises(RuntimeError, match="came between"):
-        late.sum().backward()
-    for ours, theirs, eager in zip(steps[-1], kept, steps[0], strict=True):
-        assert torch.equal(ours, theirs)
-        assert torch.cosine_similarity(ours.flatten(), eager.flatten(), 0) > 0.999

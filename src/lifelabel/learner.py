@@ -65,7 +65,6 @@ class Learner:
         self.head = head.to(setting.device)
         self.optimizer: torch.optim.Optimizer | None = None
         self.frozen = False
-        self.replays = Replays(self.backbone, setting)
 
     def begin_task(self, first: bool) -> None:
         """A fresh Adam (as in the authors' code); the backbone slows down after the first task."""
@@ -75,7 +74,8 @@ class Learner:
             {"params": list(self.backbone.parameters()), "lr": s.backbone_lr if first else s.later_backbone_lr},
             {"params": list(self.head.parameters()), "lr": s.lr},
         ]
-        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.999), eps=s.adam_eps, fused=True)
+        on_gpu = s.device.type == "cuda"  # there its steps are counted where they are recorded
+        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.999), eps=s.adam_eps, fused=True, capturable=on_gpu)
 
     def freeze(self) -> None:
         """The backbone stays as it is from now on: it has no gradients, and runs as when it is scored."""
@@ -88,8 +88,8 @@ class Learner:
             # one image has no statistics of its own: batch norm then uses those it has
             still = self.freeze_statistics or len(images) == 1
             self.backbone.set_training(still)
-            return self.replays(images, still)
-        self.backbone.eval()
+        else:
+            self.backbone.eval()
         return run_backbone(self.backbone, images, self.setting)
 
     def step(self, loss: Tensor) -> None:
@@ -107,10 +107,11 @@ class Learner:
         self.backbone.load_state_dict(state["backbone"])
         self.head.load_state_dict(state["head"])
         if self.optimizer is not None:
-            chosen = [(group["lr"], group["eps"]) for group in self.optimizer.param_groups]
+            # a configuration edited before going on counts, and the device may be another one
+            chosen = [{k: group[k] for k in ("lr", "eps", "capturable")} for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state["optimizer"])
-            for group, (lr, eps) in zip(self.optimizer.param_groups, chosen, strict=True):
-                group["lr"], group["eps"] = lr, eps  # a configuration edited before going on counts
+            for group, ours in zip(self.optimizer.param_groups, chosen, strict=True):
+                group.update(ours)
             # the fused Adam walks through memory: its moments must lie as the parameter does on this device
             for parameter, moments in self.optimizer.state.items():
                 for name in ("exp_avg", "exp_avg_sq"):
@@ -152,7 +153,6 @@ class Expert:
         self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
         self.nodes = nodes.detach().clone()
         self.bias = None if bias is None else bias.detach().clone()
-        self.replays = Replays(self.backbone, setting)
 
     @classmethod
     def restore(cls, state: dict[str, Any], backbone: Backbone, setting: Setting) -> Expert:
@@ -165,7 +165,7 @@ class Expert:
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """The expert's logits for the old classes; their sigmoid are the soft labels (Eq. 3)."""
-        logits = self.replays(images) @ self.nodes.T
+        logits = run_backbone(self.backbone, images, self.setting) @ self.nodes.T
         return logits if self.bias is None else logits + self.bias
 
     @property
@@ -176,100 +176,6 @@ class Expert:
 
     def state_dict(self) -> dict[str, Any]:
         return {"backbone": self.backbone.state_dict(), "nodes": self.nodes, "bias": self.bias}
-
-
-class Replays:
-    """A backbone's pass, forward and backward, replayed as CUDA graphs: two launches in place of a thousand.
-
-    Graphs are made for a shape of batch when that comes for the third time in a row; until then, for a task's last
-    batch, and without a GPU, the pass is run step by step.
-    """
-
-    def __init__(self, backbone: Backbone, setting: Setting):
-        self.backbone, self.setting = backbone, setting
-        self.last: tuple[Any, ...] = ()
-        self.row = 0
-        self.graphs: dict[tuple[Any, ...], Graphs] = {}
-
-    def __call__(self, images: Tensor, *mode: bool) -> Tensor:
-        """Features of `images`; `mode` is whatever else the pass depends on."""
-        if not images.is_cuda or not self.setting.cuda_graphs:
-            return run_backbone(self.backbone, images, self.setting)
-        kind = (tuple(images.shape), *mode)
-        self.row = self.row + 1 if kind == self.last else 1
-        self.last = kind
-        if self.row >= 3 and kind not in self.graphs:
-            self.graphs[kind] = Graphs(self.backbone, images, self.setting)
-        if kind not in self.graphs:
-            return run_backbone(self.backbone, images, self.setting)
-        return _Replay.apply(self.graphs[kind], images, *self.backbone.parameters())
-
-
-class Graphs:
-    """The pass of a backbone over one shape of batch, recorded: images in, features out, gradients in and out.
-
-    It is recorded from a copy that shares all memory with the backbone. The backbone's own parameters may be part of a
-    step that is under way, which a recording must not touch.
-    """
-
-    def __init__(self, backbone: Backbone, images: Tensor, setting: Setting):
-        self.twin = twin = copy.deepcopy(backbone)
-        for module, original in zip(twin.modules(), backbone.modules(), strict=True):
-            for name, parameter in module.named_parameters(recurse=False):
-                parameter.data = original.get_parameter(name).data
-            for name, _ in module.named_buffers(recurse=False):
-                module.register_buffer(name, original.get_buffer(name), name not in module._non_persistent_buffers_set)
-        learning = [parameter for parameter in twin.parameters() if parameter.requires_grad]
-        self.images, self.passes = images.detach().clone(), 0
-        before = [buffer.clone() for buffer in backbone.buffers()]
-        aside = torch.cuda.Stream(images.device)
-        aside.wait_stream(torch.cuda.current_stream(images.device))
-        with torch.cuda.stream(aside):
-            for _ in range(3):  # kernels are chosen and memory is got before anything is recorded
-                features = run_backbone(twin, self.images, setting)
-                if learning:
-                    torch.autograd.grad(features, learning, torch.zeros_like(features), allow_unused=True)
-        torch.cuda.current_stream(images.device).wait_stream(aside)
-        for buffer, kept in zip(backbone.buffers(), before, strict=True):
-            buffer.copy_(kept)
-        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.forward):
-            self.features = run_backbone(twin, self.images, setting)
-        self.gradient = torch.zeros_like(self.features)
-        self.gradients: list[Tensor | None] = [None] * len(list(twin.parameters()))
-        if learning:
-            with torch.cuda.graph(self.backward, pool=self.forward.pool()):
-                # the graph is retained: memory of activations that were let go would be used again within the
-                # recording, and a second backward pass of the same images would find something else there
-                graded = torch.autograd.grad(
-                    self.features, learning, self.gradient, retain_graph=True, allow_unused=True
-                )
-                given = iter(graded)
-                self.gradients = [next(given) if p.requires_grad else None for p in twin.parameters()]
-
-
-class _Replay(torch.autograd.Function):
-    """Replays graphs; what comes out is copied, as the next replay writes into the same memory."""
-
-    @staticmethod
-    def forward(ctx: Any, graphs: Graphs, images: Tensor, *parameters: Tensor) -> Tensor:
-        graphs.passes += 1
-        ctx.graphs, ctx.number = graphs, graphs.passes
-        graphs.images.copy_(images)
-        graphs.forward.replay()
-        return graphs.features.clone()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        graphs = ctx.graphs
-        if ctx.number != graphs.passes:
-            raise RuntimeError("another pass of this shape came between: its activations took the place of these")
-        graphs.gradient.copy_(gradient)
-        graphs.backward.replay()
-        learning = [given for given in graphs.gradients if given is not None]
-        copies = iter(torch._foreach_add(learning, 0))  # all of them in a few launches
-        return None, None, *(None if given is None else next(copies) for given in graphs.gradients)
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:

@@ -60,7 +60,9 @@ def test_a_batch_is_not_replayed_in_its_own_step_but_in_the_next():
 def test_as_many_are_replayed_as_asked_for():
     for asked, expected in ((None, 4), (3, 3), (6, 6)):
         method = learn_first_task(make("er", replay_batch=asked), steps=4)
-        logits, replayed = method.forward(given := batch(method, 1, 0), method.draw(given))
+        given = batch(method, 1, 0)
+        replayed = method.recall(method.draw(given))
+        logits = method.forward(given, replayed)
         assert len(replayed.images) == expected and logits.shape == (4 + expected, 5)
         assert replayed.labels.shape == replayed.known.shape == (expected, 5)
 

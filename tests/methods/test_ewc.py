@@ -106,7 +106,6 @@ def test_the_fisher_values_are_those_of_the_bernoulli_likelihood():
     mean, error = torch.stack(draws).mean(0), torch.stack(draws).std(0) / math.sqrt(len(draws))
     assert ((mean - by_image).abs() <= 5 * error + 1e-5).all()
     assert error.sum() < 0.06 * by_image.sum()  # the comparison is sharp
-    assert method.images == 2 * len(draws)
 
 
 def test_the_fisher_values_are_gathered_before_each_step_and_added_up_over_tasks():

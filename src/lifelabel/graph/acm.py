@@ -45,11 +45,12 @@ class ACM:
 
     def __init__(self, new_old: str = "bayes", device: torch.device | str = "cpu", prevalence: float | None = None):
         self.new_old, self.prevalence = new_old, prevalence
-        self.old, self.images, self.task_images = 0, 0, 0
+        self.old = 0
         self._matrix = torch.zeros(0, 0, dtype=torch.float64, device=device)
+        self.images, self.task_images = self._matrix.new_zeros(()), self._matrix.new_zeros(())
         self.n_ij, self.sum_zy, self.sum_z = self._matrix, self._matrix, self._matrix.new_zeros(0)
         self.shown, self.expected = self._matrix.new_zeros(0), self._matrix.new_zeros(0)
-        self.ends: list[tuple[Tensor, int]] = []
+        self.ends: list[tuple[Tensor, Tensor]] = []
         """When each task ended: the expected images of every class, and all images so far."""
 
     def begin_task(self, new: int) -> None:
@@ -57,8 +58,8 @@ class ACM:
         frozen = self.matrix()
         self.shown, self.expected = self.shown_so_far(), self.expected_so_far()
         if len(frozen):
-            self.ends.append((self.expected, self.images))
-        self.old, self.task_images = len(frozen), 0
+            self.ends.append((self.expected, self.images.clone()))
+        self.old, self.task_images = len(frozen), torch.zeros_like(self.task_images)
         grown = frozen.new_zeros(self.old + new, self.old + new)
         grown[: self.old, : self.old] = frozen
         self._matrix = grown
@@ -81,9 +82,9 @@ class ACM:
 
     def belief(self) -> Tensor:
         """What the soft labels of each old class are scaled with: 1, or less where they exceed the prevalence."""
-        if self.prevalence is None or not self.images:
+        if self.prevalence is None:
             return torch.ones_like(self.sum_z)
-        share = self.prevalence * self.task_images / self.images
+        share = self.prevalence * self.task_images / self.images.clamp(min=1)
         return (share * self.shown / self.sum_z.clamp(min=TINY)).clamp(max=1)
 
     def shown_so_far(self) -> Tensor:
@@ -126,23 +127,22 @@ class ACM:
         count = len(expected)
         upper = self.matrix()[:count, :count] * self.shown_so_far()[:count]
         together = torch.where(task[:count] >= task[:count, None], upper, upper.T)
-        chance = expected[:, None] * expected[None, :] / max(images, 1)
+        chance = expected[:, None] * expected[None, :] / images.clamp(min=1)
         return ((together + 1) / (chance + 1)).clamp(*LIFTS).log().fill_diagonal_(0)
 
     def state_dict(self) -> dict[str, Any]:
         tensors = {name: getattr(self, name).clone() for name in TENSORS}
-        numbers = {"images": self.images, "task_images": self.task_images}
-        return {"matrix": self.matrix().clone(), **tensors, **numbers, "ends": [list(end) for end in self.ends]}
+        return {"matrix": self.matrix().clone(), **tensors, "ends": [list(end) for end in self.ends]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._matrix = state["matrix"].to(self._matrix)
         for name in TENSORS:
-            setattr(self, name, state[name].to(self._matrix))
-        self.images, self.task_images, self.old = state["images"], state["task_images"], len(self.sum_z)
-        self.ends = [(expected.to(self._matrix), images) for expected, images in state["ends"]]
+            setattr(self, name, state[name].to(self._matrix, copy=True))
+        self.old = len(self.sum_z)
+        self.ends = [(expected.to(self._matrix), images.to(self._matrix)) for expected, images in state["ends"]]
 
 
-TENSORS = ("n_ij", "sum_zy", "sum_z", "shown", "expected")
+TENSORS = ("n_ij", "sum_zy", "sum_z", "shown", "expected", "images", "task_images")
 TINY = torch.finfo(torch.float64).tiny
 
 

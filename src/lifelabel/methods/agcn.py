@@ -92,6 +92,9 @@ class AGCN(Method):
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         self.lifts.clear()
+        return super().observe(batch)
+
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
         y, old, reduction = batch.labels, self.acm.old, self.setting.reduction
         z = self.expert.logits(batch.images) if self.expert else None
         self.acm.update(y, None if z is None else self.soften(z))  # Eq. 5-7
@@ -109,6 +112,7 @@ class AGCN(Method):
 
     def end_task(self) -> None:
         """The expert auto-updates: CNN_xpt = CNN, AGCN_xpt = AGCN with the matrix and words of this task."""
+        super().end_task()
         with torch.no_grad():
             self.expert = Expert(self.learner.backbone, self.nodes(), self.setting)
 

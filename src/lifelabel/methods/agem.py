@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lifelabel.buffer import BufferOptions
+from lifelabel.buffer import BufferOptions, Replayed
 from lifelabel.methods.base import Batch
 from lifelabel.methods.er import ER
 
@@ -22,11 +22,14 @@ class AGEM(ER):
     Options = BufferOptions
     tunes: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
+    def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
         optimizer = self.learner.optimizer
         assert optimizer is not None, "begin_task comes first"
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        reference, replay = self.reference(batch, parameters)
+        replay, reference = batch.images.new_zeros(()), None
+        if replayed is not None:
+            replay = self.replay_loss(self.scores(replayed.images), replayed)
+            reference = flat_gradient(replay, parameters)
         cls = self.classify(self.scores(batch.images), batch)
         gradient = flat_gradient(cls, parameters)
         if reference is not None:
@@ -34,17 +37,7 @@ class AGEM(ER):
         for p, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
             p.grad = torch.empty_like(p).copy_(part.view_as(p))  # Adam wants it to lie in memory as the parameter does
         optimizer.step()
-        self.remember(batch)
         return {"cls": cls.detach(), "replay": replay.detach()}
-
-    def reference(self, batch: Batch, parameters: list[nn.Parameter]) -> tuple[Tensor | None, Tensor]:
-        """The gradient r of a batch of kept images, none while nothing is kept, and its loss."""
-        places = self.draw(batch)
-        if not places:
-            return None, batch.images.new_zeros(())
-        replayed = self.buffer.replay(places, sum(self.sizes))
-        loss = self.replay_loss(self.scores(replayed.images), replayed)
-        return flat_gradient(loss, parameters), loss
 
 
 def flat_gradient(loss: Tensor, parameters: list[nn.Parameter]) -> Tensor:

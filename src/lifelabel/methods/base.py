@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lifelabel.errors import HiddenLabel
 from lifelabel.learner import Setting
+from lifelabel.recording import Recorder
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Method(ABC):
     def __init__(self, setting: Setting, options: Any):
         self.setting, self.options = setting, options
         self.tasks: list[tuple[str, ...]] = []
+        self.recorder = Recorder(setting.device, setting.cuda_graphs)
 
     @property
     def sizes(self) -> list[int]:
@@ -85,14 +87,19 @@ class Method(ABC):
     def begin_task(self, classes: Sequence[str]) -> None:
         """New classes arrive."""
         self.tasks.append(tuple(classes))
+        self.recorder.forget()
 
-    @abstractmethod
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         """Learn one batch, once. Returns its losses by name, left on the device."""
+        return self.recorder(self.learn, batch)
+
+    @abstractmethod
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
+        """The part of `observe` on the device, which may be recorded (see `Recorder`)."""
 
     def end_task(self) -> None:
         """The task's last batch has passed."""
-        return None
+        self.recorder.forget()
 
     @abstractmethod
     def scores(self, images: Tensor) -> Tensor:

@@ -31,17 +31,20 @@ class DERpp(ER):
     tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0)}
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        places = self.draw(batch) + self.draw(batch)
-        logits, replayed = self.forward(batch, places)
-        half = len(places) // 2
+        parts = self.recorder(self.learn, batch, self.recall(self.draw(batch) + self.draw(batch)))
+        self.remember(batch, parts.pop("logits"))
+        return parts
+
+    def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
+        logits = self.forward(batch, replayed)
+        half = 0 if replayed is None else len(replayed.images) // 2
         new, dark, labelled = logits.split([len(batch.images), half, half])
         parts = {"cls": self.classify(new, batch), "mse": new.new_zeros(()), "replay": new.new_zeros(())}
         if replayed is not None:
             parts["mse"] = distance(dark, replayed[:half], self.setting.reduction)
             parts["replay"] = self.replay_loss(labelled, replayed[half:])
-        self.remember(batch, new)  # before the step is queued on a GPU: the copy waits for the forward pass alone
         self.learner.step(parts["cls"] + self.options.alpha * parts["mse"] + self.options.beta * parts["replay"])
-        return {name: part.detach() for name, part in parts.items()}
+        return {name: part.detach() for name, part in {**parts, "logits": new}.items()}
 
     def remember(self, batch: Batch, logits: Tensor | None = None) -> None:
         """Offer the images of a batch to the buffer, with the logits that they had when they were learned."""

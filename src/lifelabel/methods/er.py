@@ -37,22 +37,27 @@ class ER(FineTuning):
         self.buffer = self.keeps(options, setting)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        logits, replayed = self.forward(batch, self.draw(batch))
+        parts = self.recorder(self.learn, batch, self.recall(self.draw(batch)))
+        self.remember(batch)  # after the draw: no image is replayed beside itself
+        return parts
+
+    def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
+        logits = self.forward(batch, replayed)
         parts = {"cls": self.classify(logits, batch), "replay": self.replay_loss(logits[len(batch.images) :], replayed)}
         self.learner.step(parts["cls"] + self.options.replay_weight * parts["replay"])
-        self.remember(batch)  # after the draw: no image is replayed beside itself
         return {name: part.detach() for name, part in parts.items()}
 
     def draw(self, batch: Batch) -> list[int]:
         """Places of the kept images that go with a batch."""
         return self.buffer.draw(self.options.replay_batch or len(batch.images))
 
-    def forward(self, batch: Batch, places: list[int]) -> tuple[Tensor, Replayed | None]:
+    def recall(self, places: list[int]) -> Replayed | None:
+        """The kept images at some places; None where there are none."""
+        return self.buffer.replay(places, sum(self.sizes)) if places else None
+
+    def forward(self, batch: Batch, replayed: Replayed | None) -> Tensor:
         """Logits of a batch and of kept images below it, from one pass: batch norm sees both at once."""
-        if not places:
-            return self.scores(batch.images), None
-        replayed = self.buffer.replay(places, sum(self.sizes))
-        return self.scores(torch.cat([batch.images, replayed.images])), replayed
+        return self.scores(batch.images if replayed is None else torch.cat([batch.images, replayed.images]))
 
     def classify(self, logits: Tensor, batch: Batch) -> Tensor:
         """The loss on the new classes of a batch, whose logits come first."""

@@ -8,6 +8,7 @@ in the pass itself, from labels that the model draws. docs/methods/ewc.md derive
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -46,11 +47,17 @@ class EWC(FineTuning):
         self.images = self.steps = 0
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
+        measured = self.steps % self.options.fisher_every == 0
+        self.steps += 1
+        self.images += len(batch.images) if measured else 0
+        learn = functools.partial(self.learn, measured=measured)
+        return self.recorder(learn, batch, mode=measured)
+
+    def learn(self, batch: Batch, measured: bool = True) -> dict[str, Tensor]:
         new = self.scores(batch.images)[:, -batch.labels.shape[1] :]
         cls = losses.classification(new, batch.labels, self.setting.reduction, batch.known)
-        if self.steps % self.options.fisher_every == 0:
+        if measured:
             self.measure(new, batch.known)
-        self.steps += 1
         pull = self.pull()
         self.learner.step(cls + self.options.strength * pull)
         return {"cls": cls.detach(), "ewc": pull.detach()}
@@ -63,7 +70,6 @@ class EWC(FineTuning):
             surprise, self.parameters(), retain_graph=True, allow_unused=True, materialize_grads=True
         )
         self.squares += flat(score).square()
-        self.images += len(logits)
 
     def pull(self) -> Tensor:
         """½ Σ_k F_k (θ_k - θ*_k)² over the weights that the last task had; 0 in the first task."""
@@ -72,6 +78,7 @@ class EWC(FineTuning):
 
     @torch.no_grad()
     def end_task(self) -> None:
+        super().end_task()
         fisher = self.squares / max(self.images, 1)
         fisher[: len(self.fisher)] += self.options.decay * self.fisher
         self.fisher, self.anchor = fisher, flat(self.parameters())

@@ -25,7 +25,7 @@ class FineTuning(Method):
         self.head.grow(len(classes), self.setting.device)
         self.learner.begin_task(first=len(self.tasks) == 1)
 
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.scores(batch.images)
         new = logits[:, -batch.labels.shape[1] :]
         loss = losses.classification(new, batch.labels, self.setting.reduction, batch.known)

@@ -90,6 +90,15 @@ class L3A(Method):
             self.learner.begin_task(first=True)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
+        if self.learner is None:
+            return super().observe(batch)
+        parts = self.recorder(self.learn, batch, mode="warm up")
+        self.warmed += len(batch.images)
+        if self.warmed >= self.options.warm_up:
+            self.freeze()
+        return parts
+
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
         return {"cls": self.warm_up(batch, self.learner) if self.learner else self.accumulate(batch)}
 
     def warm_up(self, batch: Batch, learner: Learner) -> Tensor:
@@ -97,9 +106,6 @@ class L3A(Method):
         logits = learner.head(learner.features(batch.images))
         loss = losses.classification(logits, batch.labels, self.setting.reduction, batch.known)
         learner.step(loss)
-        self.warmed += len(batch.images)
-        if self.warmed >= self.options.warm_up:
-            self.freeze()
         return loss.detach()
 
     @torch.no_grad()
@@ -136,11 +142,13 @@ class L3A(Method):
         rarity = ((since + 1) / (counts + 1)).sqrt()
         typical = (counts * rarity).sum(1) / counts.sum(1)  # over all labels so far, so that weights stay around 1
         weights = (y * rarity).sum(1) / y.sum(1) / typical
-        self.counts, self.since = counts[-1].clone(), since[-1].clone()
+        self.counts.copy_(counts[-1])
+        self.since.copy_(since[-1])
         return weights.masked_fill(y.sum(1) == 0, 1.0)
 
     def end_task(self) -> None:
         """Solve for W."""
+        super().end_task()
         o = self.options
         if not self.gram[-1, -1]:  # the sum of the weights
             raise UserError(

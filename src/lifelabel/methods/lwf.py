@@ -34,7 +34,7 @@ class LwF(FineTuning):
         super().__init__(setting, options)
         self.expert: Expert | None = None
 
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
         logits, reduction = self.scores(batch.images), self.setting.reduction
         old = logits.shape[1] - batch.labels.shape[1]
         parts = {"cls": losses.classification(logits[:, old:], batch.labels, reduction, batch.known)}  # Eq. 2
@@ -48,6 +48,7 @@ class LwF(FineTuning):
         return {name: part.detach() for name, part in parts.items()}
 
     def end_task(self) -> None:
+        super().end_task()
         weight, bias = self.head.rows()
         self.expert = Expert(self.learner.backbone, weight, self.setting, bias)
 

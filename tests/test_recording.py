@@ -1,0 +1,101 @@
+"""Steps that are replayed as CUDA graphs against the same steps, one kernel after the other."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lifelabel.config import Config
+from lifelabel.graph import embed
+from lifelabel.learner import Setting
+from lifelabel.methods import METHODS, Batch
+from lifelabel.methods.base import Host
+from lifelabel.recording import IN_A_ROW, Recorder, on_its_own, tensors
+
+TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+
+
+def test_without_a_gpu_nothing_is_recorded():
+    recorder = Recorder(torch.device("cpu"), wanted=True)
+    for step in range(2 * IN_A_ROW):
+        assert recorder(lambda given, step=step: {"loss": torch.tensor(step)}, None) == {"loss": step}
+    assert not recorder.recorded
+
+
+def test_tensors_of_dataclasses_are_found_and_copied():
+    labels = torch.ones(2, 3)
+    batch = Batch(torch.zeros(2, 3, 4, 4), labels, labels > 0, ("a",))
+    copy = on_its_own(batch)
+    assert [each.shape for each in tensors([batch, None, copy])] == 2 * [(2, 3, 4, 4), (2, 3), (2, 3)]
+    copy.labels.zero_()
+    assert batch.labels.sum() == 6 and copy.classes == ("a",)
+
+
+def make(name, graphs, **more):
+    torch.manual_seed(0)
+    torch.cuda.manual_seed(0)
+    device = torch.device("cuda")
+    own = (
+        {"buffer_images": 20} if "buffer_images" in {f.name for f in dataclasses.fields(METHODS[name].Options)} else {}
+    )
+    config = Config.make({"method": name, "cuda_graphs": graphs, "method_options": own, **more}, with_preset=False)
+    words = lambda labels: torch.from_numpy(embed(labels)[0]).to(device)  # noqa: E731
+    return METHODS[name](Setting.of(config, words, device), config.method_options)
+
+
+def batch(method, task, step, count=8):
+    rng = np.random.default_rng([task, step])
+    pixels = torch.from_numpy(rng.integers(0, 256, (count, 32, 32, 3), np.uint8))
+    labels = rng.random((count, len(TASKS[task]))) < 0.5
+    known = rng.random(labels.shape) < 0.9
+    labels &= known
+    y, mask = (torch.from_numpy(array).cuda() for array in (labels, known))
+    images = method.setting.backbone.to_input(pixels)
+    return Batch(images, y.float(), mask, TASKS[task], Host(pixels, labels, known))
+
+
+def run(method, steps=9):
+    """Losses of every step; the last batch of a task is smaller."""
+    told = []
+    for task, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        for step in range(steps):
+            parts = method.observe(batch(method, task, step, 5 if step == steps - 1 else 8))
+            told.append({name: part.item() for name, part in parts.items()})
+        assert bool(method.recorder.recorded) == method.setting.cuda_graphs
+        method.end_task()
+    return told
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("batch_norm", ["running", "frozen"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_replayed_step_is_the_step(name, batch_norm):
+    replayed, stepped = make(name, True, batch_norm=batch_norm), make(name, False, batch_norm=batch_norm)
+    for number, (ours, theirs) in enumerate(zip(run(replayed), run(stepped), strict=True)):
+        assert ours == pytest.approx(theirs, rel=2e-2, abs=2e-4), number
+    images = batch(stepped, 0, 99).images
+    with torch.no_grad():
+        torch.testing.assert_close(replayed.scores(images), stepped.scores(images), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "der++"])
+def test_a_replayed_step_does_not_wait_for_the_gpu(name):
+    method = make(name, True, precision="bf16")
+    method.begin_task(TASKS[0])
+    for step in range(IN_A_ROW + 2):
+        method.observe(batch(method, 0, step))
+    assert method.recorder.recorded
+    given = batch(method, 0, 99)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        parts = method.observe(given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(math.isfinite(part.item()) for part in parts.values())
