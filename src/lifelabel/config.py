@@ -188,7 +188,7 @@ class Config:
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("fp32", "float32, or bfloat16 in the backbone", choices=("fp32", "bf16"))
     task_order: int = option(0, "0: the stream's own order of tasks; k: the k-th random one", low=0, high=1000)
-    cuda_graphs: bool = option(True, "on a GPU, replay the backbone as a CUDA graph, or go step by step")
+    cuda_graphs: bool = option(True, "on a GPU, replay the steps of a task as a CUDA graph, or go step by step")
     first_tasks: int | None = option(None, "learn and score the first tasks alone; none: all", low=1)
     hold_out: float = option(
         0.0, "share of the training images that is not learned but scored, in place of the test images", low=0, high=0.9
