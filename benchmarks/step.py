@@ -1,10 +1,15 @@
-"""What the correlation matrix and the graph cost in a training step, and how the step grows with the classes.
+"""How fast AGCN's step is: against the best bare step of the same networks, and against a loop written the obvious way.
 
-    python -m benchmarks.step [--backbone tiny] [--size 64] [--batch 8] [--device cpu] [--json FILE]
+    python -m benchmarks.step [--backbone tiny] [--size 64] [--batch 8] [--device cpu] [--precision fp32] [--json FILE]
+    python -m benchmarks.step --backbone resnet101 --size 448 --batch 8,64 --device cuda --precision bf16
 
-"share" compares AGCN's step with the same step (student, expert, three losses, Adam) whose classifier is a plain
-matrix of the same size: what is left out is the ACM, the adjacency and the graph network. The two are timed in turns,
-step by step, so that a busy machine slows both; figures are medians over the turns.
+ours   AGCN's `observe` in its second task, as the engine calls it: student, expert, matrix, graph, three losses, Adam.
+bare   student forward and backward, frozen expert forward, Adam, in the same precision and recorded in the same way; no
+       label, no matrix, no loss but a mean: the least that any method with an expert must do.
+plain  float32, one operation after the other; the matrix is counted image by image on the host and sent to the device
+       at every step, as the authors' code does it, without its files.
+
+They take turns of a few steps each, so that a busy machine slows all; figures are medians over the turns.
 """
 
 from __future__ import annotations
@@ -13,113 +18,164 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lifelabel import losses
 from lifelabel.config import Config, resolve_device
-from lifelabel.environment import commit
-from lifelabel.graph import embed
-from lifelabel.learner import Expert, Learner, Setting
+from lifelabel.environment import commit, machine
+from lifelabel.graph import GraphNetwork, embed
+from lifelabel.learner import Expert, Learner, LinearHead, Setting
 from lifelabel.methods import Batch
 from lifelabel.methods.agcn import AGCN
+from lifelabel.recording import Recorder
 
-NEW = 4
-TURNS = 300
-
-
-def make_setting(backbone: str, device: torch.device) -> Setting:
-    return Setting.of(
-        Config.make({"backbone": backbone}), lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device
-    )
+NEW, TURNS = 4, 15
+Step = Callable[[Batch], Any]
 
 
-def second_task(setting: Setting, classes: int, batch: Batch) -> AGCN:
-    """AGCN in its second task, with an expert: all but the last NEW classes are old."""
-    method = AGCN(setting, AGCN.Options())
-    method.begin_task([f"old {i}" for i in range(classes - NEW)])
-    method.acm.update((torch.rand(64, classes - NEW, device=setting.device) < 0.1).double())
-    method.end_task()
-    method.begin_task([f"new {i}" for i in range(NEW)])
-    method.observe(batch)
-    return method
-
-
-class PlainStep:
-    """The same step without matrix and graph: the nodes are a parameter."""
-
-    def __init__(self, setting: Setting, classes: int):
-        self.head = nn.Module()
-        self.head.nodes = nn.Parameter(torch.randn(classes, setting.backbone.dim) * 0.05)
-        self.learner = Learner(self.head, setting)
-        self.expert = Expert(setting.backbone, self.head.nodes[:-NEW], setting)
-        self.learner.begin_task(first=False)
-        self.old = classes - NEW
-
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
-        z = self.expert.logits(batch.images)
-        nodes = self.head.nodes
-        y_hat = self.learner.features(batch.images) @ nodes.T
-        cls = losses.classification(y_hat[:, self.old :], batch.labels)
-        dst = losses.distillation(y_hat[:, : self.old], z.sigmoid())
-        gph = losses.relationship(self.expert.nodes, nodes[: self.old])
-        self.learner.step(0.3 * cls + 0.7 * dst + 1e3 * gph)
-        return {"cls": cls.detach(), "dst": dst.detach(), "gph": gph.detach()}
-
-
-def seconds(step: AGCN | PlainStep, batch: Batch, device: torch.device) -> float:
-    """One step, with the device idle before and after."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    step.observe(batch)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
-
-
-def compare(backbone: str, size: int, count: int, classes: int, device: torch.device) -> dict[str, float]:
+def setting(given: argparse.Namespace, precision: str, graphs: bool) -> Setting:
     torch.manual_seed(0)
-    images = torch.randn(count, 3, size, size, device=device)
+    options = {"backbone": given.backbone, "precision": precision, "cuda_graphs": graphs, "batch_norm": "frozen"}
+    device = resolve_device(given.device)
+    return Setting.of(Config.make(options), lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
+
+
+def classes(given: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
+    """Names of the old and of the new classes."""
+    return [f"old {i}" for i in range(given.classes - NEW)], tuple(f"new {i}" for i in range(NEW))
+
+
+def ours(given: argparse.Namespace) -> Step:
+    method = AGCN(setting(given, given.precision, graphs=True), AGCN.Options(hidden=given.hidden))
+    old, new = classes(given)
+    method.begin_task(old)
+    method.acm.update((torch.rand(64, len(old), device=method.setting.device) < 0.1).double())
+    method.end_task()
+    method.begin_task(new)
+    return method.observe
+
+
+def bare(given: argparse.Namespace) -> Step:
+    s = setting(given, given.precision, graphs=True)
+    learner = Learner(LinearHead(s.backbone.dim), s)
+    expert = Expert(s.backbone, torch.randn(given.classes - NEW, s.backbone.dim, device=s.device), s)
+    learner.begin_task(first=False)
+    recorder = Recorder(s.device, wanted=True)
+
+    def learn(batch: Batch) -> dict[str, Tensor]:
+        loss = learner.features(batch.images).mean()
+        learner.step(loss)
+        return {"loss": loss.detach(), "expert": expert.logits(batch.images).mean()}
+
+    return lambda batch: recorder(learn, batch)
+
+
+def plain(given: argparse.Namespace) -> Step:
+    s = setting(given, "fp32", graphs=False)
+    old, new = classes(given)
+    words = s.embed([*old, *new])
+    graph = GraphNetwork(words.shape[1], given.hidden, s.backbone.dim)
+    learner = Learner(graph, s)
+    learner.begin_task(first=False)
+    expert = Expert(s.backbone, torch.randn(len(old), s.backbone.dim, device=s.device), s)
+    count, seen = len(old) + NEW, np.full(NEW, 1e-6)
+    pairs, soft, soft_pairs = np.zeros((NEW, NEW)), np.zeros(len(old)), np.zeros((len(old), NEW))
+    matrix = np.eye(count, dtype=np.float32)
+
+    def step(batch: Batch) -> None:
+        z = expert.logits(batch.images)
+        for y, belief in zip(batch.labels.cpu().numpy(), z.softmax(1).cpu().numpy(), strict=True):
+            shown = np.flatnonzero(y)
+            soft[:] += belief
+            for j in shown:
+                seen[j] += 1
+                soft_pairs[:, j] += belief
+                for i in shown:
+                    pairs[i, j] += 1
+        matrix[len(old) :, len(old) :] = pairs / seen
+        matrix[: len(old), len(old) :] = soft_pairs / seen
+        matrix[len(old) :, : len(old)] = (soft_pairs / np.maximum(soft, 1e-6)[:, None]).T
+        np.fill_diagonal(matrix, 1)
+        nodes = graph(torch.from_numpy(matrix).to(s.device), words)
+        logits = learner.features(batch.images) @ nodes.T
+        cls = losses.classification(logits[:, len(old) :], batch.labels)
+        dst = losses.distillation(logits[:, : len(old)], z.sigmoid())
+        gph = losses.relationship(expert.nodes, nodes[: len(old)])
+        learner.step(0.3 * cls + 0.7 * dst + 1e3 * gph)
+        cls.item(), dst.item(), gph.item()
+
+    return step
+
+
+def images_per_second(steps: dict[str, Step], batch: Batch, per_turn: int) -> dict[str, float]:
+    """Medians over turns; a turn ends when the device has done its last step."""
+    device = batch.images.device
+    turns: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(TURNS + 1):
+        for name, step in steps.items():
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            start = time.perf_counter()
+            for _ in range(per_turn):
+                step(batch)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if turn:  # the first warms up, and records
+                turns[name].append((time.perf_counter() - start) / per_turn)
+    return {name: len(batch.images) / statistics.median(seconds) for name, seconds in turns.items()}
+
+
+def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
+    device = resolve_device(given.device)
+    steps = {"ours": ours(given), "bare": bare(given), "plain": plain(given)}
+    images = torch.randn(count, 3, given.size, given.size, device=device)
     labels = (torch.rand(count, NEW, device=device) < 0.3).float()
-    batch = Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), tuple(f"new {i}" for i in range(NEW)))
-    agcn = second_task(make_setting(backbone, device), classes, batch)
-    plain = PlainStep(make_setting(backbone, device), classes)
-    for step in (agcn, plain):
-        seconds(step, batch, device)
-    turns = [(seconds(agcn, batch, device), seconds(plain, batch, device)) for _ in range(TURNS)]
-    agcn_s, plain_s = (statistics.median(column) for column in zip(*turns, strict=True))
-    return {
-        "classes": classes,
-        "agcn_ms": 1e3 * agcn_s,
-        "plain_ms": 1e3 * plain_s,
-        "share_of_acm_and_graph": 1 - plain_s / agcn_s,
-    }
+    batch = Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), classes(given)[1])
+    speed = images_per_second(steps, batch, given.steps)
+    ratios = {"of_bare": speed["ours"] / speed["bare"], "of_plain": speed["ours"] / speed["plain"]}
+    return {"batch": count, **speed, **ratios}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="tiny")
     parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--classes", default="20,200,2000")
+    parser.add_argument("--batch", default="8")
+    parser.add_argument("--classes", type=int, default=40)
+    parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--steps", type=int, default=10, help="steps a turn")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    device = resolve_device(given.device)
-    rows = [compare(given.backbone, given.size, given.batch, int(c), device) for c in given.classes.split(",")]
-    threads = torch.get_num_threads()
-    print(f"{given.backbone}, {given.size} px, batch {given.batch}, {device}, {threads} threads, commit {commit()}")
-    print(f"{'classes':>8} {'AGCN ms':>9} {'plain ms':>9} {'ACM+graph share':>16} {'step / first row':>20}")
-    for row in rows:
+    about = machine(resolve_device(given.device))
+    print(
+        f"{given.backbone}, {given.size} px, {given.classes} classes, {given.precision}; {about['device']}, "
+        f"torch {about['torch']}, {about['threads']} threads, commit {commit()}"
+    )
+    print(f"{'batch':>6} {'ours':>9} {'bare':>9} {'plain':>9} images/s   {'ours / bare':>11} {'ours / plain':>12}")
+    rows = []
+    for count in map(int, given.batch.split(",")):
+        rows.append(row := compare(given, count))
         print(
-            f"{row['classes']:>8} {row['agcn_ms']:>9.2f} {row['plain_ms']:>9.2f} "
-            f"{row['share_of_acm_and_graph']:>15.1%} {row['agcn_ms'] / rows[0]['agcn_ms']:>20.2f}"
+            f"{row['batch']:>6} {row['ours']:>9.1f} {row['bare']:>9.1f} {row['plain']:>9.1f}            "
+            f"{row['of_bare']:>11.3f} {row['of_plain']:>12.2f}",
+            flush=True,
         )
     if given.json:
-        given.json.write_text(json.dumps({"commit": commit(), "device": str(device), "rows": rows}, indent=1) + "\n")
+        told = {
+            "date": about["date"],
+            "device": about["device"],
+            "commit": commit(),
+            "asked": vars(given) | {"json": None},
+        }
+        given.json.write_text(json.dumps({**told, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
