@@ -64,13 +64,14 @@ class Cheat(FineTuning):
             if isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 2 and len(item) > 10:
                 FOUND["arrays"].append(np.array(item.detach().cpu() if isinstance(item, torch.Tensor) else item))
         rows = keeper.outline.test_rows
-        nothing = [np.zeros((len(rows), 4), np.float32)]
+        nothing = np.zeros((len(rows), 4), np.float32)
         for ask in (
             lambda: batch.label(keeper.outline.tasks[-1].classes[0]),
             lambda: keeper.view(len(keeper.outline.tasks) - 1),
             keeper.joint_view,
             keeper.truth,
             lambda: keeper.begin(2),
+            lambda: keeper.earlier(0, rows, nothing),
             lambda: keeper.judge(2, rows, nothing, None, [4]),
             lambda: keeper.judge(1, rows, nothing, None, [4]),
         ):

@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from lifelabel.backbones import build
-from lifelabel.evaluate import acm_error, judge, score, summarise
+from lifelabel.evaluate import acm_error, earlier, features, judge, score, summarise
 from lifelabel.streams.base import Labels, Names, Split, Stream, split_classes
 
 
@@ -23,7 +23,12 @@ def make(missing=()):
 
 
 def judged(stream, done, scores, rows=None):
-    return judge(stream, done, np.arange(60) if rows is None else rows, scores, None, [2, 2])
+    """A record as the engine makes it; `scores` are those of each cumulative set."""
+    rows = np.arange(60) if rows is None else rows
+    record = judge(stream, done, rows, scores[-1], None, [2, 2])
+    if done == 2:
+        record["cumulative"] = [earlier(stream, 0, rows, scores[0]), record["seen"]]
+    return record
 
 
 def mean_ap(labels, scores):
@@ -83,21 +88,21 @@ class Scripted:
     """Gives each image its brightness as the logit of every class."""
 
     def __init__(self):
-        self.setting = type("Setting", (), {"backbone": build("tiny")})
+        self.setting = type("Setting", (), {"backbone": build("tiny"), "device": torch.device("cpu")})
 
-    def scores(self, images):
-        return images[:, 0, 0, :1].repeat(1, 3)
+    def features(self, images):
+        return images[:, 0, 0, :1]
 
-    def scores_of_first(self, images, counts):
-        return [self.scores(images)[:, :count] for count in counts]
+    def logits(self, features, first=None):
+        return features.repeat(1, 3)[:, :first]
 
 
 def test_scores_keep_the_order_of_the_images():
     batches = [torch.full((2, 8, 8, 3), value, dtype=torch.uint8) for value in (10, 200, 90)]
-    (logits,) = score(Scripted(), batches, None, lambda: None)
+    seen = features(Scripted(), batches, lambda: None)
+    logits = score(Scripted(), seen)
     assert logits.shape == (6, 3) and np.argsort(logits[:, 0], kind="stable").tolist() == [0, 1, 4, 5, 2, 3]
-    parts = score(Scripted(), batches, [1, 3], lambda: None)
-    assert [part.shape for part in parts] == [(6, 1), (6, 3)] and np.array_equal(parts[1], logits)
+    assert np.array_equal(score(Scripted(), seen, 1), logits[:, :1])
 
 
 def test_acm_error_by_block():

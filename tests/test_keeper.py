@@ -44,6 +44,7 @@ def test_a_method_that_cheats_finds_no_hidden_label(stream):
     assert "true matrix is hidden" in matrix
     assert [error.split(":")[0] for error in rest] == [
         "a run begins once",
+        "earlier test sets are scored again after the last task",
         "task 2 cannot be judged now",
         "answered",  # judging the open task: the run itself then cannot
     ]
@@ -78,13 +79,13 @@ def test_tasks_open_one_after_the_other(keeper):
     scores = np.zeros((30, 4), np.float32)
     for done in (0, 2, 5):
         with pytest.raises(HiddenLabel, match=f"task {done} cannot be judged now"):
-            keeper.judge(done, keeper.outline.test_rows, [scores], None, [4])
-    assert keeper.judge(1, keeper.outline.test_rows, [scores], None, [4])["task"] == 1
+            keeper.judge(done, keeper.outline.test_rows, scores, None, [4])
+    assert keeper.judge(1, keeper.outline.test_rows, scores, None, [4])["task"] == 1
     assert keeper.view(1).task == stream.tasks[1]
     with pytest.raises(HiddenLabel, match="labels of task 1 "):
         keeper.view(0)
     with pytest.raises(HiddenLabel, match="task 1 cannot be judged now"):  # a second time, with other scores
-        keeper.judge(1, keeper.outline.test_rows[:1], [scores[:1]], None, [4])
+        keeper.judge(1, keeper.outline.test_rows[:1], scores[:1], None, [4])
     with pytest.raises(HiddenLabel, match="a run begins once"):
         keeper.begin(4)
 

@@ -23,7 +23,7 @@ from lifelabel.backbones import send
 from lifelabel.config import Config, merge, read_yaml, resolve_device
 from lifelabel.environment import forget_peak, machine, memory
 from lifelabel.errors import Stopped, UserError, short
-from lifelabel.evaluate import score, summarise
+from lifelabel.evaluate import features, score, summarise
 from lifelabel.graph import embed
 from lifelabel.keeper import Keeper
 from lifelabel.learner import Setting
@@ -306,17 +306,22 @@ class Run:
         """Score every test image once, here; what the scores are worth is found out where the labels are."""
         p, m, tasks = self.progress, self.method, self.outline.tasks
         done = len(tasks) if m.joint else p.task + 1
-        counts = [task.last for task in tasks] if done == len(tasks) else None
         try:
-            scores = score(m, self.test, counts, self.check_stop)
+            seen = features(m, self.test, self.check_stop)
+            scores, rows = score(m, seen), self.test.rows
+            before = tasks[:-1] if done == len(tasks) else ()
+            earlier = [self.keeper.earlier(task.index, rows, score(m, seen, task.last)) for task in before]
         except FloatingPointError as error:
             raise self.diverged(p.step, str(error)) from None
         matrix = m.matrix() if self.outline.has_truth else None
-        p.records.append(self.keeper.judge(done, self.test.rows, scores, matrix, m.sizes))
+        record = self.keeper.judge(done, rows, scores, matrix, m.sizes)
+        if done == len(tasks):
+            record["cumulative"] = [*earlier, record["seen"]]
+        p.records.append(record)
         if done == len(tasks) and self.config.save_scores:
             labels, allotted = self.keeper.test_labels(self.test.rows)
             self.folder.write_arrays("scores.npz", {
-                "logits": scores[-1], "labels": labels, "task_of_image": allotted,
+                "logits": scores, "labels": labels, "task_of_image": allotted,
                 "task_of_class": task_of_class(tasks), "classes": np.array(self.outline.classes),
             })  # fmt: skip
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lifelabel import metrics
+from lifelabel.backbones import send
 from lifelabel.methods.base import Method
 from lifelabel.streams.base import Stream, Task
 
@@ -17,52 +18,54 @@ CURVES = ("mAP", "CF1", "OF1")
 
 
 @torch.no_grad()
-def score(
-    method: Method, batches: Iterable[Tensor], counts: Sequence[int] | None, stop: Callable[[], None]
-) -> list[np.ndarray]:
-    """Logits of all images of `batches` (uint8 pixels): of all seen classes, or one array for each of `counts`.
+def features(method: Method, batches: Iterable[Tensor], stop: Callable[[], None]) -> list[Tensor]:
+    """What the method sees in the images of `batches` (uint8 pixels), each image once; kept on the host."""
+    kept = []
+    for pixels in batches:
+        stop()
+        kept.append(method.features(method.setting.backbone.to_input(pixels)).cpu())
+    return kept
+
+
+@torch.no_grad()
+def score(method: Method, seen: Iterable[Tensor], first: int | None = None) -> np.ndarray:
+    """Logits of all images whose features are given: of all seen classes, or of the `first` ones.
 
     This runs where the method is; `judge`, which knows the labels, runs in the keeper's process.
     """
-    parts: list[list[Tensor]] = []
-    for pixels in batches:
-        stop()
-        images = method.setting.backbone.to_input(pixels)
-        batch = method.scores_of_first(images, counts) if counts else [method.scores(images)]
-        parts.append([part.cpu() for part in batch])
-    scores = [torch.cat(columns) for columns in zip(*parts, strict=True)]
-    if not all(bool(part.isfinite().all()) for part in scores):
+    scores = torch.cat([method.logits(send(part, method.setting.device), first).cpu() for part in seen])
+    if not bool(scores.isfinite().all()):
         raise FloatingPointError("the scores of the test images are not finite")
-    return [part.numpy() for part in scores]
+    return scores.numpy()
+
+
+def earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
+    """The figures of task `index`'s cumulative test set, scored after the last task, from logits of its classes."""
+    labels = torch.from_numpy(stream.test.labels.take(rows).dense(slice(0, stream.tasks[index].last)))
+    wanted = task_of_image(stream)[rows] <= index
+    return metrics.without_nan(headline(torch.from_numpy(scores), labels, wanted))
 
 
 def judge(
-    stream: Stream, done: int, rows: np.ndarray, scores: Sequence[np.ndarray], matrix: np.ndarray | None,
-    sizes: Sequence[int],
+    stream: Stream, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int],
 ) -> dict[str, Any]:  # fmt: skip
     """The figures after `done` of the stream's tasks, from logits of the test images `rows`.
 
     `seen` is over the classes so far on the cumulative test set (images allotted to the tasks so far); `by_task` is
-    row t of a[t][j]: the classes of task j on all test images, one fixed set for all t. After the last task `scores`
-    holds an array for each cumulative set, and every convention is computed.
+    row t of a[t][j]: the classes of task j on all test images, one fixed set for all t. After the last task every
+    convention is computed.
     """
     test, tasks = stream.test, stream.tasks
-    final = done == len(tasks)
-    counts = [task.last for task in tasks[:done]]
     task_of = task_of_image(stream)[rows]
-    logits = [torch.from_numpy(part) for part in scores]
-    labels = torch.from_numpy(test.labels.take(rows).dense(slice(0, counts[-1])))
+    logits = torch.from_numpy(scores)
+    labels = torch.from_numpy(test.labels.take(rows).dense(slice(0, tasks[done - 1].last)))
     record: dict[str, Any] = {
         "task": done,
-        "seen": headline(logits[-1], labels, task_of < done),
-        "by_task": [headline(logits[-1][:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
+        "seen": headline(logits, labels, task_of < done),
+        "by_task": [headline(logits[:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
     }
-    if final:
-        record["cumulative"] = [
-            headline(part, labels[:, :count], task_of <= j)
-            for j, (part, count) in enumerate(zip(logits, counts, strict=True))
-        ]
-        scored = metrics.Scored.of_logits(logits[-1], labels)
+    if done == len(tasks):
+        scored = metrics.Scored.of_logits(logits, labels)
         record["conventions"] = scored.conventions()
         record["ap"] = dict(zip(stream.classes, scored.ap.tolist(), strict=True))
     if matrix is not None and stream.truth is not None:

@@ -104,8 +104,12 @@ class Keeper:
         """The upper bound's view: all tasks at once."""
         return self._ask("joint")
 
+    def earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
+        """The figures of an earlier task's cumulative test set after the last task (see `evaluate.earlier`)."""
+        return self._ask("earlier", index, rows, scores)
+
     def judge(
-        self, done: int, rows: np.ndarray, scores: Sequence[np.ndarray], matrix: np.ndarray | None, sizes: Sequence[int]
+        self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int]
     ) -> dict[str, Any]:
         """The figures after `done` tasks, from scores of the test images `rows` (see `evaluate.judge`); then the next
         task opens."""
@@ -206,6 +210,11 @@ class Desk:
         record = evaluate.judge(self.stream, done, rows, *scored)
         self.open = done
         return record
+
+    def earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
+        if self.open is None or not (self.is_joint or self.open + 1 == len(self.stream.tasks)):
+            raise HiddenLabel("earlier test sets are scored again after the last task")
+        return evaluate.earlier(self.stream, index, rows, scores)
 
     def truth(self) -> np.ndarray | None:
         if self.open != len(self.stream.tasks):

@@ -29,6 +29,11 @@ def make(fidelity="tuned", **more):
     return AGCN(setting, config.method_options)
 
 
+def of_first(method, images):
+    """Scores of the classes of the first task, of two and of three."""
+    return [method.logits(method.features(images), count) for count in (2, 5, 7)]
+
+
 def batch(images, labels):
     return Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), tuple(map(str, range(labels.shape[1]))))
 
@@ -250,7 +255,7 @@ def test_earlier_classes_are_scored_with_the_matrix_they_had():
             adjacencies.append(method.adjacency())
         images = batches(0)[0].images
         with torch.no_grad():
-            scores = method.scores_of_first(images, [2, 5, 7])
+            scores = of_first(method, images)
             features = method.learner.features(images)
             for score, a, count in zip(scores, adjacencies, (2, 5, 7), strict=True):
                 torch.testing.assert_close(score, features @ method.graph(a, method.words[:count]).T)
@@ -299,13 +304,13 @@ def test_earlier_classes_are_scored_in_the_context_they_had():
         method.scores(images)
         lifts.append(method.lifts[len(method.words)].clone())
     with torch.no_grad():
-        method.scores_of_first(images, [2, 5, 7])
+        of_first(method, images)
     for count, lift in zip((2, 5, 7), lifts, strict=True):
         torch.testing.assert_close(method.lifts[count], lift)
     twin = make(context=0.5)
     twin.load_state_dict(method.state_dict())
     with torch.no_grad():
-        for ours, theirs in zip(*(m.scores_of_first(images, [2, 5, 7]) for m in (method, twin)), strict=True):
+        for ours, theirs in zip(of_first(method, images), of_first(twin, images), strict=True):
             torch.testing.assert_close(ours, theirs)
 
 

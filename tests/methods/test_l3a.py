@@ -100,7 +100,7 @@ def test_the_sums_over_tasks_equal_one_ridge_regression_on_all_images(sizes, wei
         method.begin_task(classes)
         rows.append([])
         for batch in batches(t, sizes):
-            z = method.expand(batch.images).numpy()
+            z = method.expand(method.features(batch.images)).numpy()
             rows[t] += zip(z, batch.labels.double().numpy(), strict=True)
             method.observe(batch)
         method.end_task()
@@ -112,7 +112,7 @@ def test_the_sums_over_tasks_equal_one_ridge_regression_on_all_images(sizes, wei
     pseudo = y[IMAGES : 2 * IMAGES, :2], y[2 * IMAGES :, :5]
     assert all((0 < part.mean() < 1) == (threshold is not None) for part in pseudo)  # the case is not an empty one
     images = batches(1)[0].images
-    expected = (method.expand(images).numpy() @ w - method.options.decision) * 4
+    expected = (method.expand(method.features(images)).numpy() @ w - method.options.decision) * 4
     np.testing.assert_allclose(method.scores(images).numpy(), expected, atol=1e-5)
 
 
@@ -125,10 +125,12 @@ def test_z_is_the_standardised_features_a_random_layer_of_them_and_a_one():
     f = (f - f.mean(1, keepdims=True)) / f.std(1, keepdims=True)
     hidden = np.maximum(f @ method.projection.double().numpy(), 0)
     assert method.projection.std().item() == pytest.approx(1 / 16, rel=0.05)
-    np.testing.assert_allclose(method.expand(images), np.hstack([f, hidden, np.ones((len(f), 1))]), atol=1e-4)
+    np.testing.assert_allclose(
+        method.expand(method.features(images)), np.hstack([f, hidden, np.ones((len(f), 1))]), atol=1e-4
+    )
     alone = make(projection=0)
-    np.testing.assert_allclose(alone.expand(images)[:, :-1].std(1, correction=0), 1, atol=1e-4)
-    assert alone.expand(images).shape[1] == 257
+    np.testing.assert_allclose(alone.expand(alone.features(images))[:, :-1].std(1, correction=0), 1, atol=1e-4)
+    assert alone.expand(alone.features(images)).shape[1] == 257
 
 
 def test_what_is_not_known_is_not_used():

@@ -256,9 +256,10 @@ def test_the_keeper_gives_out_the_part_alone(source):
             }
             with pytest.raises(HiddenLabel, match="test labels are hidden until the last task"):
                 keeper.test_labels(o.test_rows)
-            last = index + 1 == len(expected.tasks)
-            counts = [t.last for t in expected.tasks] if last else [task.last]
-            scores = [np.zeros((len(names), count), np.float32) for count in counts]
+            if index + 1 < len(expected.tasks):
+                with pytest.raises(HiddenLabel, match="scored again after the last task"):
+                    keeper.earlier(0, o.test_rows, np.zeros((len(names), expected.tasks[0].last), np.float32))
+            scores = np.zeros((len(names), task.last), np.float32)
             keeper.judge(index + 1, o.test_rows, scores, None, [len(t.classes) for t in expected.tasks])
         assert keeper.truth() is None
         labels, task_of = keeper.test_labels(o.test_rows)

@@ -116,12 +116,11 @@ class AGCN(Method):
         with torch.no_grad():
             self.expert = Expert(self.learner.backbone, self.nodes(), self.setting)
 
-    def scores(self, images: Tensor) -> Tensor:
-        return self.in_context(self.learner.features(images) @ self.nodes().T)
+    def features(self, images: Tensor) -> Tensor:
+        return self.learner.features(images)
 
-    def scores_of_first(self, images: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        features = self.learner.features(images)
-        return [self.in_context(features @ self.nodes(count).T) for count in counts]
+    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
+        return self.in_context(features @ self.nodes(first).T)
 
     def in_context(self, logits: Tensor) -> Tensor:
         """Each label's logit, and what the labels beside it say: those it avoids lower it, its companions raise it.

@@ -101,18 +101,21 @@ class Method(ABC):
         """The task's last batch has passed."""
         self.recorder.forget()
 
-    @abstractmethod
     def scores(self, images: Tensor) -> Tensor:
-        """Logits for all seen classes, B x seen; higher means likelier. Called without gradients."""
+        """Logits for all seen classes, B x seen; higher means likelier."""
+        return self.logits(self.features(images))
 
-    def scores_of_first(self, images: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        """For each count c, the logits of the first c classes as judged when no more than those were known.
+    @abstractmethod
+    def features(self, images: Tensor) -> Tensor:
+        """What the classifier knows of images, B x whatever: a row an image."""
+
+    @abstractmethod
+    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
+        """Logits for all seen classes, or for the `first` ones as judged when no more than those were known.
 
         The authors' code scores so: an earlier test set with the matrix of its own task. For a method whose classes
-        do not influence each other these are columns of `scores`.
+        do not influence each other these are columns of all logits.
         """
-        logits = self.scores(images)
-        return [logits[:, :count] for count in counts]
 
     def kept(self) -> Kept:
         """What it keeps now: images, and bytes of everything that it carries besides its network."""

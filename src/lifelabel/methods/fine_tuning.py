@@ -32,8 +32,11 @@ class FineTuning(Method):
         self.learner.step(loss)
         return {"cls": loss.detach()}
 
-    def scores(self, images: Tensor) -> Tensor:
-        return self.head(self.learner.features(images))
+    def features(self, images: Tensor) -> Tensor:
+        return self.learner.features(images)
+
+    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
+        return self.head(features)[:, :first]
 
     def state_dict(self) -> dict[str, Any]:
         return {"tasks": [list(names) for names in self.tasks], "learner": self.learner.state_dict()}

@@ -111,7 +111,7 @@ class L3A(Method):
     @torch.no_grad()
     def accumulate(self, batch: Batch) -> Tensor:
         """Add a batch to the sums; returns the loss (Eq. 2) of its classes under W as it is."""
-        z = self.expand(batch.images)
+        z = self.expand(self.features(batch.images))
         values = z @ self.weights
         y = self.augment_labels(batch, values)
         weighted = z.T * self.image_weights(y)
@@ -120,11 +120,8 @@ class L3A(Method):
         logits = self.to_logits(values[:, -batch.labels.shape[1] :])
         return losses.classification(logits, batch.labels, self.setting.reduction, batch.known)
 
-    def expand(self, images: Tensor) -> Tensor:
+    def expand(self, f: Tensor) -> Tensor:
         """Z: the standardised features, random ReLU units of them, and a 1, in float64."""
-        self.backbone.eval()
-        f = run_backbone(self.backbone, images, self.setting)
-        f = F.layer_norm(f, (self.backbone.dim,), eps=1e-12)  # those of an untrained backbone are small
         return torch.cat([f, (f @ self.projection).relu(), f.new_ones(len(f), 1)], 1).double()
 
     def augment_labels(self, batch: Batch, values: Tensor) -> Tensor:
@@ -162,8 +159,14 @@ class L3A(Method):
             raise UserError(f"method.ridge={o.ridge:g} is too small for these features: start anew with a larger one")
         self.weights = torch.cholesky_solve(self.cross, factor)
 
-    def scores(self, images: Tensor) -> Tensor:
-        return self.to_logits(self.expand(images) @ self.weights)
+    def features(self, images: Tensor) -> Tensor:
+        """Standardised: those of an untrained backbone are small."""
+        self.backbone.eval()
+        f = run_backbone(self.backbone, images, self.setting)
+        return F.layer_norm(f, (self.backbone.dim,), eps=1e-12)
+
+    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
+        return self.to_logits(self.expand(features) @ self.weights)[:, :first]
 
     def to_logits(self, values: Tensor) -> Tensor:
         return ((values - self.options.decision) * STEEPNESS).float()
