@@ -301,7 +301,7 @@ def test_a_section_of_the_wrong_type(section, value):
         ({"batch_norm": "froze"}, ["batch_norm", "did you mean 'frozen'?"]),
         ({"augment": "flop"}, ["augment", "did you mean 'flip'?"]),
         ({"pool": "mean"}, ["pool", "known: avg, max"]),
-        ({"precision": "fp16"}, ["precision", "known: bf16, fp32"]),
+        ({"precision": "fp16"}, ["precision", "known: auto, bf16, fp32"]),
         ({"seed": "x"}, ["seed must be a whole number", "'x'"]),
         ({"seed": -1}, ["seed must be at least 0"]),
         ({"seed": 2**31}, ["seed must be at most 2147483647"]),

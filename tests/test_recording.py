@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 import torch
 
+from lifelabel import recording
 from lifelabel.config import Config
+from lifelabel.errors import UserError
 from lifelabel.graph import embed
 from lifelabel.learner import Setting
 from lifelabel.methods import METHODS, Batch
 from lifelabel.methods.base import Host
-from lifelabel.recording import IN_A_ROW, Recorder, on_its_own, tensors
+from lifelabel.recording import IN_A_ROW, WORTH_COMPILING, Recorder, on_its_own, tensors, worth_compiling
 
 TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
 
 
 def test_without_a_gpu_nothing_is_recorded():
-    recorder = Recorder(torch.device("cpu"), wanted=True)
+    recorder = Recorder(wanted=False)
     for step in range(2 * IN_A_ROW):
         assert recorder(lambda given, step=step: {"loss": torch.tensor(step)}, None) == {"loss": step}
     assert not recorder.recorded
@@ -40,7 +42,8 @@ def make(name, graphs, **more):
     own = (
         {"buffer_images": 20} if "buffer_images" in {f.name for f in dataclasses.fields(METHODS[name].Options)} else {}
     )
-    config = Config.make({"method": name, "cuda_graphs": graphs, "method_options": own, **more}, with_preset=False)
+    given = {"method": name, "compile": "auto" if graphs else "off", "precision": "fp32", "method_options": own}
+    config = Config.make({**given, **more}, with_preset=False)
     words = lambda labels: torch.from_numpy(embed(labels)[0]).to(device)  # noqa: E731
     return METHODS[name](Setting.of(config, words, device), config.method_options)
 
@@ -64,7 +67,7 @@ def run(method, steps=9):
         for step in range(steps):
             parts = method.observe(batch(method, task, step, 5 if step == steps - 1 else 8))
             told.append({name: part.item() for name, part in parts.items()})
-        assert bool(method.recorder.recorded) == method.setting.cuda_graphs
+        assert bool(method.recorder.recorded) == method.setting.record
         method.end_task()
     return told
 
@@ -80,6 +83,30 @@ def test_a_replayed_step_is_the_step(name, batch_norm):
     images = batch(stepped, 0, 99).images
     with torch.no_grad():
         torch.testing.assert_close(replayed.scores(images), stepped.scores(images), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["agcn", "lwf", "er"])
+def test_a_compiled_step_is_the_step(name):
+    compiled, stepped = make(name, True, compile="on"), make(name, False)
+    assert compiled.setting.compile and not stepped.setting.compile
+    for number, (ours, theirs) in enumerate(zip(run(compiled), run(stepped), strict=True)):
+        assert ours == pytest.approx(theirs, rel=2e-2, abs=2e-4), number
+
+
+def test_it_pays_to_compile_long_runs_on_a_gpu_that_can(monkeypatch):
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr(recording, "find_spec", lambda name: object())
+    monkeypatch.setattr(recording, "which", lambda name: name)
+    few, many = WORTH_COMPILING - 1, WORTH_COMPILING
+    assert [worth_compiling("auto", gpu, steps) for steps in (few, many)] == [False, True]
+    assert worth_compiling("on", gpu, few) and not worth_compiling("off", gpu, many)
+    assert not worth_compiling("on", cpu, many)
+    monkeypatch.setattr(recording, "which", lambda name: None)
+    assert not worth_compiling("auto", gpu, many)
+    with pytest.raises(UserError, match="a C compiler"):
+        worth_compiling("on", gpu, many)
 
 
 @pytest.mark.gpu

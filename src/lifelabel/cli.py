@@ -106,7 +106,10 @@ def train(
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be read.")] = False,
     words: Annotated[str | None, typer.Option(help="A GloVe text file for the label words.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
+    compile: Annotated[
+        str | None, typer.Option(help="auto, on or off: steps as CUDA graphs, the backbone compiled.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -128,7 +131,7 @@ def train(
         "stream": stream, "method": method, "fidelity": fidelity, "seed": seed, "batch_size": batch_size, "lr": lr,
         "backbone_lr": backbone_lr, "later_backbone_lr": later_backbone_lr, "batch_norm": batch_norm,
         "backbone": backbone, "weights": weights, "image_size": image_size, "augment": augment, "workers": workers,
-        "words": words, "device": device, "precision": precision, "strict": strict or None,
+        "words": words, "device": device, "precision": precision, "compile": compile, "strict": strict or None,
         "save_scores": save_scores or None,
         "allow_seen_weights": allow_seen_weights or None, "stream_options": {"root": root} if root else None,
     }  # fmt: skip

@@ -186,9 +186,18 @@ class Config:
     word_dim: int = option(300, "length of a fixed word vector", low=1, high=100_000)
     word_norm: float | None = option(1.7, "length every label's embedding is scaled to; none: as it is", above=0)
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
-    precision: str = option("fp32", "float32, or bfloat16 in the backbone", choices=("fp32", "bf16"))
+    precision: str = option(
+        "auto",
+        "float32, or bfloat16 in the backbone and in products with the matrix; auto: bfloat16 on a GPU that has it",
+        choices=("auto", "fp32", "bf16"),
+    )
     task_order: int = option(0, "0: the stream's own order of tasks; k: the k-th random one", low=0, high=1000)
-    cuda_graphs: bool = option(True, "on a GPU, replay the steps of a task as a CUDA graph, or go step by step")
+    compile: str = option(
+        "auto",
+        "on a GPU: replay steps as CUDA graphs and compile the backbone (on), compile where the run is long enough to "
+        "gain from it (auto), or go step by step (off)",
+        choices=("auto", "on", "off"),
+    )
     first_tasks: int | None = option(None, "learn and score the first tasks alone; none: all", low=1)
     hold_out: float = option(
         0.0, "share of the training images that is not learned but scored, in place of the test images", low=0, high=0.9
@@ -227,6 +236,16 @@ class Config:
             stream_options=read(STREAMS[stream].Options, of_stream, "stream", f"stream {stream}"),
             method_options=read(METHODS[method].Options, of_method, "method", f"method {method}"),
         )
+
+    def precision_on(self, device: torch.device) -> str:
+        """fp32 or bf16: what `auto` means on this device.
+
+        >>> Config.make({"precision": "auto"}).precision_on(torch.device("cpu"))
+        'fp32'
+        """
+        if self.precision != "auto":
+            return self.precision
+        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
     def with_absolute_paths(self) -> Config:
         """The same with every file and folder named from the root of the file system."""

@@ -37,7 +37,7 @@ from lifelabel.streams.base import task_of_class
 from lifelabel.streams.parts import Part
 
 MAY_CHANGE = (
-    "lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "cuda_graphs", "checkpoint_seconds", "workers",
+    "lr", "backbone_lr", "later_backbone_lr", "adam_eps", "device", "compile", "checkpoint_seconds", "workers",
     "strict",
 )  # fmt: skip
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
@@ -237,7 +237,8 @@ class Run:
         self.words = hashlib.sha256(vectors.tobytes()).hexdigest()
         table = torch.from_numpy(vectors).to(self.device)
         row = {name: i for i, name in enumerate(names)}
-        setting = Setting.of(c, lambda labels: table[[row[label] for label in labels]], self.device)
+        steps = math.ceil(self.images / c.batch_size)
+        setting = Setting.of(c, lambda labels: table[[row[label] for label in labels]], self.device, steps)
         self.provenance = setting.backbone.provenance
         note = weights.check(self.provenance, names, self.outline.dataset, c.allow_seen_weights)
         if note:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lifelabel import backbones
 from lifelabel.backbones import Backbone
+from lifelabel.recording import steady, worth_compiling
 
 if TYPE_CHECKING:
     from lifelabel.config import Config
@@ -35,24 +36,37 @@ class Setting:
     reduction: str
     precision: str
     augment: str
-    cuda_graphs: bool
+    record: bool
+    """Whether steps are replayed as CUDA graphs on a GPU."""
+    compile: bool
+    """Whether the backbone's passes in recorded steps are compiled."""
 
     @classmethod
-    def of(cls, config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device) -> Setting:
-        """The setting of a run: its options by the names they have in the configuration, a fresh backbone."""
+    def of(
+        cls, config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device, steps: int = 0
+    ) -> Setting:
+        """The setting of a run of so many steps: its options by the names they have in the configuration, a fresh
+        backbone."""
         given: dict[str, Any] = {
             "backbone": backbones.build(config.backbone, config.pool, config.weights),
             "embed": embed,
             "device": device,
+            "precision": config.precision_on(device),
+            "record": config.compile != "off" and device.type == "cuda",
+            "compile": worth_compiling(config.compile, device, steps),
         }
         names = [field.name for field in dataclasses.fields(cls) if field.name not in given]
         return cls(**given, **{name: getattr(config, name) for name in names})
 
     @property
+    def fast(self) -> bool:
+        """Whether large products are made in bfloat16 on a GPU."""
+        return self.precision == "bf16" and self.device.type == "cuda"
+
+    @property
     def memory_format(self) -> torch.memory_format:
         """How the backbone and its images lie in memory: a GPU convolves bfloat16 fastest with the channels last."""
-        fast = self.precision == "bf16" and self.device.type == "cuda"
-        return torch.channels_last if fast else torch.contiguous_format
+        return torch.channels_last if self.fast else torch.contiguous_format
 
 
 class Learner:
@@ -146,11 +160,20 @@ class Expert:
 
     The expert's matrix and label words are fixed, so its node outputs G are too: they are computed once a task
     and kept instead of the graph that made them. The nodes of a linear head are its rows, and it has a bias.
+
+    The network of the `last` expert, which is needed no more, gets the new weights: what was compiled for it fits.
     """
 
-    def __init__(self, backbone: Backbone, nodes: Tensor, setting: Setting, bias: Tensor | None = None):
+    def __init__(
+        self, backbone: Backbone, nodes: Tensor, setting: Setting, bias: Tensor | None = None,
+        last: Expert | None = None,
+    ):  # fmt: skip
         self.setting = setting
-        self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
+        if last is None:
+            self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
+        else:
+            self.backbone = last.backbone
+            self.backbone.load_state_dict(backbone.state_dict())
         self.nodes = nodes.detach().clone()
         self.bias = None if bias is None else bias.detach().clone()
 
@@ -183,5 +206,14 @@ def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor
     if setting.precision == "bf16":
         # without the cache, which a CUDA graph cannot use
         context = torch.autocast(setting.device.type, torch.bfloat16, cache_enabled=False)
+    features = compiled if setting.compile and steady.get() else plain
     with context:
-        return backbone(images.contiguous(memory_format=setting.memory_format)).float()
+        return features(backbone, images.contiguous(memory_format=setting.memory_format)).float()
+
+
+def plain(backbone: Backbone, images: Tensor) -> Tensor:
+    return backbone(images)
+
+
+compiled = torch.compile(plain, dynamic=False)
+"""Nothing happens before it is called. Shapes are fixed: other ones are not compiled for, but run as they are."""

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from importlib.util import find_spec
+from shutil import which
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lifelabel.errors import UserError
+
 Learn = Callable[..., dict[str, Tensor]]
+
+COMPILERS = ("cc", "gcc", "clang")
 
 IN_A_ROW = 3
 """Steps of the same shapes that are run before they are recorded: kernels are then chosen, and memory is there."""
+steady: ContextVar[bool] = ContextVar("steady", default=False)
+"""Whether the shapes of the running step are here to stay, so that it pays to compile for them."""
+
+WORTH_COMPILING = 4000
+"""Steps from which on it pays: compiling takes about a minute."""
+
+
+def worth_compiling(choice: str, device: torch.device, steps: int) -> bool:
+    """Whether a run of so many steps compiles the backbone, for `--compile` auto, on or off.
+
+    It takes a GPU, Triton, which comes with torch on Linux, and a C compiler, with which Triton makes its launchers.
+    """
+    if choice == "off" or device.type != "cuda":
+        return False
+    lacks = "Triton" if find_spec("triton") is None else "a C compiler" if not any(map(which, COMPILERS)) else None
+    if choice == "on" and lacks:
+        raise UserError(f"--compile on needs {lacks}, which is not here: install it, or leave the flag out")
+    return not lacks and (choice == "on" or steps >= WORTH_COMPILING)
 
 
 class Recorder:
@@ -23,8 +48,8 @@ class Recorder:
     and so is everything without a GPU.
     """
 
-    def __init__(self, device: torch.device, wanted: bool):
-        self.wanted = wanted and device.type == "cuda"
+    def __init__(self, wanted: bool):
+        self.wanted = wanted
         self.forget()
 
     def forget(self) -> None:
@@ -42,7 +67,12 @@ class Recorder:
         self.last = kind
         if kind not in self.recorded:
             if self.row <= IN_A_ROW:
-                return learn(*given)
+                # the last before the recording compiles: that cannot be done while it is recorded
+                token = steady.set(self.row == IN_A_ROW)
+                try:
+                    return learn(*given)
+                finally:
+                    steady.reset(token)
             self.recorded[kind] = Recording(learn, given)
         return self.recorded[kind].replay(given)
 
@@ -54,8 +84,12 @@ class Recording:
         kept = [None if each is None else on_its_own(each) for each in given]
         self.inputs = tensors(kept)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.parts = learn(*kept)
+        token = steady.set(True)
+        try:
+            with torch.cuda.graph(self.graph):
+                self.parts = learn(*kept)
+        finally:
+            steady.reset(token)
 
     def replay(self, given: Sequence[Any]) -> dict[str, Tensor]:
         torch._foreach_copy_(self.inputs, tensors(given))

@@ -32,7 +32,7 @@ from lifelabel.progress import Display
 from lifelabel.runfolder import RunFolder
 from lifelabel.streams import Task
 
-FREE = ("device", "cuda_graphs", "workers", "checkpoint_seconds", "strict")
+FREE = ("device", "compile", "workers", "checkpoint_seconds", "strict")
 """Options that do not make a run another one: one that stopped goes on with those that are given now."""
 TICK = 0.25
 """Seconds between two looks at what runs."""

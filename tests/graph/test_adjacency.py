@@ -1,9 +1,10 @@
 """What the graph multiplies with, each against a slow, obvious computation."""
 
 import numpy as np
+import pytest
 import torch
 
-from lifelabel.graph import adjacency
+from lifelabel.graph import Adjacency
 
 
 def probabilities(size, seed=0):
@@ -40,37 +41,73 @@ def slow_binarised(matrix, sizes):
     return out
 
 
+def slow_mixed(matrix, share):
+    count = len(matrix)
+    out = np.zeros((count, count))
+    for i in range(count):
+        others = sum(float(matrix[i, j]) for j in range(count) if j != i)
+        for j in range(count):
+            out[i, j] = 1 - share if i == j else (share * float(matrix[i, j]) / others if others else 0.0)
+    return out
+
+
+def close(got, expected):
+    np.testing.assert_allclose(got.dense().numpy(), expected, atol=1e-6)
+
+
 def test_binarised_equals_the_slow_rule():
     matrix, sizes = probabilities(9), [3, 2, 4]
-    np.testing.assert_allclose(adjacency.binarised(matrix, sizes).numpy(), slow_binarised(matrix, sizes), atol=1e-12)
+    close(Adjacency("binarised", matrix, sizes), slow_binarised(matrix, sizes))
 
 
 def test_binarised_leaves_the_blocks_of_earlier_tasks_as_they_were():
     matrix, sizes = probabilities(9, seed=1), [3, 2, 4]
-    grown = adjacency.binarised(matrix, sizes)
-    torch.testing.assert_close(grown[:5, :5], adjacency.binarised(matrix[:5, :5], sizes[:2]))
+    grown = Adjacency("binarised", matrix, sizes).dense()
+    torch.testing.assert_close(grown[:5, :5], Adjacency("binarised", matrix[:5, :5], sizes[:2]).dense())
 
 
 def test_mixed_equals_the_slow_rule():
     matrix = probabilities(6, seed=2)
     matrix[4] = 0  # a class without any relation
     matrix[4, 4] = 1
-    slow = np.zeros((6, 6))
-    for i in range(6):
-        others = sum(float(matrix[i, j]) for j in range(6) if j != i)
-        for j in range(6):
-            slow[i, j] = 0.7 if i == j else (0.3 * float(matrix[i, j]) / others if others else 0.0)
-    np.testing.assert_allclose(adjacency.mixed(matrix, [6], share=0.3).numpy(), slow, atol=1e-12)
-
-
-def test_mixed_leaves_the_matrix_alone():
-    matrix = probabilities(4)
-    before = matrix.clone()
-    adjacency.mixed(matrix, [4], share=0.3)
-    assert torch.equal(matrix, before)
+    close(Adjacency("mixed", matrix, [2, 4], share=0.3), slow_mixed(matrix, 0.3))
 
 
 def test_raw_and_identity():
     matrix = probabilities(5)
-    assert adjacency.raw(matrix, [5]) is matrix
-    assert torch.equal(adjacency.identity(matrix, [5]), torch.eye(5, dtype=torch.float64))
+    close(Adjacency("raw", matrix, [2, 3]), matrix)
+    close(Adjacency("identity", matrix, [2, 3]), np.eye(5))
+
+
+@pytest.mark.parametrize("kind", ["raw", "mixed", "binarised", "identity"])
+def test_tasks_apart_have_no_relation(kind):
+    matrix, sizes = probabilities(5), [2, 3]
+    blocks = matrix.clone()
+    blocks[:2, 2:] = blocks[2:, :2] = 0
+    close(Adjacency(kind, matrix, sizes, share=0.3, across=False), Adjacency(kind, blocks, sizes, share=0.3).dense())
+
+
+@pytest.mark.parametrize("kind", ["raw", "mixed", "binarised", "identity"])
+def test_it_follows_the_matrix_of_the_running_task(kind):
+    matrix, later = probabilities(9), probabilities(9, seed=1)
+    later[:5, :5] = matrix[:5, :5]  # frozen
+    adjacency = Adjacency(kind, matrix, [3, 2, 4], share=0.3)
+    before = matrix.clone()
+    adjacency.refresh(later)
+    close(adjacency, Adjacency(kind, later, [3, 2, 4], share=0.3).dense())
+    assert torch.equal(matrix, before)
+
+
+@pytest.mark.parametrize("kind", ["raw", "mixed", "binarised", "identity"])
+def test_a_product_is_that_of_the_whole_matrix_with_its_gradient(kind):
+    adjacency, nodes = Adjacency(kind, probabilities(9), [3, 6], share=0.3), torch.randn(9, 4, requires_grad=True)
+    torch.testing.assert_close(adjacency @ nodes, adjacency.dense() @ nodes)
+    (got,) = torch.autograd.grad((adjacency @ nodes).square().sum(), nodes)
+    (expected,) = torch.autograd.grad((adjacency.dense() @ nodes).square().sum(), nodes)
+    torch.testing.assert_close(got, expected)
+
+
+def test_halved_numbers_change_the_relations_and_not_the_nodes_own_part():
+    matrix, nodes = probabilities(50), torch.randn(50, 8)
+    exact, rough = (Adjacency("mixed", matrix, [20, 30], share=0.05, dtype=d) for d in (torch.float32, torch.bfloat16))
+    assert (exact @ nodes - rough @ nodes).abs().max() < 0.05 * 2**-7 * nodes.abs().max()

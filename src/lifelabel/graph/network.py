@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lifelabel.graph.adjacency import Adjacency
+
 
 class GraphNetwork(nn.Module):
     """Two graph layers d -> d' -> D without bias: H^{l+1} = h(A H^l W^l), h = LeakyReLU(0.2).
@@ -27,14 +29,14 @@ class GraphNetwork(nn.Module):
             nn.init.uniform_(weight, -bound, bound)
         self.activate_output = activate_output
 
-    def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
+    def forward(self, adjacency: Tensor | Adjacency, nodes: Tensor) -> Tensor:
         """Label representations H^t (classes x D) from the label words H^{t,0} (classes x d)."""
         hidden = F.leaky_relu(propagate(adjacency, nodes, self.w1), 0.2)
         out = propagate(adjacency, hidden, self.w2)
         return F.leaky_relu(out, 0.2) if self.activate_output else out
 
 
-def propagate(adjacency: Tensor, nodes: Tensor, weight: Tensor) -> Tensor:
+def propagate(adjacency: Tensor | Adjacency, nodes: Tensor, weight: Tensor) -> Tensor:
     """A H W, with the square matrix on the narrower side: with many classes it is the costly factor."""
     if weight.shape[0] <= weight.shape[1]:
         return (adjacency @ nodes) @ weight

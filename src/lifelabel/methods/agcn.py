@@ -9,7 +9,6 @@ docs/methods/agcn.md tells every option's story.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +18,8 @@ import torch
 from torch import Tensor
 
 from lifelabel import losses
-from lifelabel.graph import ACM, GraphNetwork, adjacency
+from lifelabel.graph import ACM, Adjacency, GraphNetwork
+from lifelabel.graph.adjacency import task_of_class
 from lifelabel.learner import Expert, Learner, Setting
 from lifelabel.methods.base import Batch, Kept, Method
 from lifelabel.options import option
@@ -76,9 +76,7 @@ class AGCN(Method):
         self.graph = GraphNetwork(*dims, options.activate_output)
         self.learner = Learner(self.graph, setting)
         self.acm = ACM(options.new_old, setting.device, options.prevalence)
-        self.to_adjacency: adjacency.Adjacency = getattr(adjacency, options.adjacency)
-        if options.adjacency == "mixed":
-            self.to_adjacency = functools.partial(adjacency.mixed, share=options.mix)
+        self.adjacency = self.adjacency_of(self.acm.matrix(), [])
         self.expert: Expert | None = None
         self.lifts: dict[int, Tensor] = {}
         """Log lifts of the first so many classes, while nothing is learned."""
@@ -88,6 +86,7 @@ class AGCN(Method):
         self.lifts.clear()
         self.words = torch.cat([self.words, self.setting.embed(classes)])
         self.acm.begin_task(len(classes))
+        self.adjacency = self.adjacency_of(self.acm.matrix(), self.sizes)
         self.learner.begin_task(first=len(self.tasks) == 1)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
@@ -114,7 +113,7 @@ class AGCN(Method):
         """The expert auto-updates: CNN_xpt = CNN, AGCN_xpt = AGCN with the matrix and words of this task."""
         super().end_task()
         with torch.no_grad():
-            self.expert = Expert(self.learner.backbone, self.nodes(), self.setting)
+            self.expert = Expert(self.learner.backbone, self.nodes(), self.setting, last=self.expert)
 
     def features(self, images: Tensor) -> Tensor:
         return self.learner.features(images)
@@ -132,7 +131,7 @@ class AGCN(Method):
             return logits
         count = logits.shape[1]
         if count not in self.lifts:
-            task = adjacency.task_of_class(tuple(self.sizes), logits.device)
+            task = task_of_class(tuple(self.sizes), logits.device)
             lift = self.acm.log_lift(task, count)
             if self.options.blocks == "intra":
                 lift = lift * (task[:count, None] == task[:count])
@@ -145,18 +144,17 @@ class AGCN(Method):
     def soften(self, logits: Tensor) -> Tensor:
         return logits.softmax(1) if self.options.soft_labels == "softmax" else logits.sigmoid()
 
-    def adjacency(self) -> Tensor:
-        """What the graph multiplies with now, from the matrix counted so far."""
-        return self.adjacency_of(self.acm.matrix(), self.sizes)
-
-    def adjacency_of(self, matrix: Tensor, sizes: Sequence[int]) -> Tensor:
-        kept = adjacency.intra_task(matrix, sizes) if self.options.blocks == "intra" else matrix
-        return self.to_adjacency(kept.float(), sizes)
+    def adjacency_of(self, matrix: Tensor, sizes: Sequence[int]) -> Adjacency:
+        """What the graph multiplies with, from the matrix of some tasks."""
+        o = self.options
+        dtype = torch.bfloat16 if self.setting.fast else torch.float32
+        return Adjacency(o.adjacency, matrix, sizes, share=o.mix, across=o.blocks == "all", dtype=dtype)
 
     def nodes(self, first: int | None = None) -> Tensor:
         """H^t = AGCN(A^t, H^{t,0}) (Eq. 8); with `first`, over the first classes alone, with the matrix they had."""
         if first is None:
-            return self.graph(self.adjacency(), self.words)
+            self.adjacency.refresh(self.acm.matrix())
+            return self.graph(self.adjacency, self.words)
         sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
         matrix = self.acm.matrix()[:first, :first]  # A^t leads every later matrix: Old-Old is frozen
         return self.graph(self.adjacency_of(matrix, sizes), self.words[:first])
@@ -181,5 +179,6 @@ class AGCN(Method):
             self.begin_task(names)
         self.learner.load_state_dict(state["learner"])
         self.acm.load_state_dict(state["acm"])
+        self.adjacency = self.adjacency_of(self.acm.matrix(), self.sizes)
         if state["expert"] is not None:
             self.expert = Expert.restore(state["expert"], self.learner.backbone, self.setting)

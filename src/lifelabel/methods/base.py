@@ -77,7 +77,7 @@ class Method(ABC):
     def __init__(self, setting: Setting, options: Any):
         self.setting, self.options = setting, options
         self.tasks: list[tuple[str, ...]] = []
-        self.recorder = Recorder(setting.device, setting.cuda_graphs)
+        self.recorder = Recorder(setting.record)
 
     @property
     def sizes(self) -> list[int]:

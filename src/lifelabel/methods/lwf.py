@@ -50,7 +50,7 @@ class LwF(FineTuning):
     def end_task(self) -> None:
         super().end_task()
         weight, bias = self.head.rows()
-        self.expert = Expert(self.learner.backbone, weight, self.setting, bias)
+        self.expert = Expert(self.learner.backbone, weight, self.setting, bias, self.expert)
 
     def kept(self) -> Kept:
         return Kept(bytes=self.expert.bytes if self.expert else 0)

@@ -24,7 +24,7 @@ CONVENTIONS = (
     "P(C_i|C_j), i ≠ j, against the stream's true matrix."
 )
 NOT_IN_LABEL = (
-    "stream", "stream_options", "method_options", "seed", "task_order", "save_scores", "device", "cuda_graphs",
+    "stream", "stream_options", "method_options", "seed", "task_order", "save_scores", "device", "compile",
     "checkpoint_seconds", "workers", "strict", "root", "file",
 )  # fmt: skip
 COLUMNS = ("mAP", "CF1", "OF1", "forgetting", "ACM error", "seconds")
