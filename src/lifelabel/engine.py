@@ -32,6 +32,7 @@ from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.methods.base import Host
 from lifelabel.processes import asked_to_stop
 from lifelabel.runfolder import History, RunFolder
+from lifelabel.saving import Saver, Sent, all_finite
 from lifelabel.streams import Task, TrainView
 from lifelabel.streams.base import task_of_class
 from lifelabel.streams.parts import Part
@@ -43,7 +44,7 @@ MAY_CHANGE = (
 """Options that may be edited in config.yaml before a run goes on; any other would make it another run."""
 DEFAULT_SIZE = 224
 READ_EVERY = 10
-"""Steps between two looks at the losses: each look waits for the device."""
+"""Steps whose losses are brought to the host together, and looked at when the next so many are done."""
 
 
 class Watcher:
@@ -81,6 +82,16 @@ class Progress:
     """Training images that could not be read, by row."""
     bad_test: set[int] = field(default_factory=set)
     """Test images that could not be read, by row."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A step whose losses are still on the device: its number in the task, its images, and all up to it."""
+
+    step: int
+    images: int
+    so_far: int
+    losses: dict[str, Tensor]
 
 
 def train(
@@ -126,6 +137,7 @@ class Run:
         if self.gpus and torch.cuda.is_initialized():  # this process has trained before
             torch.cuda.reset_peak_memory_stats(self.device)
         self.progress = Progress()
+        self.sent: tuple[list[Unread], Sent | None] = [], None
         self.stop_asked = False
         self.processes = contextlib.ExitStack()
         try:
@@ -207,6 +219,7 @@ class Run:
                 self.skipped = History(self.folder / "skipped.jsonl", skipped_bytes)
                 if state is None:
                     self.list_missing()
+                self.saver = Saver(self.folder.save_checkpoint, self.device)
                 self.started = self.saved = time.monotonic()
                 self.watch.begin(self.config, self.tasks, self.images, self.progress.task, self.progress.images)
                 self.keeper.begin(self.progress.task)
@@ -221,6 +234,7 @@ class Run:
                         f"with: lifelabel train --resume {self.folder.path}"
                     ) from None
                 finally:
+                    self.saver.close()
                     self.history.close()
                     self.skipped.close()
                     self.watch.end()
@@ -253,7 +267,7 @@ class Run:
             self.method.begin_task(view.task.classes)
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
         steps = math.ceil(len(view) / size)
-        unread: list[tuple[int, int, dict[str, Tensor]]] = []
+        unread: list[Unread] = []
         batch: Batch | None = None
         for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
             rows = order[p.step * size : (p.step + 1) * size]
@@ -262,17 +276,19 @@ class Run:
                 self.skip("train", row, reason)
             if len(loaded.good):
                 batch = self.to_batch(view, rows[loaded.good], loaded)
-                unread.append((p.step, len(loaded.good), self.method.observe(batch)))
                 p.images += len(loaded.good)
                 p.learned += len(loaded.good)
+                unread.append(Unread(p.step, len(loaded.good), p.images, self.method.observe(batch)))
             elif p.step == steps and not p.learned:
                 raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
-            due = p.step == steps or time.monotonic() - self.saved >= self.config.checkpoint_seconds
-            if unread and (due or self.stop_asked or len(unread) == READ_EVERY):
-                self.read_losses(unread)
+            waited = time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
+            stop = self.stop_asked  # a signal can come between any two lines
+            due = stop or p.step == steps or waited
+            if due or len(unread) == READ_EVERY:
+                self.send_losses(unread)
                 unread = []
-            stop = self.stop_asked and not unread  # a signal can come between any two lines
-            if due or stop:
+            if due:
+                self.send_losses([])
                 if batch:
                     self.check_scores(batch)
                 self.save()
@@ -347,22 +363,20 @@ class Run:
             for row in np.flatnonzero(~source.present).tolist():
                 self.skipped.write({"split": split, "image": source.name(row), "reason": "no such file"})
 
-    def read_losses(self, unread: list[tuple[int, int, dict[str, Tensor]]]) -> None:
-        """Bring the losses of the last steps to the host, check them, write them down."""
-        p = self.progress
-        values: list[list[float]] = [[]] * len(unread)  # of a method that has no loss
-        if unread[0][-1]:
-            values = torch.stack([torch.stack(list(losses.values())) for *_, losses in unread]).tolist()
-        learned = sum(count for _, count, _ in unread)
-        images = p.images - learned
-        for (step, count, losses), row in zip(unread, values, strict=True):
-            named = dict(zip(losses, row, strict=True))
+    def send_losses(self, unread: list[Unread]) -> None:
+        """Send the losses of the last steps to the host; those that were sent before are there, and written down."""
+        (rows, sent), self.sent = self.sent, (unread, None)
+        if unread and unread[0].losses:
+            self.sent = unread, Sent(torch.stack([torch.stack(list(each.losses.values())) for each in unread]))
+        task, values = self.progress.task, sent.read() if sent else [()] * len(rows)  # a method may have no loss
+        for row, numbers in zip(rows, values, strict=True):
+            named = dict(zip(row.losses, numbers, strict=True))
             for name, value in named.items():
                 if not math.isfinite(value):
-                    raise self.diverged(step, f"the loss '{name}' is {value}")
-            images += count
-            self.history.write({"task": p.task + 1, "step": step, "images": images, "losses": named})
-        self.watch.steps(p.task, learned, named)
+                    raise self.diverged(row.step, f"the loss '{name}' is {value}")
+            self.history.write({"task": task + 1, "step": row.step, "images": row.so_far, "losses": named})
+        if rows:
+            self.watch.steps(task, sum(row.images for row in rows), named)
 
     @torch.no_grad()
     def check_scores(self, batch: Batch) -> None:
@@ -371,6 +385,7 @@ class Run:
             raise self.diverged(self.progress.step, "the scores are not finite any more")
 
     def diverged(self, step: int, what: str) -> UserError:
+        self.saver.wait()
         kept = self.folder.load_checkpoint()
         last = "there was no checkpoint yet"
         if kept:
@@ -388,7 +403,7 @@ class Run:
         if not all_finite(method):
             raise self.diverged(p.step, "the weights are not finite any more")
         p.seconds, self.started, self.saved = p.seconds + now - self.started, now, now
-        self.folder.save_checkpoint(
+        self.saver.save(
             {
                 "stream": self.outline.fingerprint, "files": self.outline.files, "words": self.words,
                 "weights": self.provenance.sha256, "config": self.config.to_dict(),
@@ -397,6 +412,8 @@ class Run:
                 "skipped_bytes": self.skipped.sync(),
             }
         )  # fmt: skip
+        if not self.config.checkpoint_seconds:  # after every step, whatever comes
+            self.saver.wait()
         self.saved = time.monotonic()
 
     def get_random_state(self) -> dict[str, Tensor]:
@@ -466,6 +483,7 @@ class Run:
 
     def check_stop(self) -> None:
         if self.stop_asked:
+            self.saver.wait()
             raise Stopped(f"stopped; go on with: lifelabel train --resume {self.folder.path}")
 
     def ask(self) -> None:
@@ -479,12 +497,3 @@ def _movable(config: dict[str, Any]) -> dict[str, Any]:
     kept = {k: v for k, v in config.items() if k not in ("words", "weights")}
     kept["stream_options"] = {k: v for k, v in config["stream_options"].items() if k not in ("root", "file")}
     return kept
-
-
-def all_finite(value: Any) -> bool:
-    """Whether every floating-point tensor in nested dicts and lists is finite."""
-    if isinstance(value, dict):
-        return all(map(all_finite, value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(map(all_finite, value))
-    return not (isinstance(value, Tensor) and value.is_floating_point()) or bool(torch.isfinite(value).all())
