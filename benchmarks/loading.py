@@ -50,10 +50,17 @@ def photographs(root: Path | None, count: int) -> Iterator[FileImages]:
         yield FileImages(root, Names(found))
         return
     with tempfile.TemporaryDirectory() as folder:
-        drawn = build("scenes", {"train_images": 200, "test_images": 20, "size": 160}).train.images
-        for row in range(200):
-            drawn.picture(row).resize((640, 480)).save(Path(folder) / f"{row}.jpg", quality=90)
-        yield FileImages(Path(folder), Names(f"{row % 200}.jpg" for row in range(count)))
+        names = [path.name for path in draw(Path(folder))]
+        yield FileImages(Path(folder), Names(names[row % len(names)] for row in range(count)))
+
+
+def draw(folder: Path) -> list[Path]:
+    """200 JPEGs of 640 x 480 in a folder, of the embedded stream's pictures."""
+    drawn = build("scenes", {"train_images": 200, "test_images": 20, "size": 160}).train.images
+    paths = [folder / f"{row}.jpg" for row in range(200)]
+    for row, path in enumerate(paths):
+        drawn.picture(row).resize((640, 480)).save(path, quality=90)
+    return paths
 
 
 def measure(source: FileImages, size: int, batch: int, workers: int) -> tuple[float, float]:

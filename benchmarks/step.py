@@ -1,7 +1,7 @@
 """How fast AGCN's step is: against the best bare step of the same networks, and against a loop written the obvious way.
 
-    python -m benchmarks.step [--backbone tiny] [--size 64] [--batch 8] [--device cpu] [--precision fp32] [--json FILE]
-    python -m benchmarks.step --backbone resnet101 --size 448 --batch 8,64 --device cuda --precision bf16
+    python -m benchmarks.step [--backbone tiny] [--size 64] [--batch 8] [--device cpu] [--json FILE]
+    python -m benchmarks.step --backbone resnet101 --size 448 --batch 8,64 --device cuda
 
 ours   AGCN's `observe` in its second task, as the engine calls it: student, expert, matrix, graph, three losses, Adam.
 bare   student forward and backward, frozen expert forward, Adam, in the same precision and recorded in the same way; no
@@ -39,9 +39,9 @@ NEW, TURNS = 4, 15
 Step = Callable[[Batch], Any]
 
 
-def setting(given: argparse.Namespace, precision: str, graphs: bool) -> Setting:
+def setting(given: argparse.Namespace, precision: str, compile: str) -> Setting:
     torch.manual_seed(0)
-    options = {"backbone": given.backbone, "precision": precision, "cuda_graphs": graphs, "batch_norm": "frozen"}
+    options = {"backbone": given.backbone, "precision": precision, "compile": compile, "batch_norm": "frozen"}
     device = resolve_device(given.device)
     return Setting.of(Config.make(options), lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
 
@@ -52,7 +52,7 @@ def classes(given: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
 
 
 def ours(given: argparse.Namespace) -> Step:
-    method = AGCN(setting(given, given.precision, graphs=True), AGCN.Options(hidden=given.hidden))
+    method = AGCN(setting(given, given.precision, given.compile), AGCN.Options(hidden=given.hidden))
     old, new = classes(given)
     method.begin_task(old)
     method.acm.update((torch.rand(64, len(old), device=method.setting.device) < 0.1).double())
@@ -62,11 +62,11 @@ def ours(given: argparse.Namespace) -> Step:
 
 
 def bare(given: argparse.Namespace) -> Step:
-    s = setting(given, given.precision, graphs=True)
+    s = setting(given, given.precision, given.compile)
     learner = Learner(LinearHead(s.backbone.dim), s)
     expert = Expert(s.backbone, torch.randn(given.classes - NEW, s.backbone.dim, device=s.device), s)
     learner.begin_task(first=False)
-    recorder = Recorder(s.device, wanted=True)
+    recorder = Recorder(s.record)
 
     def learn(batch: Batch) -> dict[str, Tensor]:
         loss = learner.features(batch.images).mean()
@@ -77,7 +77,7 @@ def bare(given: argparse.Namespace) -> Step:
 
 
 def plain(given: argparse.Namespace) -> Step:
-    s = setting(given, "fp32", graphs=False)
+    s = setting(given, "fp32", "off")
     old, new = classes(given)
     words = s.embed([*old, *new])
     graph = GraphNetwork(words.shape[1], given.hidden, s.backbone.dim)
@@ -131,13 +131,17 @@ def images_per_second(steps: dict[str, Step], batch: Batch, per_turn: int) -> di
     return {name: len(batch.images) / statistics.median(seconds) for name, seconds in turns.items()}
 
 
-def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
+def batch_of(given: argparse.Namespace, count: int) -> Batch:
     device = resolve_device(given.device)
-    steps = {"ours": ours(given), "bare": bare(given), "plain": plain(given)}
     images = torch.randn(count, 3, given.size, given.size, device=device)
     labels = (torch.rand(count, NEW, device=device) < 0.3).float()
-    batch = Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), classes(given)[1])
-    speed = images_per_second(steps, batch, given.steps)
+    return Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), classes(given)[1])
+
+
+def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
+    torch.compiler.reset()  # it keeps a few shapes only
+    steps = {"ours": ours(given), "bare": bare(given), "plain": plain(given)}
+    speed = images_per_second(steps, batch_of(given, count), given.steps)
     ratios = {"of_bare": speed["ours"] / speed["bare"], "of_plain": speed["ours"] / speed["plain"]}
     return {"batch": count, **speed, **ratios}
 
@@ -149,8 +153,9 @@ def main() -> None:
     parser.add_argument("--batch", default="8")
     parser.add_argument("--classes", type=int, default=40)
     parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
+    parser.add_argument("--compile", default="on", choices=("auto", "on", "off"))
     parser.add_argument("--steps", type=int, default=10, help="steps a turn")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -26,7 +27,9 @@ from torch import Tensor
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 
 CHUNK = 1 << 21
-"""How many scores `average_precision` sorts at a time (whole classes, at least one), so that memory stays bounded."""
+"""How many scores `average_precision` ranks at a time (whole classes, at least one), so that memory stays bounded."""
+LEVELS = 1 << 16
+"""Into how many levels the scores of a class are cut before they are ranked: 16 bits are sorted by counting."""
 
 
 def _tensor(array: Array) -> Tensor:
@@ -56,6 +59,13 @@ def _pair(scores: Array, labels: Array) -> tuple[Tensor, Tensor]:
 
 def _ap_of_rows(scores: Tensor, hits: Tensor) -> Tensor:
     """Average precision of each row of (classes, images)."""
+    if scores.device.type != "cpu" or not scores.is_floating_point():
+        return _ap_by_sorting(scores, hits)
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        return torch.tensor(list(threads.map(_ap_of_class, scores.numpy(), hits.numpy())), dtype=torch.float64)
+
+
+def _ap_by_sorting(scores: Tensor, hits: Tensor) -> Tensor:
     scores, order = scores.sort(dim=1, descending=True)
     hits = hits.gather(1, order)
     last = torch.ones_like(hits)  # the last of a run of equal scores: the only places that are thresholds
@@ -66,6 +76,33 @@ def _ap_of_rows(scores: Tensor, hits: Tensor) -> Tensor:
     gained = reached.diff(dim=1, prepend=reached.new_zeros(len(reached), 1))
     rank = torch.arange(1, hits.shape[1] + 1, dtype=torch.float64, device=hits.device)
     return gained.mul_(correct).div_(rank).sum(1) / correct[:, -1]  # 0 / 0 = NaN: no positives
+
+
+def _ap_of_class(scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_]) -> float:
+    """The mean over the positives of hits / images among those that score no less, without sorting all scores.
+
+    Their levels are sorted, which is quick; only images in the level of a positive are compared by their scores.
+    """
+    positive = np.sort(scores[hits])
+    if not len(positive):
+        return math.nan
+    low = scores.min()
+    with np.errstate(all="ignore"):
+        scale = scores.dtype.type(LEVELS - 1) / (scores.max() - low)
+    if not (np.isfinite(scale) and scale > 0):  # all alike, or too far apart
+        return float(_ap_by_sorting(torch.from_numpy(scores[None]), torch.from_numpy(hits[None])))
+
+    def levels(of: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+        return ((of - low) * scale).astype(np.uint16)  # rounding keeps the order
+
+    level, own = levels(scores), levels(positive)
+    shared = np.zeros(LEVELS, bool)
+    shared[own] = True
+    near = np.sort(scores[shared.take(level)])
+    higher = len(scores) - np.searchsorted(np.sort(level, kind="stable"), own, "right")
+    no_less = np.searchsorted(levels(near), own, "right") - np.searchsorted(near, positive)
+    right = len(positive) - np.searchsorted(positive, positive)
+    return float(np.mean(right / (higher + no_less)))
 
 
 def _ap(scores: Tensor, labels: Tensor) -> Tensor:

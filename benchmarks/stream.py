@@ -1,0 +1,114 @@
+"""How fast AGCN learns from JPEGs on disk, decoding and all, against its step alone.
+
+    python -m benchmarks.stream [--root DIR] [--images 2000] [--backbone tiny] [--size 64] [--batch 8] [--device cpu]
+    python -m benchmarks.stream --root coco --images 20000 --backbone efficientnet-lite0 --size 224 --batch 32
+    python -m benchmarks.stream --images 6000 --backbone resnet101 --size 448 --batch 8
+
+A whole run of two tasks, as `lifelabel train` does it; its rate is that of the second task, which has an expert, from
+the moment when its steps have been recorded. The step alone learns one batch again and again. Without --root the files
+are 640 x 480 JPEGs of the embedded stream's pictures, made on the spot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.loading import draw
+from benchmarks.step import batch_of, images_per_second, ours
+from lifelabel import engine
+from lifelabel.config import resolve_device
+from lifelabel.environment import commit, machine
+
+CLASSES, SETTLED = 8, 3
+"""Classes of the stream; readings of the second task before the clock starts."""
+
+
+class Clock(engine.Watcher):
+    """When so many images of the second task had been learned."""
+
+    def __init__(self) -> None:
+        self.readings: list[tuple[float, int]] = []
+
+    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
+        if task == 1:
+            done = self.readings[-1][1] if self.readings else 0
+            self.readings.append((time.perf_counter(), done + images))
+
+    def rate(self) -> float:
+        if len(self.readings) < 2 * SETTLED:
+            raise SystemExit("the second task is too short: give more --images")
+        (start, first), (end, last) = self.readings[SETTLED], self.readings[-1]
+        return (last - first) / (end - start)
+
+
+def table(folder: Path, root: Path | None, count: int) -> Path:
+    """A stream of two tasks over `count` files: a CSV file beside links to them."""
+    files = sorted(root.rglob("*.jpg"))[:count] if root else draw(folder)
+    (folder / "images").mkdir()
+    lines = [",".join(["image", "split", *(f"class {c}" for c in range(CLASSES))])]
+    for number in range(count):
+        name, second = f"{number}.jpg", number % 3 > 0
+        os.symlink(files[number % len(files)].absolute(), folder / "images" / name)
+        shown = [int(c // (CLASSES // 2) == second and (number + c) % 3 == 0) for c in range(CLASSES)]
+        shown[4 * second] = 1
+        lines.append(",".join([name, "test" if number % 100 == 0 else "train", *map(str, shown)]))
+    (folder / "stream.csv").write_text("\n".join(lines) + "\n")
+    return folder / "stream.csv"
+
+
+def whole(given: argparse.Namespace, folder: Path) -> tuple[float, float]:
+    """Images/s of the second task, and the seconds of the whole run."""
+    clock = Clock()
+    options: dict[str, Any] = {
+        "stream": str(table(folder, given.root, given.images)), "method": "agcn", "backbone": given.backbone,
+        "weights": "none", "image_size": given.size, "batch_size": given.batch, "device": given.device,
+        "precision": given.precision, "compile": given.compile, "workers": given.workers, "batch_norm": "frozen",
+        "stream_options": {"root": str(folder / "images"), "tasks": 2, "order": "source"},
+        "method_options": {"hidden": given.hidden},
+    }  # fmt: skip
+    start = time.perf_counter()
+    engine.train(folder / "run", options, watch=clock)
+    return clock.rate(), time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: 640 x 480 pictures made on the spot")
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--backbone", default="tiny")
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
+    parser.add_argument("--compile", default="on", choices=("auto", "on", "off"))
+    parser.add_argument("--steps", type=int, default=10, help="steps a turn of the step alone")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    given.classes = CLASSES
+    about = machine(resolve_device(given.device))
+    with tempfile.TemporaryDirectory() as folder:
+        rate, seconds = whole(given, Path(folder))
+    alone = images_per_second({"ours": ours(given)}, batch_of(given, given.batch), given.steps)["ours"]
+    print(
+        f"{given.images} images, {given.backbone}, {given.size} px, batch {given.batch}; {about['device']}, "
+        f"torch {about['torch']}, commit {commit()}"
+    )
+    print(f"from JPEGs {rate:.1f} images/s, step alone {alone:.1f} images/s, ratio {rate / alone:.3f}")
+    print(f"the whole run, with its start and evaluations: {seconds:.1f} s")
+    if given.json:
+        told = {"date": about["date"], "device": about["device"], "commit": commit()}
+        asked = {name: str(value) for name, value in vars(given).items()}
+        figures = {"from_jpegs": rate, "step_alone": alone, "ratio": rate / alone, "seconds": seconds}
+        given.json.write_text(json.dumps({**told, "asked": asked, **figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
