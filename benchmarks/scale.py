@@ -76,7 +76,7 @@ def main() -> None:
         print(f"{row['classes']:>8,} {row['ms']:>9.2f} {row['of_first']:>9.3f} {megabytes:>9}")
     flat = with_images(given)
     begin, then = flat["ms_at_start"], flat["ms_then"]
-    print(f"tiny: {begin:.2f} ms as a task begins, {then:.2f} ms after {given.images:,} images, ratio {flat['ratio']:.3f}")
+    print(f"tiny: {begin:.2f} ms as a task begins, {then:.2f} after {given.images:,} images, ratio {flat['ratio']:.3f}")
     if given.json:
         told = {"date": about["date"], "device": about["device"], "commit": commit()}
         given.json.write_text(json.dumps({**told, "by_classes": rows, "by_images": flat}, indent=1) + "\n")
