@@ -20,11 +20,15 @@ CURVES = ("mAP", "CF1", "OF1")
 @torch.no_grad()
 def features(method: Method, batches: Iterable[Tensor], stop: Callable[[], None]) -> list[Tensor]:
     """What the method sees in the images of `batches` (uint8 pixels), each image once; kept on the host."""
-    kept = []
+    kept: list[Tensor] = []
+    last: Tensor | None = None
     for pixels in batches:
         stop()
-        kept.append(method.features(method.setting.backbone.to_input(pixels)).cpu())
-    return kept
+        ahead = method.features(method.setting.backbone.to_input(pixels))
+        if last is not None:  # brought to the host while the device has the next at work
+            kept.append(last.cpu())
+        last = ahead
+    return kept if last is None else [*kept, last.cpu()]
 
 
 @torch.no_grad()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from importlib.util import find_spec
 from shutil import which
@@ -25,6 +26,15 @@ steady: ContextVar[bool] = ContextVar("steady", default=False)
 
 WORTH_COMPILING = 4000
 """Steps from which on it pays: compiling takes about a minute."""
+
+
+@contextlib.contextmanager
+def staying(shapes: bool) -> Iterator[None]:
+    token = steady.set(shapes)
+    try:
+        yield
+    finally:
+        steady.reset(token)
 
 
 def worth_compiling(choice: str, device: torch.device, steps: int) -> bool:
@@ -68,11 +78,8 @@ class Recorder:
         if kind not in self.recorded:
             if self.row <= IN_A_ROW:
                 # the last before the recording compiles: that cannot be done while it is recorded
-                token = steady.set(self.row == IN_A_ROW)
-                try:
+                with staying(self.row == IN_A_ROW):
                     return learn(*given)
-                finally:
-                    steady.reset(token)
             self.recorded[kind] = Recording(learn, given)
         return self.recorded[kind].replay(given)
 
@@ -84,12 +91,9 @@ class Recording:
         kept = [None if each is None else on_its_own(each) for each in given]
         self.inputs = tensors(kept)
         self.graph = torch.cuda.CUDAGraph()
-        token = steady.set(True)
-        try:
-            with torch.cuda.graph(self.graph):
-                self.parts = learn(*kept)
-        finally:
-            steady.reset(token)
+        # a checkpoint may be on its way in another thread
+        with staying(True), torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.parts = learn(*kept)
 
     def replay(self, given: Sequence[Any]) -> dict[str, Tensor]:
         torch._foreach_copy_(self.inputs, tensors(given))
