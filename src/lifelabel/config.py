@@ -188,7 +188,7 @@ class Config:
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option(
         "auto",
-        "float32, or bfloat16 in the backbone and in products with the matrix; auto: bfloat16 on a GPU that has it",
+        "float32, or bfloat16 in the backbone and the label graph; auto: bfloat16 on a GPU that has it",
         choices=("auto", "fp32", "bf16"),
     )
     task_order: int = option(0, "0: the stream's own order of tasks; k: the k-th random one", low=0, high=1000)

@@ -59,14 +59,16 @@ class Setting:
         return cls(**given, **{name: getattr(config, name) for name in names})
 
     @property
-    def fast(self) -> bool:
-        """Whether large products are made in bfloat16 on a GPU."""
-        return self.precision == "bf16" and self.device.type == "cuda"
-
-    @property
     def memory_format(self) -> torch.memory_format:
         """How the backbone and its images lie in memory: a GPU convolves bfloat16 fastest with the channels last."""
-        return torch.channels_last if self.fast else torch.contiguous_format
+        fast = self.precision == "bf16" and self.device.type == "cuda"
+        return torch.channels_last if fast else torch.contiguous_format
+
+    def in_precision(self) -> contextlib.AbstractContextManager:
+        """Large products in here are made in the run's precision."""
+        if self.precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)  # CUDA graphs cannot use the cache
 
 
 class Learner:
@@ -202,12 +204,8 @@ class Expert:
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
-    context: contextlib.AbstractContextManager = contextlib.nullcontext()
-    if setting.precision == "bf16":
-        # without the cache, which a CUDA graph cannot use
-        context = torch.autocast(setting.device.type, torch.bfloat16, cache_enabled=False)
     features = compiled if setting.compile and steady.get() else plain
-    with context:
+    with setting.in_precision():
         return features(backbone, images.contiguous(memory_format=setting.memory_format)).float()
 
 

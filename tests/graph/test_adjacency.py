@@ -107,7 +107,7 @@ def test_a_product_is_that_of_the_whole_matrix_with_its_gradient(kind):
     torch.testing.assert_close(got, expected)
 
 
-def test_halved_numbers_change_the_relations_and_not_the_nodes_own_part():
+def test_bfloat16_changes_the_relations_and_not_the_nodes_own_part():
     matrix, nodes = probabilities(50), torch.randn(50, 8)
     exact, rough = (Adjacency("mixed", matrix, [20, 30], share=0.05, dtype=d) for d in (torch.float32, torch.bfloat16))
     assert (exact @ nodes - rough @ nodes).abs().max() < 0.05 * 2**-7 * nodes.abs().max()

@@ -147,17 +147,20 @@ class AGCN(Method):
     def adjacency_of(self, matrix: Tensor, sizes: Sequence[int]) -> Adjacency:
         """What the graph multiplies with, from the matrix of some tasks."""
         o = self.options
-        dtype = torch.bfloat16 if self.setting.fast else torch.float32
+        dtype = torch.bfloat16 if self.setting.precision == "bf16" else torch.float32
         return Adjacency(o.adjacency, matrix, sizes, share=o.mix, across=o.blocks == "all", dtype=dtype)
 
     def nodes(self, first: int | None = None) -> Tensor:
         """H^t = AGCN(A^t, H^{t,0}) (Eq. 8); with `first`, over the first classes alone, with the matrix they had."""
+        used, words = self.adjacency, self.words
         if first is None:
-            self.adjacency.refresh(self.acm.matrix())
-            return self.graph(self.adjacency, self.words)
-        sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
-        matrix = self.acm.matrix()[:first, :first]  # A^t leads every later matrix: Old-Old is frozen
-        return self.graph(self.adjacency_of(matrix, sizes), self.words[:first])
+            used.refresh(self.acm.matrix())
+        else:
+            sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
+            matrix = self.acm.matrix()[:first, :first]  # A^t leads every later matrix: Old-Old is frozen
+            used, words = self.adjacency_of(matrix, sizes), words[:first]
+        with self.setting.in_precision():
+            return self.graph(used, words).float()
 
     def kept(self) -> Kept:
         matrix = sum(value.nbytes for value in self.acm.state_dict().values() if isinstance(value, Tensor))
