@@ -245,7 +245,10 @@ class Config:
         """
         if self.precision != "auto":
             return self.precision
-        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        if device.type != "cuda":
+            return "fp32"
+        with torch.cuda.device(device):
+            return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
     def with_absolute_paths(self) -> Config:
         """The same with every file and folder named from the root of the file system."""

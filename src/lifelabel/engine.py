@@ -135,6 +135,7 @@ class Run:
         self.gpus = [self.device] if self.device.type == "cuda" else []
         forget_peak()
         if self.gpus and torch.cuda.is_initialized():  # this process has trained before
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
         self.progress = Progress()
         self.sent: tuple[list[Unread], Sent | None] = [], None

@@ -33,7 +33,8 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def memory(device: torch.device) -> dict[str, int | None]:
     """The most memory this process has held, here and on the device, in bytes."""
-    of_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    # reserved: what a recorded step uses lies in memory that is allocated to nobody
+    of_device = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
     return {"peak_memory_bytes": peak_memory(), "peak_device_memory_bytes": of_device}
 
 

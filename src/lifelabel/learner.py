@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -204,7 +205,7 @@ class Expert:
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
-    features = compiled if setting.compile and steady.get() else plain
+    features = compiled() if setting.compile and steady.get() else plain
     with setting.in_precision():
         return features(backbone, images.contiguous(memory_format=setting.memory_format)).float()
 
@@ -213,5 +214,9 @@ def plain(backbone: Backbone, images: Tensor) -> Tensor:
     return backbone(images)
 
 
-compiled = torch.compile(plain, dynamic=False)
-"""Nothing happens before it is called. Shapes are fixed: other ones are not compiled for, but run as they are."""
+@functools.cache
+def compiled() -> Callable[[Backbone, Tensor], Tensor]:
+    """`plain`, compiled for each shape that it is called with: so only with shapes that stay."""
+    # memory that a backward pass may take over: EWC's second pass over the same graph cannot be made then
+    torch._functorch.config.donated_buffer = False
+    return torch.compile(plain, dynamic=False)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sysconfig
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -17,9 +21,7 @@ from lifelabel.errors import UserError
 
 Learn = Callable[..., dict[str, Tensor]]
 
-COMPILERS = ("cc", "gcc", "clang")
-
-IN_A_ROW = 3
+UNRECORDED = 3
 """Steps of the same shapes that are run before they are recorded: kernels are then chosen, and memory is there."""
 steady: ContextVar[bool] = ContextVar("steady", default=False)
 """Whether the shapes of the running step are here to stay, so that it pays to compile for them."""
@@ -38,20 +40,30 @@ def staying(shapes: bool) -> Iterator[None]:
 
 
 def worth_compiling(choice: str, device: torch.device, steps: int) -> bool:
-    """Whether a run of so many steps compiles the backbone, for `--compile` auto, on or off.
-
-    It takes a GPU, Triton, which comes with torch on Linux, and a C compiler, with which Triton makes its launchers.
-    """
+    """Whether a run of so many steps compiles the backbone, for `--compile` auto, on or off."""
     if choice == "off" or device.type != "cuda":
         return False
-    lacks = "Triton" if find_spec("triton") is None else "a C compiler" if not any(map(which, COMPILERS)) else None
+    lacks = lacks_for_compiling(device)
     if choice == "on" and lacks:
         raise UserError(f"--compile on needs {lacks}, which is not here: install it, or leave the flag out")
     return not lacks and (choice == "on" or steps >= WORTH_COMPILING)
 
 
+def lacks_for_compiling(device: torch.device) -> str | None:
+    """What Triton, which makes the kernels, lacks here; it comes with torch on Linux, and builds its launchers in C."""
+    if torch.cuda.get_device_capability(device) < (7, 0):
+        return "a GPU of compute capability 7.0"
+    if find_spec("triton") is None:
+        return "Triton"
+    if not any(map(which, filter(None, (os.environ.get("CC"), "gcc", "clang")))):
+        return "a C compiler"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        return "Python's headers (Python.h)"
+    return None
+
+
 class Recorder:
-    """Runs a method's `learn`, from the third step of the same shapes on as a replay: one launch in place of thousands.
+    """Runs a method's `learn`, after three steps of the same shapes as a replay: one launch in place of thousands.
 
     What `learn` does must be the same on the device every time: what changes from step to step is in the tensors that
     it is given, or in tensors that it changes in place. Other shapes, as of a task's last batch, are run step by step,
@@ -64,8 +76,7 @@ class Recorder:
 
     def forget(self) -> None:
         """What is recorded holds no more: classes, an expert or an optimiser are new."""
-        self.last: tuple[Any, ...] = ()
-        self.row = 0
+        self.steps: Counter[tuple[Any, ...]] = Counter()
         self.recorded: dict[tuple[Any, ...], Recording] = {}
 
     def __call__(self, learn: Learn, *given: Any, mode: Any = None) -> dict[str, Tensor]:
@@ -73,12 +84,11 @@ class Recorder:
         if not self.wanted:
             return learn(*given)
         kind = (mode, *(None if each is None else tuple(t.shape for t in tensors([each])) for each in given))
-        self.row = self.row + 1 if kind == self.last else 1
-        self.last = kind
         if kind not in self.recorded:
-            if self.row <= IN_A_ROW:
+            self.steps[kind] += 1
+            if self.steps[kind] <= UNRECORDED:
                 # the last before the recording compiles: that cannot be done while it is recorded
-                with staying(self.row == IN_A_ROW):
+                with staying(self.steps[kind] == UNRECORDED):
                     return learn(*given)
             self.recorded[kind] = Recording(learn, given)
         return self.recorded[kind].replay(given)
@@ -91,9 +101,22 @@ class Recording:
         kept = [None if each is None else on_its_own(each) for each in given]
         self.inputs = tensors(kept)
         self.graph = torch.cuda.CUDAGraph()
-        # a checkpoint may be on its way in another thread
-        with staying(True), torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.parts = learn(*kept)
+        device = self.inputs[0].device
+        here = torch.cuda.current_stream(device)
+        try:
+            # on the device of the run, whichever is the current one; a checkpoint may be on its way in another thread
+            with (
+                staying(True),
+                torch.cuda.device(device),
+                torch.cuda.graph(self.graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"),
+            ):
+                self.parts = learn(*kept)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            torch.cuda.set_stream(here)
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"this step cannot be recorded as a CUDA graph: give --compile off ({reason})") from error
 
     def replay(self, given: Sequence[Any]) -> dict[str, Tensor]:
         torch._foreach_copy_(self.inputs, tensors(given))
@@ -109,5 +132,11 @@ def tensors(given: Sequence[Any]) -> list[Tensor]:
 
 def on_its_own(given: Any) -> Any:
     """The same with copies of its tensors, and nothing else that was only for one step."""
-    fields = ((field.name, getattr(given, field.name)) for field in dataclasses.fields(given))
-    return dataclasses.replace(given, **{name: value.clone() for name, value in fields if isinstance(value, Tensor)})
+    own = {}
+    for field in dataclasses.fields(given):
+        value = getattr(given, field.name)
+        if isinstance(value, Tensor):
+            own[field.name] = value.clone()
+        elif field.default is not dataclasses.MISSING:
+            own[field.name] = field.default
+    return dataclasses.replace(given, **own)

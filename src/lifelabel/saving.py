@@ -17,6 +17,8 @@ class Saver:
     def __init__(self, write: Callable[[dict[str, Any]], None], device: torch.device):
         self.write, self.device = write, device
         self.thread = ThreadPoolExecutor(1, "checkpoint")
+        # of another priority: those of one pool are handed out in turn, and a step may be recorded on one
+        self.beside = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.writing: Future[None] | None = None
 
     @property
@@ -25,14 +27,15 @@ class Saver:
 
     def save(self, state: dict[str, Any]) -> None:
         self.wait()
-        kept, copied = mapped(state, Tensor.clone), mark(self.device)
+        kept, copied = [mapped(state, Tensor.clone)], mark(self.device)
         self.writing = self.thread.submit(self.bring_and_write, kept, copied)
 
-    def bring_and_write(self, state: dict[str, Any], copied: torch.cuda.Event | None) -> None:
-        if copied is not None:
-            beside = torch.cuda.Stream(self.device)
-            with torch.cuda.stream(beside):
-                beside.wait_event(copied)
+    def bring_and_write(self, kept: list[dict[str, Any]], copied: torch.cuda.Event | None) -> None:
+        """Write the state in `kept`, which is taken out of it: the copy on the device goes when it is on the host."""
+        state = kept.pop()
+        if self.beside is not None:
+            with torch.cuda.stream(self.beside):
+                self.beside.wait_event(copied)
                 state = mapped(state, Tensor.cpu)
         self.write(state)
 

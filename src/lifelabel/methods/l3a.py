@@ -77,6 +77,7 @@ class L3A(Method):
         """The backbone stays as it is from here on; what trained it goes."""
         self.backbone.requires_grad_(False).zero_grad(set_to_none=True)
         self.learner = None
+        self.recorder.forget()
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
