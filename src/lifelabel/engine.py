@@ -283,13 +283,14 @@ class Run:
             elif p.step == steps and not p.learned:
                 raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
             waited = time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
-            stop = self.stop_asked  # a signal can come between any two lines
-            due = stop or p.step == steps or waited
-            if due or len(unread) == READ_EVERY:
+            due = p.step == steps or waited
+            if due or self.stop_asked or len(unread) == READ_EVERY:
                 self.send_losses(unread)
                 unread = []
-            if due:
+            if due or self.stop_asked:
                 self.send_losses([])
+            stop = self.stop_asked and not unread and not self.sent[0]  # a signal can come between any two lines
+            if due or stop:
                 if batch:
                     self.check_scores(batch)
                 self.save()
