@@ -12,6 +12,7 @@ are (images, classes) torch tensors or numpy arrays, labels 0 or 1; figures are 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,8 +62,11 @@ def _ap_of_rows(scores: Tensor, hits: Tensor) -> Tensor:
     """Average precision of each row of (classes, images)."""
     if scores.device.type != "cpu" or not scores.is_floating_point():
         return _ap_by_sorting(scores, hits)
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        return torch.tensor(list(threads.map(_ap_of_class, scores.numpy(), hits.numpy())), dtype=torch.float64)
+    count = torch.get_num_threads()
+    parts = zip(np.array_split(scores.numpy(), count), np.array_split(hits.numpy(), count), strict=True)
+    with ThreadPoolExecutor(count) as threads:
+        found = threads.map(lambda part: [_ap_of_class(*row) for row in zip(*part, strict=True)], parts)
+        return torch.tensor(list(itertools.chain(*found)), dtype=torch.float64)
 
 
 def _ap_by_sorting(scores: Tensor, hits: Tensor) -> Tensor:
