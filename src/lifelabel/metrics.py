@@ -27,7 +27,7 @@ from torch import Tensor
 
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 
-CHUNK = 1 << 21
+CHUNK = 1 << 23
 """How many scores `average_precision` ranks at a time (whole classes, at least one), so that memory stays bounded."""
 LEVELS = 1 << 16
 """Into how many levels the scores of a class are cut before they are ranked: 16 bits are sorted by counting."""
