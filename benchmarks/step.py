@@ -8,6 +8,7 @@ bare   student forward and backward, frozen expert forward, Adam, in the same pr
        label, no matrix, no loss but a mean: the least that any method with an expert must do.
 plain  float32, one operation after the other; the matrix is counted image by image on the host and sent to the device
        at every step, as the authors' code does it, without its files.
+tf32   the same with convolutions in TF32 on a GPU, where torch does so unless told otherwise.
 
 They take turns of a few steps each, so that a busy machine slows all; figures are medians over the turns.
 """
@@ -15,6 +16,7 @@ They take turns of a few steps each, so that a busy machine slows all; figures a
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import time
@@ -76,20 +78,23 @@ def bare(given: argparse.Namespace) -> Step:
     return lambda batch: recorder(learn, batch)
 
 
-def plain(given: argparse.Namespace) -> Step:
+def plain(given: argparse.Namespace, tf32: bool) -> Step:
     s = setting(given, "fp32", "off")
     old, new = classes(given)
     words = s.embed([*old, *new])
-    graph = GraphNetwork(words.shape[1], given.hidden, s.backbone.dim)
-    learner = Learner(graph, s)
-    learner.begin_task(first=False)
-    expert = Expert(s.backbone, torch.randn(len(old), s.backbone.dim, device=s.device), s)
+    backbone = s.backbone.to(s.device)
+    backbone.set_training(freeze_statistics=True)
+    graph = GraphNetwork(words.shape[1], given.hidden, backbone.dim).to(s.device)
+    optimizer = torch.optim.Adam([*backbone.parameters(), *graph.parameters()], lr=1e-5)
+    expert = copy.deepcopy(backbone).eval()
+    expert_nodes = torch.randn(len(old), backbone.dim, device=s.device)
     count, seen = len(old) + NEW, np.full(NEW, 1e-6)
     pairs, soft, soft_pairs = np.zeros((NEW, NEW)), np.zeros(len(old)), np.zeros((len(old), NEW))
     matrix = np.eye(count, dtype=np.float32)
 
     def step(batch: Batch) -> None:
-        z = expert.logits(batch.images)
+        with torch.no_grad():
+            z = expert(batch.images) @ expert_nodes.T
         for y, belief in zip(batch.labels.cpu().numpy(), z.softmax(1).cpu().numpy(), strict=True):
             shown = np.flatnonzero(y)
             soft[:] += belief
@@ -103,14 +108,22 @@ def plain(given: argparse.Namespace) -> Step:
         matrix[len(old) :, : len(old)] = (soft_pairs / np.maximum(soft, 1e-6)[:, None]).T
         np.fill_diagonal(matrix, 1)
         nodes = graph(torch.from_numpy(matrix).to(s.device), words)
-        logits = learner.features(batch.images) @ nodes.T
+        logits = backbone(batch.images) @ nodes.T
         cls = losses.classification(logits[:, len(old) :], batch.labels)
         dst = losses.distillation(logits[:, : len(old)], z.sigmoid())
-        gph = losses.relationship(expert.nodes, nodes[: len(old)])
-        learner.step(0.3 * cls + 0.7 * dst + 1e3 * gph)
+        gph = losses.relationship(expert_nodes, nodes[: len(old)])
+        optimizer.zero_grad()
+        (0.3 * cls + 0.7 * dst + 1e3 * gph).backward()
+        optimizer.step()
         cls.item(), dst.item(), gph.item()
 
-    return step
+    def with_or_without(batch: Batch) -> None:
+        usual = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+        step(batch)
+        torch.backends.cudnn.allow_tf32 = usual
+
+    return with_or_without
 
 
 def images_per_second(steps: dict[str, Step], batch: Batch, per_turn: int) -> dict[str, float]:
@@ -140,10 +153,11 @@ def batch_of(given: argparse.Namespace, count: int) -> Batch:
 
 def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
     torch.compiler.reset()  # it keeps a few shapes only
-    steps = {"ours": ours(given), "bare": bare(given), "plain": plain(given)}
+    steps = {"ours": ours(given), "bare": bare(given), "plain": plain(given, tf32=False)}
+    if resolve_device(given.device).type == "cuda":
+        steps["tf32"] = plain(given, tf32=True)
     speed = images_per_second(steps, batch_of(given, count), given.steps)
-    ratios = {"of_bare": speed["ours"] / speed["bare"], "of_plain": speed["ours"] / speed["plain"]}
-    return {"batch": count, **speed, **ratios}
+    return {"batch": count, **speed, **{f"of_{name}": speed["ours"] / speed[name] for name in speed if name != "ours"}}
 
 
 def main() -> None:
@@ -164,15 +178,12 @@ def main() -> None:
         f"{given.backbone}, {given.size} px, {given.classes} classes, {given.precision}; {about['device']}, "
         f"torch {about['torch']}, {about['threads']} threads, commit {commit()}"
     )
-    print(f"{'batch':>6} {'ours':>9} {'bare':>9} {'plain':>9} images/s   {'ours / bare':>11} {'ours / plain':>12}")
     rows = []
     for count in map(int, given.batch.split(",")):
         rows.append(row := compare(given, count))
-        print(
-            f"{row['batch']:>6} {row['ours']:>9.1f} {row['bare']:>9.1f} {row['plain']:>9.1f}            "
-            f"{row['of_bare']:>11.3f} {row['of_plain']:>12.2f}",
-            flush=True,
-        )
+        if len(rows) == 1:
+            print("".join(f"{name.replace('of_', 'ours / '):>{max(9, len(name) + 6)}}" for name in row))
+        print("".join(f"{value:>{max(9, len(name) + 6)}.5g}" for name, value in row.items()), flush=True)
     if given.json:
         told = {
             "date": about["date"],

@@ -5,7 +5,15 @@ import pytest
 import torch
 
 from lifelabel.config import Config
-from lifelabel.learner import Expert, Learner, LinearHead, Setting
+from lifelabel.learner import (
+    Expert,
+    Learner,
+    LinearHead,
+    Setting,
+    frozen,
+    run_backbone,
+    with_products_in_bfloat16,
+)
 
 
 def make_setting(**options):
@@ -141,6 +149,74 @@ def test_an_expert_without_a_bias_is_restored_from_a_state_that_does_not_name_on
     images = torch.randn(2, 3, 32, 32)
     again = Expert.restore(state, make_setting().backbone, setting)
     assert torch.equal(again.logits(images), expert.logits(images))
+
+
+def worn(backbone):
+    """As if it had been trained: batch norm with statistics and weights of its own."""
+    for module in backbone.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(module.weight, 0.5, 2)
+            torch.nn.init.normal_(module.bias)
+    return backbone
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet18", "torchvision/densenet121"])
+def test_folded_batch_norm_says_the_same_with_fewer_layers(name):
+    backbone = worn(make_setting(backbone=name, weights="none").backbone)
+    before = copy.deepcopy(backbone.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    as_it_is, folded = frozen(backbone, fold=False), frozen(backbone, fold=True)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(images), as_it_is(images), rtol=1e-3, atol=1e-3)
+    assert len(folded.state_dict()) < len(as_it_is.state_dict())
+    assert not any(parameter.requires_grad for parameter in folded.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
+
+
+def test_a_network_that_cannot_be_traced_is_not_folded():
+    class Choosy(torch.nn.Module):
+        def forward(self, images):
+            return images if images.mean() > 0 else -images
+
+    backbone = make_setting().backbone
+    backbone.body.append(Choosy())
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(frozen(backbone, fold=True)(images), frozen(backbone, fold=False)(images))
+
+
+def test_a_folded_expert_follows_the_network_and_goes_on_where_nothing_is_compiled():
+    setting = make_setting()
+    compiling = dataclasses.replace(setting, compile=True)
+    images, nodes = torch.randn(2, 3, 32, 32), torch.randn(3, 256)
+    expert = Expert(worn(setting.backbone), nodes, compiling)
+    network = expert.backbone
+    for there in (setting, compiling):
+        said = Expert(worn(setting.backbone), nodes, setting).logits(images)
+        expert = Expert(setting.backbone, nodes, compiling, last=expert)
+        assert expert.backbone is network and expert.fold
+        torch.testing.assert_close(expert.logits(images), said, rtol=1e-4, atol=1e-4)
+        again = Expert.restore(expert.state_dict(), make_setting().backbone, there)
+        assert torch.equal(again.logits(images), expert.logits(images))
+        torch.testing.assert_close(Expert(setting.backbone, nodes, there, last=again).logits(images), said)
+
+
+def test_only_what_autocast_turns_into_bfloat16_is_turned():
+    setting = make_setting(precision="bf16")
+    images = torch.randn(2, 3, 32, 32)
+    kept, turned = (frozen(worn(setting.backbone), fold=False) for _ in range(2))
+    turned.load_state_dict(kept.state_dict())
+    with_products_in_bfloat16(turned)
+    kinds = {
+        type(module): weight.dtype
+        for module in turned.modules()
+        if (weight := getattr(module, "weight", None)) is not None
+    }
+    assert kinds == {torch.nn.Conv2d: torch.bfloat16, torch.nn.BatchNorm2d: torch.float32}
+    with torch.no_grad():
+        assert torch.equal(run_backbone(turned, images, setting), run_backbone(kept, images, setting))
 
 
 def test_a_state_from_a_device_with_another_memory_format_goes_on_to_the_bit():

@@ -74,7 +74,9 @@ class Backbone(nn.Module):
         return ((x - self.shift) * self.scale).contiguous()
 
     def forward(self, images: Tensor) -> Tensor:
-        maps = self.body(images)
+        return self.pooled(self.body(images))
+
+    def pooled(self, maps: Tensor) -> Tensor:
         return maps.amax((2, 3)) if self.pool == "max" else maps.mean((2, 3))
 
     def set_training(self, freeze_statistics: bool) -> None:

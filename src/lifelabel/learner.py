@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
 
 from lifelabel import backbones
 from lifelabel.backbones import Backbone
@@ -60,10 +61,14 @@ class Setting:
         return cls(**given, **{name: getattr(config, name) for name in names})
 
     @property
+    def fast(self) -> bool:
+        """Bfloat16 on a GPU."""
+        return self.precision == "bf16" and self.device.type == "cuda"
+
+    @property
     def memory_format(self) -> torch.memory_format:
         """How the backbone and its images lie in memory: a GPU convolves bfloat16 fastest with the channels last."""
-        fast = self.precision == "bf16" and self.device.type == "cuda"
-        return torch.channels_last if fast else torch.contiguous_format
+        return torch.channels_last if self.fast else torch.contiguous_format
 
     def in_precision(self) -> contextlib.AbstractContextManager:
         """Large products in here are made in the run's precision."""
@@ -165,26 +170,30 @@ class Expert:
     and kept instead of the graph that made them. The nodes of a linear head are its rows, and it has a bias.
 
     The network of the `last` expert, which is needed no more, gets the new weights: what was compiled for it fits.
+    A network that is compiled has batch norm folded into its convolutions, which is faster then, and only then.
     """
 
     def __init__(
         self, backbone: Backbone, nodes: Tensor, setting: Setting, bias: Tensor | None = None,
-        last: Expert | None = None,
+        last: Expert | None = None, fold: bool | None = None,
     ):  # fmt: skip
         self.setting = setting
+        self.fold = last.fold if last else setting.compile if fold is None else fold
+        copied = frozen(backbone, self.fold)
         if last is None:
-            self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
+            self.backbone = with_products_in_bfloat16(copied) if setting.fast else copied
         else:
             self.backbone = last.backbone
-            self.backbone.load_state_dict(backbone.state_dict())
+            self.backbone.load_state_dict(copied.state_dict())
         self.nodes = nodes.detach().clone()
         self.bias = None if bias is None else bias.detach().clone()
 
     @classmethod
     def restore(cls, state: dict[str, Any], backbone: Backbone, setting: Setting) -> Expert:
-        """The expert of a `state_dict`, with a backbone of the same kind as `backbone`."""
+        """The expert of a `state_dict`, with a backbone of the same kind as `backbone`, on this or another device."""
         nodes, bias = state["nodes"].to(setting.device), state.get("bias")
-        expert = cls(backbone, nodes, setting, None if bias is None else bias.to(setting.device))
+        fold = state["backbone"].keys() != backbone.state_dict().keys()
+        expert = cls(backbone, nodes, setting, None if bias is None else bias.to(setting.device), fold=fold)
         expert.backbone.load_state_dict(state["backbone"])
         return expert
 
@@ -204,14 +213,33 @@ class Expert:
         return {"backbone": self.backbone.state_dict(), "nodes": self.nodes, "bias": self.bias}
 
 
+def frozen(backbone: Backbone, fold: bool) -> Backbone:
+    """A copy that will not learn, on request with batch norm folded into convolutions where torch can tell that no one
+    else reads what they put out."""
+    copied = copy.deepcopy(backbone).eval().requires_grad_(False)
+    if fold:
+        with contextlib.suppress(Exception):  # what cannot be traced says so in many ways, and stays as it is
+            copied.body = fuse(copied.body)
+    return copied
+
+
+def with_products_in_bfloat16(backbone: Backbone) -> Backbone:
+    """The same with the weights that autocast would turn into bfloat16 at every step turned once, in place."""
+    for module in backbone.modules():
+        if type(module) in (nn.Conv2d, nn.Linear):
+            module.to(torch.bfloat16)
+    return backbone
+
+
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
-    features = compiled() if setting.compile and steady.get() else plain
+    body = compiled() if setting.compile and steady.get() else plain
     with setting.in_precision():
-        return features(backbone, images.contiguous(memory_format=setting.memory_format)).float()
+        # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from what it was taken of
+        return backbone.pooled(body(backbone, images.contiguous(memory_format=setting.memory_format))).float()
 
 
 def plain(backbone: Backbone, images: Tensor) -> Tensor:
-    return backbone(images)
+    return backbone.body(images)
 
 
 @functools.cache
@@ -219,4 +247,5 @@ def compiled() -> Callable[[Backbone, Tensor], Tensor]:
     """`plain`, compiled for each shape that it is called with: so only with shapes that stay."""
     # memory that a backward pass may take over: EWC's second pass over the same graph cannot be made then
     torch._functorch.config.donated_buffer = False
+    torch._dynamo.config.recompile_limit = 64  # student and expert, running and frozen statistics, two or three shapes
     return torch.compile(plain, dynamic=False)

@@ -30,7 +30,9 @@ Array: TypeAlias = Tensor | npt.NDArray[Any]
 CHUNK = 1 << 23
 """How many scores `average_precision` ranks at a time (whole classes, at least one), so that memory stays bounded."""
 LEVELS = 1 << 16
-"""Into how many levels the scores of a class are cut before they are ranked: 16 bits are sorted by counting."""
+"""Into how many levels the scores of a class are cut before they are ranked."""
+SHORT = 1 << 14
+"""Images of a class from which on another thread pays."""
 
 
 def _tensor(array: Array) -> Tensor:
@@ -48,7 +50,7 @@ def _pair(scores: Array, labels: Array) -> tuple[Tensor, Tensor]:
         raise ValueError(f"scores {tuple(s.shape)} and labels {tuple(y.shape)} must both be (images, classes)")
     if s.dtype in (torch.bfloat16, torch.float16):
         s = s.float()
-    if s.is_floating_point() and bool(s.isnan().any()):
+    if s.is_floating_point() and s.numel() and bool(s.amax().isnan()):  # a NaN is the greatest of all
         raise ValueError(f"scores hold {int(s.isnan().sum())} NaN: they have no order, so no metric is defined")
     y = y.to(s.device)
     if y.dtype != torch.bool:
@@ -62,7 +64,8 @@ def _ap_of_rows(scores: Tensor, hits: Tensor) -> Tensor:
     """Average precision of each row of (classes, images)."""
     if scores.device.type != "cpu" or not scores.is_floating_point():
         return _ap_by_sorting(scores, hits)
-    count = torch.get_num_threads()
+    # few images a class: more than two threads would wait for each other between the short calls
+    count = min(torch.get_num_threads(), max(2, scores.shape[1] // SHORT))
     parts = zip(np.array_split(scores.numpy(), count), np.array_split(hits.numpy(), count), strict=True)
     with ThreadPoolExecutor(count) as threads:
         found = threads.map(lambda part: [_ap_of_class(*row) for row in zip(*part, strict=True)], parts)
@@ -85,9 +88,9 @@ def _ap_by_sorting(scores: Tensor, hits: Tensor) -> Tensor:
 def _ap_of_class(scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_]) -> float:
     """The mean over the positives of hits / images among those that score no less, without sorting all scores.
 
-    Their levels are sorted, which is quick; only images in the level of a positive are compared by their scores.
+    The images of each level are counted; only those in the level of a positive are compared by their scores.
     """
-    positive = np.sort(scores[hits])
+    positive = np.sort(scores.compress(hits))
     if not len(positive):
         return math.nan
     low = scores.min()
@@ -102,11 +105,14 @@ def _ap_of_class(scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_]) -> float
     level, own = levels(scores), levels(positive)
     shared = np.zeros(LEVELS, bool)
     shared[own] = True
-    near = np.sort(scores[shared.take(level)])
-    higher = len(scores) - np.searchsorted(np.sort(level, kind="stable"), own, "right")
-    no_less = np.searchsorted(levels(near), own, "right") - np.searchsorted(near, positive)
-    right = len(positive) - np.searchsorted(positive, positive)
-    return float(np.mean(right / (higher + no_less)))
+    near = np.sort(scores.compress(shared.take(level)))
+    images = np.bincount(level, minlength=LEVELS)
+    in_level = images.take(own)
+    in_level[1:][own[1:] == own[:-1]] = 0  # each level once
+    higher = len(scores) - images.cumsum().take(own)
+    no_less = higher + in_level.cumsum() - near.searchsorted(positive)
+    right = len(positive) - positive.searchsorted(positive)
+    return float(np.mean(right / no_less))
 
 
 def _ap(scores: Tensor, labels: Tensor) -> Tensor:
