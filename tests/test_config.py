@@ -106,6 +106,14 @@ def test_a_choice_that_yaml_reads_as_a_number():
     assert Config.make({"stream": "voc", "stream_options": {"year": 2012}}).stream_options.year == "2012"
 
 
+def test_a_choice_that_yaml_reads_as_a_truth_value():
+    assert [Config.make({"compile": yaml.safe_load(word)}).compile for word in ("on", "off", "auto")] == [
+        "on", "off", "auto",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="batch_norm must be text, not True"):
+        Config.make({"batch_norm": True})
+
+
 def test_a_file_called_as_an_order_is_not_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "frequency").write_text("nonsense")

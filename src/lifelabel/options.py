@@ -61,8 +61,9 @@ def read(cls: type[T], values: Mapping[str, Any], where: str, owner: str = "") -
 def check(field: dataclasses.Field, hint: Any, value: Any, name: str) -> Any:
     """The value as its type, or a UserError that says what was expected."""
     choices, low, above, high = (field.metadata.get(k) for k in ("choices", "low", "above", "high"))
-    if choices and hint is str and str(value) in choices:
-        value = str(value)  # YAML reads 2012 as a number
+    if choices and hint is str:
+        word = ("off", "on")[value] if isinstance(value, bool) else str(value)
+        value = word if word in choices else value  # YAML reads 2012 as a number, and off as false
     value = convert(hint, value, name)
     if choices and value is not None and value not in choices:
         raise unknown(f"value for {name}", value, choices)
