@@ -95,11 +95,12 @@ def test_a_replayed_step_is_the_step(name, batch_norm, to_the_bit):
     replayed = make(name, True, batch_norm=batch_norm)
     told = run(replayed)
     stepped = make(name, False, batch_norm=batch_norm)  # not before: the same random numbers come
+    near = 1e-6 if batch_norm == "running" else 2e-3  # otherwise the last batches of tasks are filled up
     for number, (ours, theirs) in enumerate(zip(told, run(stepped), strict=True)):
-        assert ours == pytest.approx(theirs, rel=1e-6), number
+        assert ours == pytest.approx(theirs, rel=near, abs=near / 100), number
     images = batch(stepped, 0, 99).images
     with torch.no_grad():
-        torch.testing.assert_close(replayed.scores(images), stepped.scores(images))
+        torch.testing.assert_close(replayed.scores(images), stepped.scores(images), rtol=near, atol=near)
 
 
 @pytest.mark.gpu
@@ -112,6 +113,25 @@ def test_a_compiled_step_is_the_step(name):
     assert compiled.setting.compile and not stepped.setting.compile
     for number, (ours, theirs) in enumerate(zip(told, run(stepped), strict=True)):
         assert ours == pytest.approx(theirs, rel=2e-2, abs=2e-4), number
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", METHODS)
+def test_the_last_batch_of_a_later_task_brings_no_other_size(name):
+    method, sizes = make(name, True, batch_norm="first-task"), set()
+    for task, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        sizes.clear()
+        for step in range(7):
+            given = batch(method, task, step, 5 if step == 6 else 8)
+            if step == 6:
+                body = method.setting.backbone.body[0]
+                hook = body.register_forward_hook(lambda module, images, out: sizes.add(len(out)))
+            method.observe(given)
+        hook.remove()
+        assert task == 0 or sizes <= {8, 16}
+        method.end_task()
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lifelabel.errors import UserError, unknown
 from lifelabel.weights import (
@@ -79,12 +80,17 @@ class Backbone(nn.Module):
     def pooled(self, maps: Tensor) -> Tensor:
         return maps.amax((2, 3)) if self.pool == "max" else maps.mean((2, 3))
 
+    @property
+    def mixes_images(self) -> bool:
+        """Whether the features of an image depend on the others of its batch: batch norm with their statistics."""
+        return any(isinstance(module, _BatchNorm) and module.training for module in self.modules())
+
     def set_training(self, freeze_statistics: bool) -> None:
         """Training mode; with `freeze_statistics` batch norm uses, and leaves alone, the statistics it has."""
         self.train()
         if freeze_statistics:
             for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                if isinstance(module, _BatchNorm):
                     module.eval()
 
 

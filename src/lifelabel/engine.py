@@ -31,6 +31,7 @@ from lifelabel.loading import SCORING_BYTES, Job, Loaded, Loader, ScoredImages, 
 from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.methods.base import Host
 from lifelabel.processes import asked_to_stop
+from lifelabel.recording import filled, let
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.saving import Saver, Sent, all_finite
 from lifelabel.streams import Task, TrainView
@@ -383,7 +384,9 @@ class Run:
     @torch.no_grad()
     def check_scores(self, batch: Batch) -> None:
         """A step can leave weights that are finite and of no use: what they say of the last batch shows it."""
-        if not bool(self.method.scores(batch.images).isfinite().all()):
+        with let(filled, self.config.batch_size):
+            scores = self.method.scores(batch.images)
+        if not bool(scores.isfinite().all()):
             raise self.diverged(self.progress.step, "the scores are not finite any more")
 
     def diverged(self, step: int, what: str) -> UserError:

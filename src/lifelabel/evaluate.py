@@ -12,6 +12,7 @@ from torch import Tensor
 from lifelabel import metrics
 from lifelabel.backbones import send
 from lifelabel.methods.base import Method
+from lifelabel.recording import filled, let
 from lifelabel.streams.base import Stream, Task
 
 CURVES = ("mAP", "CF1", "OF1")
@@ -22,9 +23,12 @@ def features(method: Method, batches: Iterable[Tensor], stop: Callable[[], None]
     """What the method sees in the images of `batches` (uint8 pixels), each image once; kept on the host."""
     kept: list[Tensor] = []
     last: Tensor | None = None
+    usual = 1
     for pixels in batches:
         stop()
-        ahead = method.features(method.setting.backbone.to_input(pixels))
+        usual = max(usual, len(pixels))
+        with let(filled, usual):
+            ahead = method.features(method.setting.backbone.to_input(pixels))
         if last is not None:  # brought to the host while the device has the next at work
             kept.append(last.cpu())
         last = ahead

@@ -17,7 +17,7 @@ from torch.fx.experimental.optimization import fuse
 
 from lifelabel import backbones
 from lifelabel.backbones import Backbone
-from lifelabel.recording import steady, worth_compiling
+from lifelabel.recording import filled, let, steady, worth_compiling
 
 if TYPE_CHECKING:
     from lifelabel.config import Config
@@ -232,7 +232,13 @@ def with_products_in_bfloat16(backbone: Backbone) -> Backbone:
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
+    """Features in float32. Where steps are recorded, those that are not are filled up to the usual size (`filled`)."""
     body = compiled() if setting.compile and steady.get() else plain
+    spare = -len(images) % filled.get() if setting.record else 0
+    if spare and not backbone.mixes_images:
+        with let(filled, 1):
+            room = nn.functional.pad(images, (*6 * [0], 0, spare))
+            return run_backbone(backbone, room, setting)[: len(images)]
     with setting.in_precision():
         # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from what it was taken of
         return backbone.pooled(body(backbone, images.contiguous(memory_format=setting.memory_format))).float()

@@ -25,18 +25,21 @@ UNRECORDED = 3
 """Steps of the same shapes that are run before they are recorded: kernels are then chosen, and memory is there."""
 steady: ContextVar[bool] = ContextVar("steady", default=False)
 """Whether the shapes of the running step are here to stay, so that it pays to compile for them."""
+filled: ContextVar[int] = ContextVar("filled", default=1)
+"""A backbone's passes are filled up to a multiple of so many images: to prepare kernels for another shape takes cuDNN
+seconds where convolutions are depthwise, for a batch that comes once a task."""
 
 WORTH_COMPILING = 4000
 """Steps from which on it pays: compiling takes about a minute."""
 
 
 @contextlib.contextmanager
-def staying(shapes: bool) -> Iterator[None]:
-    token = steady.set(shapes)
+def let(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        steady.reset(token)
+        variable.reset(token)
 
 
 def worth_compiling(choice: str, device: torch.device, steps: int) -> bool:
@@ -88,7 +91,9 @@ class Recorder:
             self.steps[kind] += 1
             if self.steps[kind] <= UNRECORDED:
                 # the last before the recording compiles: that cannot be done while it is recorded
-                with staying(self.steps[kind] == UNRECORDED):
+                last = self.steps[kind] == UNRECORDED
+                usual = max((len(each.inputs[0]) for each in self.recorded.values()), default=1)
+                with let(steady, last), let(filled, 1 if last else usual):
                     return learn(*given)
             self.recorded[kind] = Recording(learn, given)
         return self.recorded[kind].replay(given)
@@ -106,7 +111,7 @@ class Recording:
         try:
             # on the device of the run, whichever is the current one; a checkpoint may be on its way in another thread
             with (
-                staying(True),
+                let(steady, True),
                 torch.cuda.device(device),
                 torch.cuda.graph(self.graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"),
             ):
