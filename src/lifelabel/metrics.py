@@ -90,7 +90,7 @@ def _ap_of_class(scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_]) -> float
 
     The images of each level are counted; only those in the level of a positive are compared by their scores.
     """
-    positive = np.sort(scores.compress(hits))
+    positive = np.sort(scores.take(np.flatnonzero(hits)))
     if not len(positive):
         return math.nan
     low = scores.min()
@@ -105,14 +105,16 @@ def _ap_of_class(scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_]) -> float
     level, own = levels(scores), levels(positive)
     shared = np.zeros(LEVELS, bool)
     shared[own] = True
-    near = np.sort(scores.compress(shared.take(level)))
+    near = np.sort(scores.take(np.flatnonzero(shared.take(level))))
     images = np.bincount(level, minlength=LEVELS)
     in_level = images.take(own)
     in_level[1:][own[1:] == own[:-1]] = 0  # each level once
     higher = len(scores) - images.cumsum().take(own)
     no_less = higher + in_level.cumsum() - near.searchsorted(positive)
-    right = len(positive) - positive.searchsorted(positive)
-    return float(np.mean(right / no_less))
+    right = np.arange(len(positive), 0, -1)
+    if (positive[1:] == positive[:-1]).any():
+        right = len(positive) - positive.searchsorted(positive)
+    return float((right / no_less).sum()) / len(positive)
 
 
 def _ap(scores: Tensor, labels: Tensor) -> Tensor:
