@@ -7,13 +7,15 @@ import copy
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.optimization import fuse
+from torch.fx import symbolic_trace
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lifelabel import backbones
 from lifelabel.backbones import Backbone
@@ -214,13 +216,31 @@ class Expert:
 
 
 def frozen(backbone: Backbone, fold: bool) -> Backbone:
-    """A copy that will not learn, on request with batch norm folded into convolutions where torch can tell that no one
-    else reads what they put out."""
+    """A copy that will not learn, on request with batch norm folded into the convolutions before it."""
     copied = copy.deepcopy(backbone).eval().requires_grad_(False)
     if fold:
-        with contextlib.suppress(Exception):  # what cannot be traced says so in many ways, and stays as it is
-            copied.body = fuse(copied.body)
+        body = copied.body
+        for conv, norm in foldable(body):
+            body.set_submodule(conv, fuse_conv_bn_eval(body.get_submodule(conv), body.get_submodule(norm)))
+            body.set_submodule(norm, nn.Identity())
     return copied
+
+
+def foldable(body: nn.Module) -> list[tuple[str, str]]:
+    """Names of convolutions and of the batch norm behind each, where no one else reads what the convolution puts out;
+    none where torch cannot trace the way of an image through the network."""
+    try:
+        nodes = [node for node in symbolic_trace(body).graph.nodes if node.op == "call_module"]
+    except Exception:  # what cannot be traced says so in many ways
+        return []
+    modules, calls = dict(body.named_modules()), Counter(node.target for node in nodes)
+    pairs = [(node.args[0], node) for node in nodes if type(modules[node.target]) is nn.BatchNorm2d]
+    return [
+        (conv.target, norm.target)
+        for conv, norm in pairs
+        if conv.op == "call_module" and type(modules[conv.target]) is nn.Conv2d and len(conv.users) == 1
+        and calls[conv.target] == calls[norm.target] == 1 and modules[norm.target].track_running_stats
+    ]  # fmt: skip
 
 
 def with_products_in_bfloat16(backbone: Backbone) -> Backbone:
