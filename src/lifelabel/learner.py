@@ -180,7 +180,7 @@ class Expert:
         last: Expert | None = None, fold: bool | None = None,
     ):  # fmt: skip
         self.setting = setting
-        self.fold = last.fold if last else setting.compile if fold is None else fold
+        self.fold: bool = last.fold if last else setting.compile if fold is None else fold
         copied = frozen(backbone, self.fold)
         if last is None:
             self.backbone = with_products_in_bfloat16(copied) if setting.fast else copied
@@ -221,7 +221,8 @@ def frozen(backbone: Backbone, fold: bool) -> Backbone:
     if fold:
         body = copied.body
         for conv, norm in foldable(body):
-            body.set_submodule(conv, fuse_conv_bn_eval(body.get_submodule(conv), body.get_submodule(norm)))
+            both: Any = body.get_submodule(conv), body.get_submodule(norm)
+            body.set_submodule(conv, fuse_conv_bn_eval(*both))
             body.set_submodule(norm, nn.Identity())
     return copied
 

@@ -33,7 +33,7 @@ class Saver:
     def bring_and_write(self, kept: list[dict[str, Any]], copied: torch.cuda.Event | None) -> None:
         """Write the state in `kept`, which is taken out of it: the copy on the device goes when it is on the host."""
         state = kept.pop()
-        if self.beside is not None:
+        if self.beside is not None and copied is not None:
             with torch.cuda.stream(self.beside):
                 self.beside.wait_event(copied)
                 state = mapped(state, Tensor.cpu)
