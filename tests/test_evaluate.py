@@ -7,7 +7,7 @@ from sklearn.metrics import average_precision_score
 
 from lifelabel.backbones import build
 from lifelabel.evaluate import acm_error, earlier, features, judge, score, summarise
-from lifelabel.recording import filled
+from lifelabel.recording import usual
 from lifelabel.streams.base import Labels, Names, Split, Stream, split_classes
 
 
@@ -101,12 +101,12 @@ class Scripted:
 def test_the_last_images_are_scored_in_a_batch_of_the_usual_size():
     class Asked(Scripted):
         def features(self, images):
-            asked.append((len(images), filled.get()))
+            asked.append((len(images), usual.get()))
             return super().features(images)
 
     asked = []
     features(Asked(), [torch.zeros(count, 8, 8, 3, dtype=torch.uint8) for count in (4, 4, 3)], lambda: None)
-    assert asked == [(4, 4), (4, 4), (3, 4)] and filled.get() == 1
+    assert asked == [(4, {4}), (4, {4}), (3, {4})] and usual.get() is None
 
 
 def test_scores_keep_the_order_of_the_images():

@@ -14,7 +14,7 @@ from lifelabel.learner import (
     run_backbone,
     with_products_in_bfloat16,
 )
-from lifelabel.recording import filled, let
+from lifelabel.recording import let, usual
 
 
 def make_setting(**options):
@@ -200,8 +200,10 @@ def test_a_folded_expert_follows_the_network_and_goes_on_where_nothing_is_compil
         assert expert.backbone is network and expert.fold
         torch.testing.assert_close(expert.logits(images), said, rtol=1e-4, atol=1e-4)
         again = Expert.restore(expert.state_dict(), make_setting().backbone, there)
-        assert torch.equal(again.logits(images), expert.logits(images))
-        torch.testing.assert_close(Expert(setting.backbone, nodes, there, last=again).logits(images), said)
+        assert again.fold and torch.equal(again.logits(images), expert.logits(images))
+        then = Expert(setting.backbone, nodes, there, last=again)
+        assert then.fold == there.compile
+        torch.testing.assert_close(then.logits(images), said, rtol=1e-4, atol=1e-4)
 
 
 def test_only_what_autocast_turns_into_bfloat16_is_turned():
@@ -229,7 +231,7 @@ def test_a_smaller_batch_is_filled_up_where_its_images_do_not_mix(regime):
     learner.backbone.body[0].register_forward_hook(lambda module, given, out: sizes.append(len(out)))
     for record in (False, True):
         learner.setting = dataclasses.replace(learner.setting, record=record)
-        with let(filled, 4):
+        with let(usual, {3, 8, 16}):
             features = learner.features(images)
         found.append([features, *torch.autograd.grad(features.square().sum(), learner.backbone.parameters())])
     assert sizes == [5, 8 if regime == "frozen" else 5]

@@ -20,7 +20,9 @@ from lifelabel.recording import (
     Recorder,
     lacks_for_compiling,
     on_its_own,
+    steady,
     tensors,
+    usual,
     worth_compiling,
 )
 
@@ -32,6 +34,36 @@ def test_without_a_gpu_nothing_is_recorded():
     for step in range(2 * UNRECORDED):
         assert recorder(lambda given, step=step: {"loss": torch.tensor(step)}, None) == {"loss": step}
     assert not recorder.recorded
+
+
+def test_what_is_recorded_and_what_is_filled_up(monkeypatch):
+    """Batches of 8 images, each with 3 old ones beside it: a learner passes 11 at a time."""
+
+    class Played:
+        def __init__(self, learn, given):
+            self.learn = learn
+
+        def replay(self, given):
+            played.append(len(given[0].images))
+            return {}
+
+    def learn(given):
+        if steady.get():
+            usual.get().add(len(given.images) + 3)
+        told.append((len(given.images), steady.get(), set(usual.get())))
+        return {}
+
+    monkeypatch.setattr(recording, "Recording", Played)
+    recorder, told, played = Recorder(wanted=True), [], []
+    for task in range(2):
+        recorder.forget()
+        for count in (8, 8, 7, 8, 8, 8, 7, 7, 7, 5):
+            recorder(learn, Batch(torch.zeros(count, 3, 4, 4), torch.zeros(count, 1), torch.zeros(count, 1), ("a",)))
+        known = {11} if task else set()
+        first = [(8, False, known), (8, False, known), (7, False, known), (8, True, {11})]
+        assert told == [*first, *3 * [(7, False, {11})], (5, False, {11})]
+        assert played == [8, 8]
+        told.clear(), played.clear()
 
 
 def test_tensors_of_dataclasses_are_found_and_copied():
@@ -120,17 +152,14 @@ def test_a_compiled_step_is_the_step(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_last_batch_of_a_later_task_brings_no_other_size(name):
     method, sizes = make(name, True, batch_norm="first-task"), set()
+    method.setting.backbone.body[0].register_forward_hook(lambda module, images, out: sizes.add(len(out)))
     for task, classes in enumerate(TASKS):
         method.begin_task(classes)
-        sizes.clear()
         for step in range(7):
-            given = batch(method, task, step, 5 if step == 6 else 8)
-            if step == 6:
-                body = method.setting.backbone.body[0]
-                hook = body.register_forward_hook(lambda module, images, out: sizes.add(len(out)))
-            method.observe(given)
-        hook.remove()
-        assert task == 0 or sizes <= {8, 16}
+            method.observe(batch(method, task, step, 5 if step == 6 else 8))
+            if step == 5:
+                before = set(sizes)
+        assert task == 0 or sizes == before
         method.end_task()
 
 

@@ -54,7 +54,7 @@ def test_what_went_wrong_is_raised_once_at_the_next_occasion():
 def test_numbers_arrive(device):
     numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
     sent = Sent(numbers)
-    assert sent.read() == [[1.0, 2.0], [3.0, 4.0]]
+    assert sent.read().tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_a_state_keeps_its_kind():

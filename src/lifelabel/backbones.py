@@ -83,7 +83,8 @@ class Backbone(nn.Module):
     @property
     def mixes_images(self) -> bool:
         """Whether the features of an image depend on the others of its batch: batch norm with their statistics."""
-        return any(isinstance(module, _BatchNorm) and module.training for module in self.modules())
+        norms = (module for module in self.modules() if isinstance(module, _BatchNorm))
+        return any(norm.training or norm.running_mean is None for norm in norms)
 
     def set_training(self, freeze_statistics: bool) -> None:
         """Training mode; with `freeze_statistics` batch norm uses, and leaves alone, the statistics it has."""

@@ -31,7 +31,7 @@ from lifelabel.loading import SCORING_BYTES, Job, Loaded, Loader, ScoredImages, 
 from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.methods.base import Host
 from lifelabel.processes import asked_to_stop
-from lifelabel.recording import filled, let
+from lifelabel.recording import let, usual
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.saving import Saver, Sent, all_finite
 from lifelabel.streams import Task, TrainView
@@ -225,22 +225,23 @@ class Run:
                 self.started = self.saved = time.monotonic()
                 self.watch.begin(self.config, self.tasks, self.images, self.progress.task, self.progress.images)
                 self.keeper.begin(self.progress.task)
-                try:
-                    while self.progress.task < len(self.tasks):
-                        self.run_task()
-                except RuntimeError as error:
-                    if "DataLoader worker" not in str(error):
-                        raise
-                    raise UserError(
-                        "a process that decodes images was killed; if memory was short, give fewer --workers. Go on "
-                        f"with: lifelabel train --resume {self.folder.path}"
-                    ) from None
-                finally:
-                    self.saver.close()
-                    self.history.close()
-                    self.skipped.close()
-                    self.watch.end()
+                with contextlib.ExitStack() as at_the_end:  # the last first, and all of them whatever comes
+                    for close in (self.watch.end, self.skipped.close, self.history.close, self.saver.close):
+                        at_the_end.callback(close)
+                    self.run_tasks()
         return Result(self.folder.path, self.config, self.summary(), self.folder.read_json("environment.json"))
+
+    def run_tasks(self) -> None:
+        try:
+            while self.progress.task < len(self.tasks):
+                self.run_task()
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise UserError(
+                "a process that decodes images was killed; if memory was short, give fewer --workers. Go on with: "
+                f"lifelabel train --resume {self.folder.path}"
+            ) from None
 
     def build_method(self) -> Method:
         c = self.config
@@ -329,15 +330,12 @@ class Run:
         try:
             seen = features(m, self.test, self.check_stop)
             scores, rows = score(m, seen), self.test.rows
-            before = tasks[:-1] if done == len(tasks) else ()
-            earlier = [self.keeper.earlier(task.index, rows, score(m, seen, task.last)) for task in before]
+            for task in tasks[:-1] if done == len(tasks) else ():
+                self.keeper.earlier(task.index, rows, score(m, seen, task.last))
         except FloatingPointError as error:
             raise self.diverged(p.step, str(error)) from None
         matrix = m.matrix() if self.outline.has_truth else None
-        record = self.keeper.judge(done, rows, scores, matrix, m.sizes)
-        if done == len(tasks):
-            record["cumulative"] = [*earlier, record["seen"]]
-        p.records.append(record)
+        p.records.append(self.keeper.judge(done, rows, scores, matrix, m.sizes))
         if done == len(tasks) and self.config.save_scores:
             labels, allotted = self.keeper.test_labels(self.test.rows)
             self.folder.write_arrays("scores.npz", {
@@ -371,7 +369,10 @@ class Run:
         (rows, sent), self.sent = self.sent, (unread, None)
         if unread and unread[0].losses:
             self.sent = unread, Sent(torch.stack([torch.stack(list(each.losses.values())) for each in unread]))
-        task, values = self.progress.task, sent.read() if sent else [()] * len(rows)  # a method may have no loss
+        task, values = (
+            self.progress.task,
+            sent.read().tolist() if sent else [()] * len(rows),
+        )  # a method may have no loss
         for row, numbers in zip(rows, values, strict=True):
             named = dict(zip(row.losses, numbers, strict=True))
             for name, value in named.items():
@@ -384,7 +385,7 @@ class Run:
     @torch.no_grad()
     def check_scores(self, batch: Batch) -> None:
         """A step can leave weights that are finite and of no use: what they say of the last batch shows it."""
-        with let(filled, self.config.batch_size):
+        with let(usual, {self.config.batch_size}):
             scores = self.method.scores(batch.images)
         if not bool(scores.isfinite().all()):
             raise self.diverged(self.progress.step, "the scores are not finite any more")
@@ -407,7 +408,7 @@ class Run:
         method = self.method.state_dict()
         if not all_finite(method):
             raise self.diverged(p.step, "the weights are not finite any more")
-        p.seconds, self.started, self.saved = p.seconds + now - self.started, now, now
+        p.seconds, self.started = p.seconds + now - self.started, now
         self.saver.save(
             {
                 "stream": self.outline.fingerprint, "files": self.outline.files, "words": self.words,
@@ -476,6 +477,9 @@ class Run:
         seconds = p.seconds + time.monotonic() - self.started
         return {
             **machine(self.device),
+            "precision": self.method.setting.precision,
+            "recorded": self.method.setting.record,
+            "compiled": self.method.setting.compile,
             "seconds": round(seconds, 3),
             "images_per_second": round(p.images / seconds, 2) if seconds else None,
             **memory(self.device),

@@ -12,7 +12,8 @@ from torch import Tensor
 from lifelabel import metrics
 from lifelabel.backbones import send
 from lifelabel.methods.base import Method
-from lifelabel.recording import filled, let
+from lifelabel.recording import let, usual
+from lifelabel.saving import Sent
 from lifelabel.streams.base import Stream, Task
 
 CURVES = ("mAP", "CF1", "OF1")
@@ -22,17 +23,17 @@ CURVES = ("mAP", "CF1", "OF1")
 def features(method: Method, batches: Iterable[Tensor], stop: Callable[[], None]) -> list[Tensor]:
     """What the method sees in the images of `batches` (uint8 pixels), each image once; kept on the host."""
     kept: list[Tensor] = []
-    last: Tensor | None = None
-    usual = 1
+    last: Sent | None = None
+    most = 0
     for pixels in batches:
         stop()
-        usual = max(usual, len(pixels))
-        with let(filled, usual):
-            ahead = method.features(method.setting.backbone.to_input(pixels))
-        if last is not None:  # brought to the host while the device has the next at work
-            kept.append(last.cpu())
+        most = max(most, len(pixels))
+        with let(usual, {most}):
+            ahead = Sent(method.features(method.setting.backbone.to_input(pixels)))
+        if last is not None:  # it arrives while the device has the next at work
+            kept.append(last.read().clone())  # not in pinned memory
         last = ahead
-    return kept if last is None else [*kept, last.cpu()]
+    return kept if last is None else [*kept, last.read().clone()]
 
 
 @torch.no_grad()

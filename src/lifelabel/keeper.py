@@ -104,9 +104,10 @@ class Keeper:
         """The upper bound's view: all tasks at once."""
         return self._ask("joint")
 
-    def earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
-        """The figures of an earlier task's cumulative test set after the last task (see `evaluate.earlier`)."""
-        return self._ask("earlier", index, rows, scores)
+    def earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        """Hand in scores of an earlier task's cumulative test set after the last task (see `evaluate.earlier`); what
+        they are worth comes with the judgement of the last task."""
+        self._ask("earlier", index, rows, scores)
 
     def judge(
         self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int]
@@ -186,6 +187,8 @@ class Desk:
         self.stream, self.is_joint = stream, joint
         self.open: int | None = None
         """The task whose labels may be seen."""
+        self.handed_in: dict[int, dict[str, float | None]] = {}
+        """Figures of earlier test sets, told when the last task is judged."""
 
     def begin(self, task: int) -> None:
         if self.open is not None:
@@ -208,13 +211,18 @@ class Desk:
         if self.open is None or done != (len(self.stream.tasks) if self.is_joint else self.open + 1):
             raise HiddenLabel(f"task {done} cannot be judged now: each task is judged once, when it ends")
         record = evaluate.judge(self.stream, done, rows, *scored)
+        if done == len(self.stream.tasks):
+            record["cumulative"] = [*(self.handed_in[task.index] for task in self.stream.tasks[:-1]), record["seen"]]
         self.open = done
         return record
 
-    def earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
-        if self.open is None or not (self.is_joint or self.open + 1 == len(self.stream.tasks)):
+    def earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        last = len(self.stream.tasks) - 1
+        if self.open is None or not (self.is_joint or self.open == last):
             raise HiddenLabel("earlier test sets are scored again after the last task")
-        return evaluate.earlier(self.stream, index, rows, scores)
+        if index >= last or index in self.handed_in:
+            raise HiddenLabel(f"the scores of task {index + 1} cannot be handed in now: each earlier task's are, once")
+        self.handed_in[index] = evaluate.earlier(self.stream, index, rows, scores)
 
     def truth(self) -> np.ndarray | None:
         if self.open != len(self.stream.tasks):

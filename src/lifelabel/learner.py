@@ -19,7 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lifelabel import backbones
 from lifelabel.backbones import Backbone
-from lifelabel.recording import filled, let, steady, worth_compiling
+from lifelabel.recording import steady, usual, worth_compiling
 
 if TYPE_CHECKING:
     from lifelabel.config import Config
@@ -72,6 +72,12 @@ class Setting:
         """How the backbone and its images lie in memory: a GPU convolves bfloat16 fastest with the channels last."""
         return torch.channels_last if self.fast else torch.contiguous_format
 
+    def place_backbone(self) -> Backbone:
+        """The backbone where, and as, it runs fastest."""
+        self.backbone.to(self.device)
+        self.backbone.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # torch's types lack it
+        return self.backbone
+
     def in_precision(self) -> contextlib.AbstractContextManager:
         """Large products in here are made in the run's precision."""
         if self.precision != "bf16":
@@ -84,8 +90,7 @@ class Learner:
 
     def __init__(self, head: nn.Module, setting: Setting):
         self.setting = setting
-        self.backbone = setting.backbone.to(setting.device)
-        self.backbone.to(memory_format=setting.memory_format)  # type: ignore[call-overload]  # torch's types lack it
+        self.backbone = setting.place_backbone()
         self.head = head.to(setting.device)
         self.optimizer: torch.optim.Optimizer | None = None
         self.frozen = False
@@ -172,7 +177,8 @@ class Expert:
     and kept instead of the graph that made them. The nodes of a linear head are its rows, and it has a bias.
 
     The network of the `last` expert, which is needed no more, gets the new weights: what was compiled for it fits.
-    A network that is compiled has batch norm folded into its convolutions, which is faster then, and only then.
+    A network that is compiled has batch norm folded into its convolutions where it can be, which is faster then, and
+    only then.
     """
 
     def __init__(
@@ -180,9 +186,9 @@ class Expert:
         last: Expert | None = None, fold: bool | None = None,
     ):  # fmt: skip
         self.setting = setting
-        self.fold: bool = last.fold if last else setting.compile if fold is None else fold
+        self.fold = setting.compile if fold is None else fold
         copied = frozen(backbone, self.fold)
-        if last is None:
+        if last is None or last.fold != self.fold:
             self.backbone = with_products_in_bfloat16(copied) if setting.fast else copied
         else:
             self.backbone = last.backbone
@@ -235,7 +241,7 @@ def foldable(body: nn.Module) -> list[tuple[str, str]]:
     except Exception:  # what cannot be traced says so in many ways
         return []
     modules, calls = dict(body.named_modules()), Counter(node.target for node in nodes)
-    pairs = [(node.args[0], node) for node in nodes if type(modules[node.target]) is nn.BatchNorm2d]
+    pairs = [(node.args[0], node) for node in nodes if node.args and type(modules[node.target]) is nn.BatchNorm2d]
     return [
         (conv.target, norm.target)
         for conv, norm in pairs
@@ -253,13 +259,16 @@ def with_products_in_bfloat16(backbone: Backbone) -> Backbone:
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
-    """Features in float32. Where steps are recorded, those that are not are filled up to the usual size (`filled`)."""
+    """Features in float32. Where steps are recorded, smaller ones are filled up to the usual size (`usual`)."""
     body = compiled() if setting.compile and steady.get() else plain
-    spare = -len(images) % filled.get() if setting.record else 0
-    if spare and not backbone.mixes_images:
-        with let(filled, 1):
+    count, sizes = len(images), usual.get()
+    if sizes is not None and steady.get():
+        sizes.add(count)
+    elif sizes is not None and setting.record and not backbone.mixes_images:
+        spare = min((size for size in sizes if size >= count), default=count) - count
+        if spare:
             room = nn.functional.pad(images, (*6 * [0], 0, spare))
-            return run_backbone(backbone, room, setting)[: len(images)]
+            return run_backbone(backbone, room, setting)[:count]
     with setting.in_precision():
         # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from what it was taken of
         return backbone.pooled(body(backbone, images.contiguous(memory_format=setting.memory_format))).float()

@@ -25,9 +25,9 @@ UNRECORDED = 3
 """Steps of the same shapes that are run before they are recorded: kernels are then chosen, and memory is there."""
 steady: ContextVar[bool] = ContextVar("steady", default=False)
 """Whether the shapes of the running step are here to stay, so that it pays to compile for them."""
-filled: ContextVar[int] = ContextVar("filled", default=1)
-"""A backbone's passes are filled up to a multiple of so many images: to prepare kernels for another shape takes cuDNN
-seconds where convolutions are depthwise, for a batch that comes once a task."""
+usual: ContextVar[set[int] | None] = ContextVar("usual", default=None)
+"""How many images passes of the backbone usually have: steady ones are noted, others are filled up to the next of them.
+Kernels for another shape take cuDNN seconds to prepare where convolutions are depthwise, for one batch a task."""
 
 WORTH_COMPILING = 4000
 """Steps from which on it pays: compiling takes about a minute."""
@@ -69,12 +69,15 @@ class Recorder:
     """Runs a method's `learn`, after three steps of the same shapes as a replay: one launch in place of thousands.
 
     What `learn` does must be the same on the device every time: what changes from step to step is in the tensors that
-    it is given, or in tensors that it changes in place. Other shapes, as of a task's last batch, are run step by step,
-    and so is everything without a GPU.
+    it is given, or in tensors that it changes in place. Smaller batches, as a task's last, are run step by step, and so
+    is everything without a GPU.
     """
 
     def __init__(self, wanted: bool):
         self.wanted = wanted
+        self.most = 0
+        """Images of the largest batch that was recorded."""
+        self.usual: set[int] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -88,14 +91,13 @@ class Recorder:
             return learn(*given)
         kind = (mode, *(None if each is None else tuple(t.shape for t in tensors([each])) for each in given))
         if kind not in self.recorded:
-            self.steps[kind] += 1
+            images = len(tensors(given)[0])
+            self.steps[kind] += images >= self.most
             if self.steps[kind] <= UNRECORDED:
                 # the last before the recording compiles: that cannot be done while it is recorded
-                last = self.steps[kind] == UNRECORDED
-                usual = max((len(each.inputs[0]) for each in self.recorded.values()), default=1)
-                with let(steady, last), let(filled, 1 if last else usual):
+                with let(usual, self.usual), let(steady, self.steps[kind] == UNRECORDED):
                     return learn(*given)
-            self.recorded[kind] = Recording(learn, given)
+            self.recorded[kind], self.most = Recording(learn, given), images
         return self.recorded[kind].replay(given)
 
 
@@ -136,12 +138,12 @@ def tensors(given: Sequence[Any]) -> list[Tensor]:
 
 
 def on_its_own(given: Any) -> Any:
-    """The same with copies of its tensors, and nothing else that was only for one step."""
-    own = {}
+    """The same with copies of its tensors, without what need not be there."""
+    own: dict[str, Tensor | None] = {}
     for field in dataclasses.fields(given):
         value = getattr(given, field.name)
         if isinstance(value, Tensor):
             own[field.name] = value.clone()
-        elif field.default is not dataclasses.MISSING:
-            own[field.name] = field.default
+        elif field.default is None:
+            own[field.name] = None
     return dataclasses.replace(given, **own)

@@ -256,9 +256,15 @@ def test_the_keeper_gives_out_the_part_alone(source):
             }
             with pytest.raises(HiddenLabel, match="test labels are hidden until the last task"):
                 keeper.test_labels(o.test_rows)
+            nothing = np.zeros((len(names), expected.tasks[0].last), np.float32)
             if index + 1 < len(expected.tasks):
                 with pytest.raises(HiddenLabel, match="scored again after the last task"):
-                    keeper.earlier(0, o.test_rows, np.zeros((len(names), expected.tasks[0].last), np.float32))
+                    keeper.earlier(0, o.test_rows, nothing)
+            else:  # figures of test labels come once, when nothing can be learned any more
+                assert keeper.earlier(0, o.test_rows, nothing) is None
+                for again in (0, index):
+                    with pytest.raises(HiddenLabel, match="each earlier task's are, once"):
+                        keeper.earlier(again, o.test_rows, nothing)
             scores = np.zeros((len(names), task.last), np.float32)
             keeper.judge(index + 1, o.test_rows, scores, None, [len(t.classes) for t in expected.tasks])
         assert keeper.truth() is None

@@ -59,7 +59,7 @@ class L3A(Method):
 
     def __init__(self, setting: Setting, options: L3AOptions):
         super().__init__(setting, options)
-        self.backbone = setting.backbone.to(setting.device)
+        self.backbone = setting.place_backbone()
         dim, units = self.backbone.dim, options.projection
         self.projection = (torch.randn(dim, units) / math.sqrt(dim)).to(setting.device)
         width = dim + units + 1

@@ -263,6 +263,10 @@ def settings(board: Board) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         for run in row.runs[:1]:
             config = run.config.to_dict()
             budget = {k: v for k, v in config["method_options"].items() if k in ("buffer_images", "buffer_bytes")}
+            # what `auto` was: bfloat16 on one machine, float32 on another
+            config["precision"] = ", ".join(
+                sorted({r.environment.get("precision", r.config.precision) for r in row.runs})
+            )
             for name, value in {**{name: config[name] for name in EQUAL}, **budget}.items():
                 found.setdefault(name, {})[row.name] = value
     same = {name: next(iter(rows.values())) for name, rows in found.items() if len(set(map(str, rows.values()))) == 1}
