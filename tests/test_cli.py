@@ -194,6 +194,7 @@ def test_environment_json(agcn_run):
     assert environment["torch"] == torch.__version__
     assert environment["seconds"] > 0
     assert environment["images_per_second"] > 0
+    assert [environment[key] for key in ("precision", "recorded", "compiled")] == ["fp32", False, False]
 
 
 def test_the_saved_config_makes_the_same_run_again(main, agcn_run, tmp_path):

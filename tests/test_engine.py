@@ -477,3 +477,15 @@ def test_divergence_that_only_the_scores_show_keeps_the_last_good_checkpoint(met
     values = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**values, "later_backbone_lr": 1e-4}))
     assert engine.resume(tmp_path / "run").metrics["finished"]
+
+
+def test_the_watcher_hears_of_the_end_also_when_the_last_checkpoint_cannot_be_written(tmp_path, monkeypatch):
+    def full(folder, state):
+        raise OSError("no space left")
+
+    watch, ended = engine.Watcher(), []
+    watch.end = lambda: ended.append(True)
+    monkeypatch.setattr(engine.RunFolder, "save_checkpoint", full)
+    with pytest.raises(OSError, match="no space left"):
+        engine.train(tmp_path / "run", options(method="fine-tuning"), watch=watch)
+    assert ended == [True]

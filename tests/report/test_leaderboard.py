@@ -206,6 +206,20 @@ def test_the_budget_of_kept_images_is_compared_among_those_that_keep_some(tmp_pa
     assert "NOT equal: buffer_images (100: er; 200: prs)." in notes(Board("t", ("method",), tuple(rows)))
 
 
+def test_the_precision_is_the_one_that_auto_came_to(tmp_path):
+    rows = []
+    for method, precisions in (("er", ("bf16", "bf16")), ("prs", ("bf16", "fp32"))):
+        runs = []
+        for seed, precision in enumerate(precisions):
+            folder = tmp_path / f"{method}-{seed}"
+            run(folder, method, seed)
+            environment = json.loads((folder / "environment.json").read_text())
+            (folder / "environment.json").write_text(json.dumps(environment | {"precision": precision}))
+            runs.append(read_run(folder))
+        rows.append(Row((method,), tuple(runs), 2))
+    assert "NOT equal: precision (bf16: er; bf16, fp32: prs)." in notes(Board("t", ("method",), tuple(rows)))
+
+
 def test_another_stream_is_said_and_another_order_is_none(tmp_path):
     orders = [run(tmp_path / f"o{k}", "er", 0, k, fingerprint=f"{k}" * 16) for k in (0, 1)]
     other = run(tmp_path / "x", "prs", 0, 1, fingerprint="x" * 16)
