@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from pathlib import Path
 
 import torch
 
-from benchmarks.step import batch_of, images_per_second, ours
+from benchmarks.step import asking, batch_of, images_per_second, ours
 from lifelabel.config import resolve_device
 from lifelabel.environment import commit, machine
 from lifelabel.recording import UNRECORDED
@@ -55,18 +54,10 @@ def with_images(given: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = asking(__doc__)
     parser.add_argument("--classes", dest="by_classes", default="40,1000,10000")
     parser.add_argument("--images", type=int, default=100_000)
-    parser.add_argument("--backbone", default="tiny")
-    parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
-    parser.add_argument("--compile", default="on", choices=("auto", "on", "off"))
-    parser.add_argument("--steps", type=int, default=10, help="steps a turn")
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     given.classes = 40
     about = machine(resolve_device(given.device))

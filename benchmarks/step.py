@@ -160,18 +160,24 @@ def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
     return {"batch": count, **speed, **{f"of_{name}": speed["ours"] / speed[name] for name in speed if name != "ours"}}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def asking(description: str | None) -> argparse.ArgumentParser:
+    """What every benchmark of steps can be asked."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="tiny")
     parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--batch", default="8")
-    parser.add_argument("--classes", type=int, default=40)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
     parser.add_argument("--compile", default="on", choices=("auto", "on", "off"))
     parser.add_argument("--steps", type=int, default=10, help="steps a turn")
     parser.add_argument("--json", type=Path)
+    return parser
+
+
+def main() -> None:
+    parser = asking(__doc__)
+    parser.add_argument("--batch", default="8")
+    parser.add_argument("--classes", type=int, default=40)
     given = parser.parse_args()
     about = machine(resolve_device(given.device))
     print(
@@ -185,12 +191,8 @@ def main() -> None:
             print("".join(f"{name.replace('of_', 'ours / '):>{max(9, len(name) + 6)}}" for name in row))
         print("".join(f"{value:>{max(9, len(name) + 6)}.5g}" for name, value in row.items()), flush=True)
     if given.json:
-        told = {
-            "date": about["date"],
-            "device": about["device"],
-            "commit": commit(),
-            "asked": vars(given) | {"json": None},
-        }
+        told = {"date": about["date"], "device": about["device"], "commit": commit()}
+        told["asked"] = {name: str(value) for name, value in vars(given).items()}
         given.json.write_text(json.dumps({**told, "rows": rows}, indent=1) + "\n")
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loading import draw
-from benchmarks.step import batch_of, images_per_second, ours
+from benchmarks.step import asking, batch_of, images_per_second, ours
 from lifelabel import engine
 from lifelabel.config import resolve_device
 from lifelabel.environment import commit, machine
@@ -92,19 +92,11 @@ def whole(given: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = asking(__doc__)
     parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: 640 x 480 pictures made on the spot")
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--backbone", default="tiny")
-    parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--workers", type=int)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
-    parser.add_argument("--compile", default="on", choices=("auto", "on", "off"))
-    parser.add_argument("--steps", type=int, default=10, help="steps a turn of the step alone")
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     given.classes = CLASSES
     about = machine(resolve_device(given.device))
