@@ -27,7 +27,7 @@ steady: ContextVar[bool] = ContextVar("steady", default=False)
 """Whether the shapes of the running step are here to stay, so that it pays to compile for them."""
 usual: ContextVar[set[int] | None] = ContextVar("usual", default=None)
 """How many images passes of the backbone usually have: steady ones are noted, others are filled up to the next of them.
-Kernels for another shape seem to take cuDNN seconds to prepare where convolutions are depthwise: for one batch a task."""
+Kernels for another shape seem to take cuDNN seconds to prepare where convolutions are depthwise, for one batch."""
 
 WORTH_COMPILING = 4000
 """Steps from which on it pays: compiling takes about a minute."""
