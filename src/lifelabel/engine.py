@@ -369,10 +369,8 @@ class Run:
         (rows, sent), self.sent = self.sent, (unread, None)
         if unread and unread[0].losses:
             self.sent = unread, Sent(torch.stack([torch.stack(list(each.losses.values())) for each in unread]))
-        task, values = (
-            self.progress.task,
-            sent.read().tolist() if sent else [()] * len(rows),
-        )  # a method may have no loss
+        task = self.progress.task
+        values = sent.read().tolist() if sent else [()] * len(rows)  # a method may have no loss
         for row, numbers in zip(rows, values, strict=True):
             named = dict(zip(row.losses, numbers, strict=True))
             for name, value in named.items():

@@ -187,12 +187,13 @@ class Expert:
     ):  # fmt: skip
         self.setting = setting
         self.fold = setting.compile if fold is None else fold
-        copied = frozen(backbone, self.fold)
         if last is None or last.fold != self.fold:
+            copied = frozen(backbone, self.fold)
             self.backbone = with_products_in_bfloat16(copied) if setting.fast else copied
         else:
             self.backbone = last.backbone
-            self.backbone.load_state_dict(copied.state_dict())
+            new = frozen(backbone, fold=True) if self.fold else backbone
+            self.backbone.load_state_dict(new.state_dict())
         self.nodes = nodes.detach().clone()
         self.bias = None if bias is None else bias.detach().clone()
 
