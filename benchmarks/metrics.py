@@ -9,7 +9,6 @@ on a few classes in turns with ours on all of them; figures are medians over the
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from sklearn.metrics import average_precision_score
 
+from benchmarks.step import write
 from lifelabel.config import resolve_device
 from lifelabel.environment import commit, machine
 from lifelabel.metrics import average_precision
@@ -60,15 +60,14 @@ def main() -> None:
     print(f"{'images':>9} {'classes':>8} {'ours s':>8} {'sklearn s':>10} {'ratio':>7} {'difference':>11}")
     rows = []
     for size in given.sizes.split(","):
-        rows.append(row := compare(*map(int, size.split("x")), device))
+        images, classes = map(int, size.split("x"))
+        rows.append(row := compare(images, classes, device))
         print(
             f"{row['images']:>9,} {row['classes']:>8} {row['ours_s']:>8.3f} {row['sklearn_s']:>10.3f} "
             f"{row['ratio']:>7.1f} {row['difference']:>11.1e}",
             flush=True,
         )
-    if given.json:
-        about = {"date": about["date"], "device": about["device"], "threads": about["threads"], "commit": commit()}
-        given.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    write(given, threads=about["threads"], rows=rows)
 
 
 if __name__ == "__main__":

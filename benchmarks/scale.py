@@ -10,18 +10,18 @@ so many images have passed (always with the tiny backbone, in which nothing else
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
+from typing import Any
 
 import torch
 
-from benchmarks.step import asking, batch_of, images_per_second, ours
+from benchmarks.step import asking, batch_of, images_per_second, ours, write
 from lifelabel.config import resolve_device
 from lifelabel.environment import commit, machine
 from lifelabel.recording import UNRECORDED
 
 
-def with_classes(given: argparse.Namespace) -> list[dict[str, float]]:
+def with_classes(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Milliseconds of a step and the device memory it takes, by the number of classes; all learners stay."""
     device, steps, memory = resolve_device(given.device), {}, {}
     batch = batch_of(given, given.batch)
@@ -70,9 +70,7 @@ def main() -> None:
     flat = with_images(given)
     begin, then = flat["ms_at_start"], flat["ms_then"]
     print(f"tiny: {begin:.2f} ms as a task begins, {then:.2f} after {given.images:,} images, ratio {flat['ratio']:.3f}")
-    if given.json:
-        told = {"date": about["date"], "device": about["device"], "commit": commit()}
-        given.json.write_text(json.dumps({**told, "by_classes": rows, "by_images": flat}, indent=1) + "\n")
+    write(given, by_classes=rows, by_images=flat)
 
 
 if __name__ == "__main__":

@@ -174,6 +174,15 @@ def asking(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def write(given: argparse.Namespace, **figures: Any) -> None:
+    """Figures, with what they are of, to the file that was asked for."""
+    if given.json:
+        about = machine(resolve_device(given.device))
+        asked = {name: str(value) for name, value in vars(given).items()}
+        told = {"date": about["date"], "device": about["device"], "commit": commit(), "asked": asked, **figures}
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
 def main() -> None:
     parser = asking(__doc__)
     parser.add_argument("--batch", default="8")
@@ -190,10 +199,7 @@ def main() -> None:
         if len(rows) == 1:
             print("".join(f"{name.replace('of_', 'ours / '):>{max(9, len(name) + 6)}}" for name in row))
         print("".join(f"{value:>{max(9, len(name) + 6)}.5g}" for name, value in row.items()), flush=True)
-    if given.json:
-        told = {"date": about["date"], "device": about["device"], "commit": commit()}
-        told["asked"] = {name: str(value) for name, value in vars(given).items()}
-        given.json.write_text(json.dumps({**told, "rows": rows}, indent=1) + "\n")
+    write(given, rows=rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ made on the spot.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loading import draw
-from benchmarks.step import asking, batch_of, images_per_second, ours
+from benchmarks.step import asking, batch_of, images_per_second, ours, write
 from lifelabel import engine
 from lifelabel.config import resolve_device
 from lifelabel.environment import commit, machine
@@ -114,11 +113,7 @@ def main() -> None:
         f"all learning {ran['learning']:.1f} s, step alone {learned / alone:.1f} s, ratio {ratios['learning']:.3f}; "
         f"evaluating {ran['evaluating']:.1f} s, the whole run {ran['whole']:.1f} s"
     )
-    if given.json:
-        told = {"date": about["date"], "device": about["device"], "commit": commit()}
-        asked = {name: str(value) for name, value in vars(given).items()}
-        figures = {"seconds": ran, "step_alone": alone, "ratios": ratios}
-        given.json.write_text(json.dumps({**told, "asked": asked, **figures}, indent=1) + "\n")
+    write(given, seconds=ran, step_alone=alone, ratios=ratios)
 
 
 if __name__ == "__main__":

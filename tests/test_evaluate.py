@@ -7,7 +7,6 @@ from sklearn.metrics import average_precision_score
 
 from lifelabel.backbones import build
 from lifelabel.evaluate import acm_error, earlier, features, judge, score, summarise
-from lifelabel.recording import usual
 from lifelabel.streams.base import Labels, Names, Split, Stream, split_classes
 
 
@@ -98,15 +97,16 @@ class Scripted:
         return features.repeat(1, 3)[:, :first]
 
 
-def test_the_last_images_are_scored_in_a_batch_of_the_usual_size():
+def test_the_last_images_are_scored_in_passing(monkeypatch):
     class Asked(Scripted):
         def features(self, images):
-            asked.append((len(images), usual.get()))
+            asked.append((len(images), torch.backends.cudnn.enabled))
             return super().features(images)
 
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", True)
     asked = []
     features(Asked(), [torch.zeros(count, 8, 8, 3, dtype=torch.uint8) for count in (4, 4, 3)], lambda: None)
-    assert asked == [(4, {4}), (4, {4}), (3, {4})] and usual.get() is None
+    assert asked == [(4, True), (4, True), (3, False)] and torch.backends.cudnn.enabled
 
 
 def test_scores_keep_the_order_of_the_images():

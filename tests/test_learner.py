@@ -14,7 +14,6 @@ from lifelabel.learner import (
     run_backbone,
     with_products_in_bfloat16,
 )
-from lifelabel.recording import let, usual
 
 
 def make_setting(**options):
@@ -220,23 +219,6 @@ def test_only_what_autocast_turns_into_bfloat16_is_turned():
     assert kinds == {torch.nn.Conv2d: torch.bfloat16, torch.nn.BatchNorm2d: torch.float32}
     with torch.no_grad():
         assert torch.equal(run_backbone(turned, images, setting), run_backbone(kept, images, setting))
-
-
-@pytest.mark.parametrize("regime", ["frozen", "running"])
-def test_a_smaller_batch_is_filled_up_where_its_images_do_not_mix(regime):
-    learner = make_learner(batch_norm=regime)
-    learner.begin_task(first=False)
-    learner.backbone = worn(learner.backbone)
-    images, sizes, found = torch.randn(5, 3, 32, 32), [], []
-    learner.backbone.body[0].register_forward_hook(lambda module, given, out: sizes.append(len(out)))
-    for record in (False, True):
-        learner.setting = dataclasses.replace(learner.setting, record=record)
-        with let(usual, {3, 8, 16}):
-            features = learner.features(images)
-        found.append([features, *torch.autograd.grad(features.square().sum(), learner.backbone.parameters())])
-    assert sizes == [5, 8 if regime == "frozen" else 5]
-    for as_it_is, filled_up in zip(*found, strict=True):
-        torch.testing.assert_close(filled_up, as_it_is, rtol=1e-4, atol=1e-4)
 
 
 def test_a_state_from_a_device_with_another_memory_format_goes_on_to_the_bit():

@@ -80,12 +80,6 @@ class Backbone(nn.Module):
     def pooled(self, maps: Tensor) -> Tensor:
         return maps.amax((2, 3)) if self.pool == "max" else maps.mean((2, 3))
 
-    @property
-    def mixes_images(self) -> bool:
-        """Whether the features of an image depend on the others of its batch: batch norm with their statistics."""
-        norms = (module for module in self.modules() if isinstance(module, _BatchNorm))
-        return any(norm.training or norm.running_mean is None for norm in norms)
-
     def set_training(self, freeze_statistics: bool) -> None:
         """Training mode; with `freeze_statistics` batch norm uses, and leaves alone, the statistics it has."""
         self.train()

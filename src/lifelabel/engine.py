@@ -31,7 +31,7 @@ from lifelabel.loading import SCORING_BYTES, Job, Loaded, Loader, ScoredImages, 
 from lifelabel.methods import METHODS, Batch, Method
 from lifelabel.methods.base import Host
 from lifelabel.processes import asked_to_stop
-from lifelabel.recording import let, usual
+from lifelabel.recording import in_passing
 from lifelabel.runfolder import History, RunFolder
 from lifelabel.saving import Saver, Sent, all_finite
 from lifelabel.streams import Task, TrainView
@@ -383,7 +383,7 @@ class Run:
     @torch.no_grad()
     def check_scores(self, batch: Batch) -> None:
         """A step can leave weights that are finite and of no use: what they say of the last batch shows it."""
-        with let(usual, {self.config.batch_size}):
+        with in_passing(len(batch.images) < self.config.batch_size):
             scores = self.method.scores(batch.images)
         if not bool(scores.isfinite().all()):
             raise self.diverged(self.progress.step, "the scores are not finite any more")

@@ -12,7 +12,7 @@ from torch import Tensor
 from lifelabel import metrics
 from lifelabel.backbones import send
 from lifelabel.methods.base import Method
-from lifelabel.recording import let, usual
+from lifelabel.recording import in_passing
 from lifelabel.saving import Sent
 from lifelabel.streams.base import Stream, Task
 
@@ -28,7 +28,7 @@ def features(method: Method, batches: Iterable[Tensor], stop: Callable[[], None]
     for pixels in batches:
         stop()
         most = max(most, len(pixels))
-        with let(usual, {most}):
+        with in_passing(len(pixels) < most):
             ahead = Sent(method.features(method.setting.backbone.to_input(pixels)))
         if last is not None:  # it arrives while the device has the next at work
             kept.append(last.read().clone())  # not in pinned memory

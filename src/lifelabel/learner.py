@@ -19,7 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lifelabel import backbones
 from lifelabel.backbones import Backbone
-from lifelabel.recording import steady, usual, worth_compiling
+from lifelabel.recording import steady, worth_compiling
 
 if TYPE_CHECKING:
     from lifelabel.config import Config
@@ -260,16 +260,8 @@ def with_products_in_bfloat16(backbone: Backbone) -> Backbone:
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
-    """Features in float32. Where steps are recorded, smaller ones are filled up to the usual size (`usual`)."""
+    """Features in float32."""
     body = compiled() if setting.compile and steady.get() else plain
-    count, sizes = len(images), usual.get()
-    if sizes is not None and steady.get():
-        sizes.add(count)
-    elif sizes is not None and setting.record and not backbone.mixes_images:
-        spare = min((size for size in sizes if size >= count), default=count) - count
-        if spare:
-            room = nn.functional.pad(images, (*6 * [0], 0, spare))
-            return run_backbone(backbone, room, setting)[:count]
     with setting.in_precision():
         # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from what it was taken of
         return backbone.pooled(body(backbone, images.contiguous(memory_format=setting.memory_format))).float()

@@ -25,10 +25,6 @@ UNRECORDED = 3
 """Steps of the same shapes that are run before they are recorded: kernels are then chosen, and memory is there."""
 steady: ContextVar[bool] = ContextVar("steady", default=False)
 """Whether the shapes of the running step are here to stay, so that it pays to compile for them."""
-usual: ContextVar[set[int] | None] = ContextVar("usual", default=None)
-"""How many images passes of the backbone usually have: steady ones are noted, others are filled up to the next of them.
-Kernels for another shape seem to take cuDNN seconds to prepare where convolutions are depthwise, for one batch."""
-
 WORTH_COMPILING = 4000
 """Steps from which on it pays: compiling takes about a minute."""
 
@@ -40,6 +36,18 @@ def let(variable: ContextVar[Any], value: Any) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+@contextlib.contextmanager
+def in_passing(shape: bool) -> Iterator[None]:
+    """Convolutions in here are torch's own if theirs is a `shape` that comes once: cuDNN takes seconds to prepare
+    depthwise kernels for each shape in bfloat16."""
+    cudnn = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = cudnn and not shape
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = cudnn
 
 
 def worth_compiling(choice: str, device: torch.device, steps: int) -> bool:
@@ -77,7 +85,6 @@ class Recorder:
         self.wanted = wanted
         self.most = 0
         """Images of the largest batch that was recorded."""
-        self.usual: set[int] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -95,7 +102,7 @@ class Recorder:
             self.steps[kind] += images >= self.most
             if self.steps[kind] <= UNRECORDED:
                 # the last before the recording compiles: that cannot be done while it is recorded
-                with let(usual, self.usual), let(steady, self.steps[kind] == UNRECORDED):
+                with in_passing(images < self.most), let(steady, self.steps[kind] == UNRECORDED):
                     return learn(*given)
             self.recorded[kind], self.most = Recording(learn, given), images
         return self.recorded[kind].replay(given)
