@@ -25,8 +25,8 @@ UNRECORDED = 3
 """Steps of the same shapes that are run before they are recorded: kernels are then chosen, and memory is there."""
 steady: ContextVar[bool] = ContextVar("steady", default=False)
 """Whether the shapes of the running step are here to stay, so that it pays to compile for them."""
-WORTH_COMPILING = 4000
-"""Steps from which on it pays: compiling takes about a minute."""
+WORTH_COMPILING = 8000
+"""Steps from which on it pays: compiling takes minutes once, and seconds when torch's cache has it."""
 
 
 @contextlib.contextmanager
@@ -77,8 +77,8 @@ class Recorder:
     """Runs a method's `learn`, after three steps of the same shapes as a replay: one launch in place of thousands.
 
     What `learn` does must be the same on the device every time: what changes from step to step is in the tensors that
-    it is given, or in tensors that it changes in place. Smaller batches, as a task's last, are run step by step, and so
-    is everything without a GPU.
+    it is given, or in tensors that it changes in place. Smaller batches, as a task's last, are run step by step, in
+    passing, and so is everything without a GPU.
     """
 
     def __init__(self, wanted: bool):
