@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
 from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms.v2 import functional
 
-from benchmarks.loading import draw
+from benchmarks.loading import paths_of, photographs
 from benchmarks.step import Step, asking, batch_of, images_per_second, ours, setting, write
 from lifelabel.config import resolve_device
 from lifelabel.environment import commit, machine
 from lifelabel.learner import Expert
 from lifelabel.loading import Job, Loader, default_workers
 from lifelabel.recording import Recorder, in_passing
-from lifelabel.streams import Names
-from lifelabel.streams.files import FileImages
 
 CLASSES, IMAGES, TURNS = 40, 2000, 3
 
@@ -72,24 +68,21 @@ def expert_passes(given: argparse.Namespace) -> dict[str, float]:
     return images_per_second(steps, batch_of(given, given.batch), given.steps)
 
 
-def decoding(given: argparse.Namespace, device: torch.device) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        paths = draw(Path(folder))
-        names = [path.name for path in paths]
-        source = FileImages(Path(folder), Names(names[row % len(names)] for row in range(IMAGES)))
+def decoding(given: argparse.Namespace) -> dict[str, float]:
+    device = resolve_device(given.device)
+    with photographs(None, IMAGES) as source:
         loader = Loader({"train": source}, given.size, default_workers(device), given.batch)
-        rows = np.arange(IMAGES)
-        jobs = [Job("train", rows[i : i + given.batch]) for i in range(0, IMAGES, given.batch)]
-        files = [read_file(str(path)) for path in paths]
+        starts, rows = range(0, IMAGES, given.batch), np.arange(IMAGES)
+        jobs = [Job("train", rows[start : start + given.batch]) for start in starts]
+        files = [read_file(str(path)) for path in paths_of(source)]
 
         def by_loader() -> int:
             return sum(len(loaded.good) for loaded in loader.batches(jobs))
 
         def by_gpu() -> int:
             done = 0
-            for start in range(0, IMAGES, given.batch):
-                chosen = [files[row % len(files)] for row in range(start, start + given.batch)]
-                images = decode_jpeg(chosen, device=device)
+            for start in starts:
+                images = decode_jpeg(files[start : start + given.batch], device=device)
                 done += len(torch.stack([functional.resize(image, [given.size, given.size]) for image in images]))
             torch.cuda.synchronize(device)
             return done
@@ -119,7 +112,7 @@ def main() -> None:
         f"torch {about['torch']}, commit {commit()}"
     )
     found = {}
-    for name, measure in (("sizes", sizes), ("expert", expert_passes), ("decoding", lambda g: decoding(g, device))):
+    for name, measure in (("sizes", sizes), ("expert", expert_passes), ("decoding", decoding)):
         found[name] = figures = measure(given)
         told = ", ".join(f"{each} {value:.4g}" for each, value in figures.items())
         print(f"{name:>9} ({'s' if name == 'sizes' else 'images/s'}): {told}", flush=True)

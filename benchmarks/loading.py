@@ -63,6 +63,11 @@ def draw(folder: Path) -> list[Path]:
     return paths
 
 
+def paths_of(source: FileImages) -> list[Path]:
+    assert source.root is not None, "photographs lie under a root"
+    return [source.root / source.found[row] for row in range(len(source))]
+
+
 def measure(source: FileImages, size: int, batch: int, workers: int) -> tuple[float, float]:
     """Images/s of the bare loop and of the loader, each the median over the turns."""
     rates = [turn(source, size, batch, workers) for _ in range(TURNS)]
@@ -73,7 +78,7 @@ def measure(source: FileImages, size: int, batch: int, workers: int) -> tuple[fl
 def turn(source: FileImages, size: int, batch: int, workers: int) -> tuple[float, float]:
     """Both once, in processes of their own: how fast one decodes differs from process to process."""
     rows = np.arange(len(source))
-    paths = [source.root / source.found[int(row)] for row in rows]
+    paths = paths_of(source)
     jobs = [Job("train", rows[i : i + batch], "flip", (0, 0)) for i in range(0, len(rows), batch)]
     parts = [(paths[i : i + batch], size) for i in range(0, len(paths), batch)]
     loader = Loader({"train": source}, size, workers, batch)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lifelabel.errors import UserError, unknown
 from lifelabel.weights import (
@@ -85,7 +84,7 @@ class Backbone(nn.Module):
         self.train()
         if freeze_statistics:
             for module in self.modules():
-                if isinstance(module, _BatchNorm):
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
 
 

@@ -30,12 +30,12 @@ WORTH_COMPILING = 8000
 
 
 @contextlib.contextmanager
-def let(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    token = variable.set(value)
+def staying(shapes: bool) -> Iterator[None]:
+    token = steady.set(shapes)
     try:
         yield
     finally:
-        variable.reset(token)
+        steady.reset(token)
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ class Recorder:
             self.steps[kind] += images >= self.most
             if self.steps[kind] <= UNRECORDED:
                 # the last before the recording compiles: that cannot be done while it is recorded
-                with in_passing(images < self.most), let(steady, self.steps[kind] == UNRECORDED):
+                with in_passing(images < self.most), staying(self.steps[kind] == UNRECORDED):
                     return learn(*given)
             self.recorded[kind], self.most = Recording(learn, given), images
         return self.recorded[kind].replay(given)
@@ -120,7 +120,7 @@ class Recording:
         try:
             # on the device of the run, whichever is the current one; a checkpoint may be on its way in another thread
             with (
-                let(steady, True),
+                staying(True),
                 torch.cuda.device(device),
                 torch.cuda.graph(self.graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"),
             ):
