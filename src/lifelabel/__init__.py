@@ -1,8 +1,18 @@
 """lifelabel: lifelong multi-label image recognition.
 
->>> import lifelabel
->>> lifelabel.Config.make({"method": "agcn", "fidelity": "paper"}).method_options.new_old
-'bayes'
+Train a method on a stream of tasks, into a run folder:
+
+>>> import lifelabel, tempfile
+>>> small = {"train_images": 60, "test_images": 40}
+>>> run = lifelabel.train(tempfile.mkdtemp(), method="fine-tuning", tasks=2, stream_options=small)
+>>> sorted(run.metrics["final"]["forgetting"])
+['CF1', 'OF1', 'mAP']
+
+Runs: `train`, `resume`, `Config`, `Result`. Methods of one's own: `Method`, `FineTuning`, `Batch`, `Footprint`,
+`option`, and the registries `METHODS`, `STREAMS`, `BACKBONES` and `METRICS`. Parts for a training loop of one's own:
+`task_loaders`, `Learner`, `LinearHead`, `Expert`, `ACM`, `CalibratedACM`, `LabelRelations`, `Adjacency`,
+`GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`, `streams` and `backbones`. Everything else is private
+and may change.
 """
 
 from __future__ import annotations
@@ -11,24 +21,75 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from lifelabel.errors import UserError
 from lifelabel.version import __version__
 
 if TYPE_CHECKING:
-    from lifelabel.config import Config
-    from lifelabel.engine import Result, resume, train
+    from lifelabel import metrics, streams
+    from lifelabel.config.config import Config
+    from lifelabel.engine.callback import Callback
+    from lifelabel.engine.run import Result, resume, train
+    from lifelabel.engine.task_data import TaskData, task_loaders
+    from lifelabel.errors import Diverged, HiddenLabel, UserError
+    from lifelabel.methods import METHODS, Batch, FineTuning, Footprint, HostBatch, Method
+    from lifelabel.methods.buffer import Buffer, BufferOptions, Reservoir
+    from lifelabel.metrics import METRICS
+    from lifelabel.nn import backbones, losses
+    from lifelabel.nn.backbones import BACKBONES
+    from lifelabel.nn.expert import Expert
+    from lifelabel.nn.graph import ACM, Adjacency, CalibratedACM, GraphNetwork, LabelRelations
+    from lifelabel.nn.learner import Learner, LinearHead
+    from lifelabel.nn.setting import Setting
+    from lifelabel.options import option
+    from lifelabel.registry import load_plugin
+    from lifelabel.streams import STREAMS, Stream
 
-# Before torch loads: on a machine with other work, torch's threads otherwise starve it, and each other, by waiting
-# busily (a step took 2 to 10 times as long); on an idle one it makes no difference.
+# Before torch is imported: its threads wait actively, and slow down other work on a busy machine and each other (a step
+# took 2 to 10 times as long). On an idle machine this makes no difference.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-__all__ = ["Config", "Result", "UserError", "__version__", "resume", "train"]
+__all__ = [
+    "ACM", "BACKBONES", "METHODS", "METRICS", "STREAMS", "Adjacency", "Batch", "Buffer", "BufferOptions",
+    "CalibratedACM", "Callback", "Config", "Diverged", "Expert", "FineTuning", "Footprint", "GraphNetwork",
+    "HiddenLabel", "HostBatch", "LabelRelations", "Learner", "LinearHead", "Method", "Reservoir", "Result", "Setting",
+    "Stream", "TaskData", "UserError", "__version__", "backbones", "load_plugin", "losses", "metrics", "option",
+    "resume", "streams", "task_loaders", "train",
+]  # fmt: skip
 
-_HOMES = {"Config": "lifelabel.config", "Result": "lifelabel.engine", "resume": "lifelabel.engine", "train": "lifelabel.engine"}  # fmt: skip  # noqa: E501
+_HOMES = {
+    "lifelabel.config.config": ("Config",),
+    "lifelabel.engine.callback": ("Callback",),
+    "lifelabel.engine.run": ("Result", "resume", "train"),
+    "lifelabel.engine.task_data": ("TaskData", "task_loaders"),
+    "lifelabel.errors": ("Diverged", "HiddenLabel", "UserError"),
+    "lifelabel.methods": ("METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"),
+    "lifelabel.methods.buffer": ("Buffer", "BufferOptions", "Reservoir"),
+    "lifelabel.metrics": ("METRICS",),
+    "lifelabel.nn.backbones": ("BACKBONES",),
+    "lifelabel.nn.expert": ("Expert",),
+    "lifelabel.nn.graph": ("ACM", "Adjacency", "CalibratedACM", "GraphNetwork", "LabelRelations"),
+    "lifelabel.nn.learner": ("Learner", "LinearHead"),
+    "lifelabel.nn.setting": ("Setting",),
+    "lifelabel.options": ("option",),
+    "lifelabel.registry": ("load_plugin",),
+    "lifelabel.streams": ("STREAMS", "Stream"),
+}
+_MODULES = {
+    "backbones": "lifelabel.nn.backbones",
+    "losses": "lifelabel.nn.losses",
+    "metrics": "lifelabel.metrics",
+    "streams": "lifelabel.streams",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when something needs it: `lifelabel --help` answers at once."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    """Import on first use: `lifelabel --help` does not import torch."""
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'lifelabel' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

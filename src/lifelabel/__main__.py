@@ -1,3 +1,3 @@
-from lifelabel.cli import main
+from lifelabel.cli.main import main
 
 main()

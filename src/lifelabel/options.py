@@ -1,13 +1,13 @@
-"""Options: dataclass fields that carry their own help, choices and range, read from flags and YAML.
+"""Options: dataclass fields that declare their help, their values and their role. Flags, YAML and Python use them.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
-... class Knobs:
-...     images: int = option(100, "how many images", low=1)
+... class Example:
+...     images: int = option(100, "number of images", low=1)
 ...     mode: str = option("soft", "which labels", choices=("soft", "hard"))
->>> read(Knobs, {"images": 7}, "stream")
-Knobs(images=7, mode='soft')
->>> read(Knobs, {"mode": "sofd"}, "stream")
+>>> read(Example, {"images": 7}, "stream")
+Example(images=7, mode='soft')
+>>> read(Example, {"mode": "sofd"}, "stream")
 Traceback (most recent call last):
 lifelabel.errors.UserError: unknown value for stream.mode 'sofd': did you mean 'soft'? (known: hard, soft)
 """
@@ -23,9 +23,12 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from lifelabel.errors import UserError, short, unknown
+from lifelabel.errors import UserError, unknown
+from lifelabel.utils.text import shorten
 
-T = TypeVar("T")
+__all__ = ["declared", "option", "read", "with_defaults"]
+
+_T = TypeVar("_T")
 
 
 def option(
@@ -36,16 +39,63 @@ def option(
     low: float | None = None,
     above: float | None = None,
     high: float | None = None,
+    free: bool = False,
+    resume: bool = False,
+    label: bool = True,
+    path: bool | tuple[str, ...] = False,
+    equal: bool = False,
+    flag: str = "",
 ) -> Any:
-    """A dataclass field with a sentence of help and the values it takes (`low` and `high` included, `above` not)."""
-    metadata = {"help": help, "choices": choices, "low": low, "above": above, "high": high}
+    """A dataclass field that declares everything about one option.
+
+    `help` is one sentence, without a full stop. `choices`, `low`, `above` and `high` limit the values (`low` and `high`
+    are allowed, `above` is not). The other arguments declare the role of the option in a run:
+
+    - `free`: it does not affect results. Two runs that differ only in free options are the same run. A free option may
+      be changed before a run resumes, and is not in labels.
+    - `resume`: it may be changed in config.yaml before a run resumes.
+    - `label`: a value other than the default is in the label of the run in tables.
+    - `path`: a file or folder. It is stored as an absolute path, and may be changed before a run resumes. A tuple lists
+      the values that are not paths.
+    - `equal`: a comparison of methods reports whether all methods have the same value.
+    - `flag`: the group of the command-line flag that is generated for it; empty for no flag.
+    """
+    metadata = {
+        "help": help, "choices": choices, "low": low, "above": above, "high": high, "free": free,
+        "resume": resume or free, "label": label and not free, "path": path, "equal": equal, "flag": flag,
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def read(cls: type[T], values: Mapping[str, Any], where: str, owner: str = "") -> T:
-    """Make `cls` from a mapping; every key, type and range is checked.
+def declared(options: Any, role: str) -> tuple[str, ...]:
+    """The names of the options of a dataclass that declare a role, such as "free" or "path".
 
-    An error names an option `where.name`, and `owner` as what has, or lacks, that option.
+    >>> @dataclasses.dataclass
+    ... class Example:
+    ...     lr: float = option(0.1, "learning rate", resume=True)
+    ...     device: str = option("auto", "device", free=True)
+    >>> declared(Example, "resume"), declared(Example, "free")
+    (('lr', 'device'), ('device',))
+    """
+    return tuple(field.name for field in dataclasses.fields(options) if field.metadata.get(role))
+
+
+def with_defaults(options: type, **defaults: Any) -> type:
+    """The same dataclass of options with other defaults."""
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    changed = [
+        (name, fields[name].type, dataclasses.field(default=value, metadata=fields[name].metadata))
+        for name, value in defaults.items()
+    ]
+    return dataclasses.make_dataclass(
+        options.__name__, changed, bases=(options,), frozen=True, namespace={"__module__": options.__module__}
+    )
+
+
+def read(cls: type[_T], values: Mapping[str, Any], where: str, owner: str = "") -> _T:
+    """Make `cls` from a mapping. Every name, type and range is checked.
+
+    Error messages call an option `where.name`, and `owner` the object that the options belong to.
     """
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     prefix = f"{where}." if where else ""
@@ -54,17 +104,17 @@ def read(cls: type[T], values: Mapping[str, Any], where: str, owner: str = "") -
     for name, value in values.items():
         if name not in known:
             raise unknown(f"option of {owner or where or 'a run'}", name, known)
-        checked[name] = check(known[name], hints[name], value, prefix + name)
+        checked[name] = _check(known[name], hints[name], value, prefix + name)
     return cls(**checked)
 
 
-def check(field: dataclasses.Field, hint: Any, value: Any, name: str) -> Any:
-    """The value as its type, or a UserError that says what was expected."""
+def _check(field: dataclasses.Field, hint: Any, value: Any, name: str) -> Any:
+    """The value, converted to its type. A `UserError` states which values are allowed."""
     choices, low, above, high = (field.metadata.get(k) for k in ("choices", "low", "above", "high"))
     if choices and hint is str:
         word = ("off", "on")[value] if isinstance(value, bool) else str(value)
         value = word if word in choices else value  # YAML reads 2012 as a number, and off as false
-    value = convert(hint, value, name)
+    value = _convert(hint, value, name)
     if choices and value is not None and value not in choices:
         raise unknown(f"value for {name}", value, choices)
     for number in value if isinstance(value, tuple) else (value,):
@@ -81,21 +131,21 @@ def check(field: dataclasses.Field, hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def convert(hint: Any, value: Any, name: str) -> Any:
-    """`value` as the type `hint` (int, float, bool, str, a tuple of one of them, or None where allowed)."""
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    """`value` as the type `hint`: int, float, bool, str, a tuple of one of them, or None if allowed."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None or (isinstance(value, str) and value.lower() in ("none", "null")):
             return None
-        return convert(next(a for a in arguments if a is not type(None)), value, name)
+        return _convert(next(a for a in arguments if a is not type(None)), value, name)
     if origin is tuple:
         if isinstance(value, str):
             value = [part for part in value.replace(",", " ").split() if part]
         if not isinstance(value, (list, tuple)):
-            raise UserError(f"{name} must be a list, not {short(value)}")
+            raise UserError(f"{name} must be a list, not {shorten(value)}")
         if arguments[-1] is not Ellipsis and len(value) != len(arguments):
-            raise UserError(f"{name} takes {len(arguments)} values, not {len(value)}: {short(value)}")
-        return tuple(convert(arguments[0], part, name) for part in value)
+            raise UserError(f"{name} takes {len(arguments)} values, not {len(value)}: {shorten(value)}")
+        return tuple(_convert(arguments[0], part, name) for part in value)
     if hint is bool and isinstance(value, bool):
         return value
     if hint is str and isinstance(value, str):
@@ -110,5 +160,5 @@ def convert(hint: Any, value: Any, name: str) -> Any:
             if number.is_integer():
                 return int(number)
     kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
-    given = f"'{short(value)}'" if isinstance(value, str) else short(value)
+    given = f"'{shorten(value)}'" if isinstance(value, str) else shorten(value)
     raise UserError(f"{name} must be {kind}, not {given}")

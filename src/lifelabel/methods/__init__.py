@@ -1,8 +1,8 @@
-"""Every method by name, in the order of the paper's Table 1. A new one is a file here and a line below."""
+"""The built-in methods, in the order in which tables list them, and the registry that holds them by name."""
 
 from lifelabel.methods.agcn import AGCN
 from lifelabel.methods.agem import AGEM
-from lifelabel.methods.base import Batch, Method
+from lifelabel.methods.base import Batch, Footprint, HostBatch, Method
 from lifelabel.methods.der_pp import DERpp
 from lifelabel.methods.er import ER
 from lifelabel.methods.ewc import EWC
@@ -13,8 +13,14 @@ from lifelabel.methods.lwf import LwF
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.methods.ocdm import OCDM
 from lifelabel.methods.prs import PRS
+from lifelabel.registry import Registry
 
-METHODS: dict[str, type[Method]] = {
+__all__ = ["METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"]
+
+METHODS: Registry[type[Method]] = Registry(
+    "method", lambda item: isinstance(item, type) and issubclass(item, Method), "a subclass of lifelabel.Method"
+)
+_BUILT_IN: dict[str, type[Method]] = {
     "multi-task": MultiTask,
     "fine-tuning": FineTuning,
     "ewc": EWC,
@@ -28,5 +34,5 @@ METHODS: dict[str, type[Method]] = {
     "l3a": L3A,
     "agcn": AGCN,
 }
-
-__all__ = ["METHODS", "Batch", "Method"]
+for _name, _method in _BUILT_IN.items():
+    METHODS.register(_name, _method)

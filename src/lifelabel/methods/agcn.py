@@ -2,9 +2,9 @@
 
     y^ = sigma( AGCN(A^t, H^{t,0}) (x) CNN(x) )                                            Eq. 1
 
-The classifier of every seen class is a node of a graph over the label words. The graph's matrix A^t is counted
-while the task runs, from the hard labels of the new classes and a frozen expert's soft labels of the old ones.
-docs/methods/agcn.md tells every option's story.
+The classifier of every seen class is a node of a graph over the label words. The matrix A^t of the graph is counted
+while the task runs, from the hard labels of the new classes and the soft labels of a frozen expert for the old ones.
+docs/methods/agcn.md documents every option.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel import losses
-from lifelabel.graph import ACM, Adjacency, GraphNetwork
-from lifelabel.graph.adjacency import task_of_class
-from lifelabel.learner import Expert, Learner, Setting
-from lifelabel.methods.base import Batch, Kept, Method
+from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.nn import losses
+from lifelabel.nn.expert import Expert
+from lifelabel.nn.graph import ACM, Adjacency, CalibratedACM, GraphNetwork, LabelRelations
+from lifelabel.nn.learner import Learner
+from lifelabel.nn.setting import Setting
 from lifelabel.options import option
+
+__all__ = ["AGCN"]
 
 
 @dataclass(frozen=True)
-class AGCNOptions:
+class _AGCNOptions:
     lambdas: tuple[float, float, float] = option(
         (0.3, 0.7, 1e3), "weights of the classification, distillation and relationship loss (Eq. 10)", low=0
     )
     soft_labels: str = option(
-        "sigmoid", "how the expert's logits become the soft labels that feed the matrix", choices=("sigmoid", "softmax")
+        "sigmoid", "how the logits of the expert become soft labels for the matrix", choices=("sigmoid", "softmax")
     )
     new_old: str = option(
         "stream",
@@ -40,16 +43,16 @@ class AGCNOptions:
     )
     prevalence: float | None = option(
         4.0,
-        "soft labels may on average reach this many times the share of images that showed the class; none: as they are",
+        "limit of a class's mean soft label, as a multiple of the share of images with its hard label; none: no limit",
         above=0,
     )
-    context: float = option(0.3, "weight of what the other labels say of a label, in its score; 0: nothing", low=0)
+    context: float = option(0.3, "weight of label relations in the refinement of scores; 0: no refinement", low=0)
     blocks: str = option(
-        "all", "the matrix as a whole, or its intra-task blocks alone (Table 2, row 1)", choices=("all", "intra")
+        "all", "use the whole matrix, or its blocks within a task only (Table 2, row 1)", choices=("all", "intra")
     )
     adjacency: str = option(
         "mixed",
-        "what the graph multiplies with: the matrix mixed gently into I, raw, binarised, or I alone",
+        "the adjacency of the graph: the matrix mixed into I, raw, binarised, or only I",
         choices=("mixed", "raw", "binarised", "identity"),
     )
     mix: float = option(0.05, "for adjacency mixed: the share of the other classes in a node", low=0, high=1)
@@ -57,52 +60,55 @@ class AGCNOptions:
     activate_output: bool = option(False, "LeakyReLU after the second graph layer too, as A.3 prints it")
 
 
-STEPS = 2
-"""Over the label graph, on the level of scores."""
-
-
 class AGCN(Method):
     summary = "the paper's method: correlation matrix, graph over label words, frozen expert, three losses"
-    Options = AGCNOptions
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {
-        # the matrix pays when there are many tasks: the first few, which a search sees, cannot tell how to use it
+    Options = _AGCNOptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
+        # options of the matrix are not searched: their effect grows with the tasks, and a search has only the first few
         "lambdas": ((0.07, 0.93, 1e3), (0.15, 0.85, 1e3), (0.3, 0.7, 1e3), (0.5, 0.5, 1e3)),
     }
 
-    def __init__(self, setting: Setting, options: AGCNOptions):
+    def __init__(self, setting: Setting, options: _AGCNOptions):
         super().__init__(setting, options)
         self.words = setting.embed([])
         dims = self.words.shape[1], options.hidden, setting.backbone.dim
         self.graph = GraphNetwork(*dims, options.activate_output)
         self.learner = Learner(self.graph, setting)
-        self.acm = ACM(options.new_old, setting.device, options.prevalence)
-        self.adjacency = self.adjacency_of(self.acm.matrix(), [])
+        self.acm = _make_acm(options, setting.device)
+        self.adjacency = self._make_adjacency(self.acm.matrix(), [])
         self.expert: Expert | None = None
-        self.lifts: dict[int, Tensor] = {}
-        """Log lifts of the first so many classes, while nothing is learned."""
+        self.relations: LabelRelations | None = None
+        if options.context and options.adjacency != "identity":
+            across = options.blocks == "all"
+            self.relations = LabelRelations(options.context, across=across, device=setting.device)
+        self.log_lift: Tensor | None = None
+        """Cached between two training steps."""
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
-        self.lifts.clear()
+        self.log_lift = None
+        if self.relations:
+            self.relations.end_task(self.acm)
         self.words = torch.cat([self.words, self.setting.embed(classes)])
         self.acm.begin_task(len(classes))
-        self.adjacency = self.adjacency_of(self.acm.matrix(), self.sizes)
-        self.learner.begin_task(first=len(self.tasks) == 1)
+        self.adjacency = self._make_adjacency(self.acm.matrix(), self.sizes)
+        self.learner.begin_task(first_task=len(self.tasks) == 1)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        self.lifts.clear()
+        self.log_lift = None
         return super().observe(batch)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        y, old, reduction = batch.labels, self.acm.old, self.setting.reduction
-        z = self.expert.logits(batch.images) if self.expert else None
-        self.acm.update(y, None if z is None else self.soften(z))  # Eq. 5-7
+        old, reduction = self.acm.old, self.setting.reduction
+        expert_logits = self.expert.logits(batch.images) if self.expert else None
+        soft_labels = None if expert_logits is None else self._soften(expert_logits)
+        self.acm.update(batch.labels, soft_labels, batch.known)  # Eq. 5-7
         nodes = self.nodes()  # H^t
-        y_hat = self.learner.features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
-        parts = {"cls": losses.classification(y_hat[:, old:], y, reduction, batch.known)}  # Eq. 2
+        logits = self.learner.train_features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
+        parts = {"cls": losses.classification(logits[:, old:], batch.labels, reduction, batch.known)}  # Eq. 2
         loss = parts["cls"]
-        if self.expert and z is not None:
-            parts["dst"] = losses.distillation(y_hat[:, :old], z.sigmoid(), reduction)  # Eq. 3
+        if self.expert and expert_logits is not None:
+            parts["dst"] = losses.distillation(logits[:, :old], expert_logits.sigmoid(), reduction)  # Eq. 3
             parts["gph"] = losses.relationship(self.expert.nodes, nodes[:old], reduction)  # Eq. 9
             l1, l2, l3 = self.options.lambdas
             loss = l1 * parts["cls"] + l2 * parts["dst"] + l3 * parts["gph"]  # Eq. 10
@@ -110,61 +116,45 @@ class AGCN(Method):
         return {name: part.detach() for name, part in parts.items()}
 
     def end_task(self) -> None:
-        """The expert auto-updates: CNN_xpt = CNN, AGCN_xpt = AGCN with the matrix and words of this task."""
+        """Update the expert: CNN_xpt = CNN, AGCN_xpt = AGCN with the matrix and words of this task."""
         super().end_task()
         with torch.no_grad():
-            self.expert = Expert(self.learner.backbone, self.nodes(), self.setting, last=self.expert)
+            self.expert = Expert(self.learner.backbone, self.nodes(), self.setting, previous=self.expert)
 
     def features(self, images: Tensor) -> Tensor:
-        return self.learner.features(images)
+        return self.learner.eval_features(images)
 
-    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
-        return self.in_context(features @ self.nodes(first).T)
-
-    def in_context(self, logits: Tensor) -> Tensor:
-        """Each label's logit, and what the labels beside it say: those it avoids lower it, its companions raise it.
-
-        Steps over the label graph on the level of scores, with log lifts, made from the matrix, as weights. The first
-        hears labels that are over-confident; the next hears them after they have heard each other.
-        """
-        if not self.options.context or self.options.adjacency == "identity":
+    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
+        logits = features @ self.nodes(num_classes).T
+        if self.relations is None:
             return logits
-        count = logits.shape[1]
-        if count not in self.lifts:
-            task = task_of_class(tuple(self.sizes), logits.device)
-            lift = self.acm.log_lift(task, count)
-            if self.options.blocks == "intra":
-                lift = lift * (task[:count, None] == task[:count])
-            self.lifts[count] = lift.float()
-        heard = logits
-        for _ in range(STEPS):
-            heard = logits + self.options.context * heard.sigmoid() @ self.lifts[count].T
-        return heard
+        if self.log_lift is None:
+            self.log_lift = self.relations.log_lift(self.acm)
+        return self.relations.refine_logits(logits, self.log_lift)
 
-    def soften(self, logits: Tensor) -> Tensor:
+    def nodes(self, num_classes: int | None = None) -> Tensor:
+        """H^t = AGCN(A^t, H^{t,0}) (Eq. 8): of all classes, or of the first `num_classes` with the matrix they had."""
+        adjacency, words = self.adjacency, self.words
+        if num_classes is None:
+            adjacency.refresh(self.acm.matrix())
+        else:
+            sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), num_classes)) + 1]
+            matrix = self.acm.matrix()[:num_classes, :num_classes]  # Old-Old is frozen: A^t is a leading block
+            adjacency, words = self._make_adjacency(matrix, sizes), words[:num_classes]
+        with self.setting.autocast():
+            return self.graph(adjacency, words).float()
+
+    def _soften(self, logits: Tensor) -> Tensor:
         return logits.softmax(1) if self.options.soft_labels == "softmax" else logits.sigmoid()
 
-    def adjacency_of(self, matrix: Tensor, sizes: Sequence[int]) -> Adjacency:
-        """What the graph multiplies with, from the matrix of some tasks."""
+    def _make_adjacency(self, matrix: Tensor, sizes: Sequence[int]) -> Adjacency:
         o = self.options
         dtype = torch.bfloat16 if self.setting.precision == "bf16" else torch.float32
         return Adjacency(o.adjacency, matrix, sizes, share=o.mix, across=o.blocks == "all", dtype=dtype)
 
-    def nodes(self, first: int | None = None) -> Tensor:
-        """H^t = AGCN(A^t, H^{t,0}) (Eq. 8); with `first`, over the first classes alone, with the matrix they had."""
-        used, words = self.adjacency, self.words
-        if first is None:
-            used.refresh(self.acm.matrix())
-        else:
-            sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), first)) + 1]
-            matrix = self.acm.matrix()[:first, :first]  # A^t leads every later matrix: Old-Old is frozen
-            used, words = self.adjacency_of(matrix, sizes), words[:first]
-        with self.setting.in_precision():
-            return self.graph(used, words).float()
-
-    def kept(self) -> Kept:
-        matrix = sum(value.nbytes for value in self.acm.state_dict().values() if isinstance(value, Tensor))
-        return Kept(bytes=matrix + (self.expert.bytes if self.expert else 0))
+    def footprint(self) -> Footprint:
+        relations = self.relations.frozen.nbytes if self.relations else 0
+        return Footprint(bytes=self.acm.bytes + relations + (self.expert.bytes if self.expert else 0))
 
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()
@@ -174,6 +164,7 @@ class AGCN(Method):
             "tasks": [list(names) for names in self.tasks],
             "learner": self.learner.state_dict(),
             "acm": self.acm.state_dict(),
+            "relations": self.relations.state_dict() if self.relations else None,
             "expert": None if self.expert is None else self.expert.state_dict(),
         }
 
@@ -182,6 +173,16 @@ class AGCN(Method):
             self.begin_task(names)
         self.learner.load_state_dict(state["learner"])
         self.acm.load_state_dict(state["acm"])
-        self.adjacency = self.adjacency_of(self.acm.matrix(), self.sizes)
+        if self.relations:
+            self.relations.load_state_dict(state["relations"])
+        self.adjacency = self._make_adjacency(self.acm.matrix(), self.sizes)
         if state["expert"] is not None:
             self.expert = Expert.restore(state["expert"], self.learner.backbone, self.setting)
+
+
+def _make_acm(options: _AGCNOptions, device: torch.device) -> ACM:
+    """The published matrix, or the calibrated one if an option requires it."""
+    halve, over_stream = options.new_old == "halved", options.new_old == "stream"
+    if options.prevalence is None and not over_stream:
+        return ACM(device, halve=halve)
+    return CalibratedACM(device, prevalence=options.prevalence, over_stream=over_stream, halve=halve)

@@ -1,4 +1,4 @@
-"""What a method is: four verbs, its options, and a state that can be saved and restored."""
+"""The interface of a method: four calls, its options, and a state that can be saved and restored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import numpy as np
 from torch import Tensor
 
 from lifelabel.errors import HiddenLabel
-from lifelabel.learner import Setting
-from lifelabel.recording import Recorder
+from lifelabel.nn.cuda_graphs import StepRecorder
+from lifelabel.nn.setting import Setting
+
+__all__ = ["Batch", "Footprint", "HostBatch", "Method"]
 
 
 @dataclass(frozen=True)
-class Host:
-    """A batch in the memory of the host: `pixels` B x H x W x 3, uint8, used again for the next batch."""
+class HostBatch:
+    """A batch in host memory, with `labels` and `known` as in `Batch`.
+
+    `pixels` (B x H x W x 3, uint8) is overwritten by the next batch.
+    """
 
     pixels: Tensor
     labels: np.ndarray
@@ -26,109 +31,112 @@ class Host:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images (B x 3 x H x W) and the labels of the current task: all that a method sees.
+    """Images (B x 3 x H x W) and their labels for the classes of the current task.
 
-    `labels` (B x K, 0/1) has a column for each of `classes`, those of the current task. `known` (B x K, bool) says
-    which entries are known; an entry that is not known is 0 and means nothing. No other label is in the process.
+    `labels` (B x K, 0/1) has one column for each of the K `classes` of the current task. `known` (B x K, bool) is true
+    for the entries that are known. An unknown entry is 0 and has no meaning. The method's process has no other labels.
     """
 
     images: Tensor
     labels: Tensor
     known: Tensor
     classes: tuple[str, ...]
-    host: Host | None = None
-    """The same on the host, for a method that keeps images."""
+    host: HostBatch | None = None
+    """The same batch in host memory, for methods that store images."""
 
     def label(self, name: str) -> Tensor:
-        """The column of one class (B); a class whose labels are hidden in this task is an error that names it."""
+        """The labels of one class (B). Raises `HiddenLabel` for a class that is not in the current task."""
         if name not in self.classes:
-            raise HiddenLabel(f"the label '{name}' is hidden: this task shows {', '.join(self.classes)} alone")
+            raise HiddenLabel(f"the label '{name}' is hidden: the classes of this task are {', '.join(self.classes)}")
         return self.labels[:, self.classes.index(name)]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a method carries from task to task besides the network that it is scored with."""
+class Footprint:
+    """What a method stores from task to task, in addition to the network that is evaluated."""
 
     images: int = 0
     bytes: int = 0
-    """Images with their labels, copies of the network, statistics: everything."""
+    """The total size: images with their labels, copies of the network, statistics."""
 
 
 @dataclass(frozen=True)
-class NoOptions:
-    """A method without options of its own."""
+class _NoOptions:
+    """The options of a method that has none."""
 
 
 class Method(ABC):
-    """A learner. The engine calls, for each task, `begin_task`, `observe` once a batch, `end_task`, then `scores`."""
+    """A lifelong learner.
+
+    For each task the engine calls `begin_task`, `observe` for each batch, and `end_task`. Then it scores test images.
+    """
 
     summary: ClassVar[str]
     """One line for `lifelabel list methods`."""
-    Options: ClassVar[type] = NoOptions
+    Options: ClassVar[type] = _NoOptions
     """A dataclass of the method's own options."""
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {}
-    """Values worth trying of its own options, for `lifelabel tune`."""
-    knobs: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
-    """The shared options that matter to it, for `lifelabel tune`."""
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    """The values of the method's own options that `lifelabel tune` tries."""
+    shared_options: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
+    """The shared options that `lifelabel tune` searches for this method."""
     joint: ClassVar[bool] = False
-    """True for the upper bound, which sees all tasks at once with complete labels."""
+    """True for the upper bound, which trains on all tasks at once with complete labels."""
 
     def __init__(self, setting: Setting, options: Any):
         self.setting, self.options = setting, options
         self.tasks: list[tuple[str, ...]] = []
-        self.recorder = Recorder(setting.record)
+        self.recorder = StepRecorder(setting.record)
 
     @property
     def sizes(self) -> list[int]:
-        """How many classes each task so far brought."""
+        """The number of classes of each task so far."""
         return [len(names) for names in self.tasks]
 
     def begin_task(self, classes: Sequence[str]) -> None:
-        """New classes arrive."""
+        """Begin a task with new classes."""
         self.tasks.append(tuple(classes))
-        self.recorder.forget()
+        self.recorder.reset()
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn one batch, once. Returns its losses by name, left on the device."""
+        """Learn from one batch, once. Returns its losses by name, on the device."""
         return self.recorder(self.learn, batch)
 
     @abstractmethod
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        """The part of `observe` on the device, which may be recorded (see `Recorder`)."""
+        """The part of `observe` that runs on the device. It can be recorded as a CUDA graph (see `StepRecorder`)."""
 
     def end_task(self) -> None:
-        """The task's last batch has passed."""
-        self.recorder.forget()
+        """End the task, after its last batch."""
+        self.recorder.reset()
 
     def scores(self, images: Tensor) -> Tensor:
-        """Logits for all seen classes, B x seen; higher means likelier."""
+        """Logits for all seen classes, B x seen, in eval mode."""
         return self.logits(self.features(images))
 
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:
-        """What the classifier knows of images, B x whatever: a row an image."""
+        """The input of the classifier, one row per image, in eval mode."""
 
     @abstractmethod
-    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
-        """Logits for all seen classes, or for the `first` ones as judged when no more than those were known.
+    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
+        """Logits for all seen classes, or for the first `num_classes` as if there were no others.
 
-        The authors' code scores so: an earlier test set with the matrix of its own task. For a method whose classes
-        do not influence each other these are columns of all logits.
+        The authors' code scores an earlier test set in this way, with the matrix of its own task. If the classes of a
+        method do not influence each other, the result is the first columns of all logits.
         """
 
-    def kept(self) -> Kept:
-        """What it keeps now: images, and bytes of everything that it carries besides its network."""
-        return Kept()
+    def footprint(self) -> Footprint:
+        """What the method stores now, in addition to its network."""
+        return Footprint()
 
     def matrix(self) -> np.ndarray | None:
-        """The correlation matrix of the seen classes, where the method has one."""
+        """The correlation matrix of the seen classes, if the method has one."""
         return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and strings (in dicts and lists) that make the method go on exactly from here."""
+        """The state in tensors, numbers and strings (in dicts and lists). `load_state_dict` restores it exactly."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`, on a method that has not begun any task."""
+        """Restore a state on a method that has not begun any task."""

@@ -1,9 +1,10 @@
-"""DER++: dark experience replay. Kept images carry the logits they had, and are pulled back to them
-(Buzzega et al., NeurIPS 2020).
+"""DER++: dark experience replay (Buzzega et al., NeurIPS 2020). Images are stored with their logits and labels.
+Later logits of an image are trained towards the stored ones.
 
     L = cls(new batch) + α · ‖z(x') − z'‖² + β · cls(x'', y'')
 
-(x', z') and (x'', y'') are two draws of kept images: logits from the one, labels from the other.
+(x', z') and (x'', y'') are two independent samples of stored images: the first with its stored logits, the second with
+its labels.
 """
 
 from __future__ import annotations
@@ -13,26 +14,30 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lifelabel.buffer import BufferOptions, Replayed
 from lifelabel.methods.base import Batch
+from lifelabel.methods.buffer import BufferOptions, Replayed
 from lifelabel.methods.er import ER
 from lifelabel.options import option
 
+__all__ = ["DERpp"]
+
 
 @dataclass(frozen=True)
-class DERppOptions(BufferOptions):
-    alpha: float = option(0.5, "weight of the distance of a kept image's logits from those kept with it", low=0)
-    beta: float = option(0.5, "weight of the loss on kept labels", low=0)
+class _DERppOptions(BufferOptions):
+    alpha: float = option(
+        0.5, "weight of the squared distance between the logits of a stored image and its stored logits", low=0
+    )
+    beta: float = option(0.5, "weight of the loss on stored labels", low=0)
 
 
 class DERpp(ER):
-    summary = "replay that holds on to the logits of kept images, and to their labels"
-    Options = DERppOptions
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0)}
+    summary = "replay with the stored logits and labels of images"
+    Options = _DERppOptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0)}
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        parts = self.recorder(self.learn, batch, self.recall(self.draw(batch) + self.draw(batch)))
-        self.remember(batch, parts.pop("logits"))
+        parts = self.recorder(self.learn, batch, self.recall(self.sample(batch) + self.sample(batch)))
+        self.store(batch, parts.pop("logits"))
         return parts
 
     def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
@@ -41,18 +46,19 @@ class DERpp(ER):
         new, dark, labelled = logits.split([len(batch.images), half, half])
         parts = {"cls": self.classify(new, batch), "mse": new.new_zeros(()), "replay": new.new_zeros(())}
         if replayed is not None:
-            parts["mse"] = distance(dark, replayed[:half], self.setting.reduction)
+            parts["mse"] = _distance(dark, replayed[:half], self.setting.reduction)
             parts["replay"] = self.replay_loss(labelled, replayed[half:])
         self.learner.step(parts["cls"] + self.options.alpha * parts["mse"] + self.options.beta * parts["replay"])
         return {name: part.detach() for name, part in {**parts, "logits": new}.items()}
 
-    def remember(self, batch: Batch, logits: Tensor | None = None) -> None:
-        """Offer the images of a batch to the buffer, with the logits that they had when they were learned."""
-        self.buffer.offer(batch, sum(self.sizes[:-1]), logits)
+    def store(self, batch: Batch, logits: Tensor | None = None) -> None:
+        """Offer the images of a batch to the buffer, with their logits in this step."""
+        assert batch.host is not None
+        self.buffer.offer(batch.host, sum(self.sizes[:-1]), logits)
 
 
-def distance(logits: Tensor, replayed: Replayed, reduction: str) -> Tensor:
-    """Squared distance of the logits from the kept ones: of the classes that were known when an image was kept."""
+def _distance(logits: Tensor, replayed: Replayed, reduction: str) -> Tensor:
+    """Squared distance between logits and stored logits, of the classes that were seen when an image was stored."""
     if replayed.logits is None or replayed.stored is None:
         return logits.new_zeros(())
     squares = (logits - replayed.logits).square() * replayed.stored

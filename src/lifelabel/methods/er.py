@@ -1,6 +1,6 @@
-"""ER: experience replay. Each batch is learned together with a batch of kept images (Rolnick et al., 2019).
+"""ER: experience replay. Each batch is learned together with a batch of stored images (Rolnick et al., 2019).
 
-An image is kept with the labels that were visible when it came. All others stay unknown, and weigh nothing in the loss.
+An image is stored with its visible labels. All other labels are unknown and are not part of the loss.
 """
 
 from __future__ import annotations
@@ -11,34 +11,36 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lifelabel import losses
-from lifelabel.buffer import Buffer, BufferOptions, Replayed, Reservoir
-from lifelabel.learner import Setting
-from lifelabel.methods.base import Batch, Kept
+from lifelabel.methods.base import Batch, Footprint
+from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed, Reservoir
 from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.nn import losses
+from lifelabel.nn.setting import Setting
 from lifelabel.options import option
+
+__all__ = ["ER", "EROptions"]
 
 
 @dataclass(frozen=True)
 class EROptions(BufferOptions):
-    replay_weight: float = option(1.0, "weight of the loss on kept images", low=0)
+    replay_weight: float = option(1.0, "weight of the loss on stored images", low=0)
 
 
 class ER(FineTuning):
-    summary = "experience replay: each batch with kept images, drawn evenly from the whole stream"
+    summary = "experience replay: each batch with stored images, sampled uniformly from the whole stream"
     Options: ClassVar[type] = EROptions
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
 
-    keeps: ClassVar[type[Buffer]] = Reservoir
-    """What chooses the images that are kept."""
+    buffer_class: ClassVar[type[Buffer]] = Reservoir
+    """The class of the buffer, which decides which images are stored."""
 
     def __init__(self, setting: Setting, options: BufferOptions):
         super().__init__(setting, options)
-        self.buffer = self.keeps(options, setting)
+        self.buffer = self.buffer_class(options, setting.backbone.normalize, mirror=setting.augment != "none")
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        parts = self.recorder(self.learn, batch, self.recall(self.draw(batch)))
-        self.remember(batch)  # after the draw: no image is replayed beside itself
+        parts = self.recorder(self.learn, batch, self.recall(self.sample(batch)))
+        self.store(batch)  # after sampling: no image is replayed in its own step
         return parts
 
     def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
@@ -47,35 +49,36 @@ class ER(FineTuning):
         self.learner.step(parts["cls"] + self.options.replay_weight * parts["replay"])
         return {name: part.detach() for name, part in parts.items()}
 
-    def draw(self, batch: Batch) -> list[int]:
-        """Places of the kept images that go with a batch."""
-        return self.buffer.draw(self.options.replay_batch or len(batch.images))
+    def sample(self, batch: Batch) -> list[int]:
+        """Positions in the buffer of the images that are replayed with a batch."""
+        return self.buffer.sample(self.options.replay_batch or len(batch.images))
 
-    def recall(self, places: list[int]) -> Replayed | None:
-        """The kept images at some places; None where there are none."""
-        return self.buffer.replay(places, sum(self.sizes)) if places else None
+    def recall(self, positions: list[int]) -> Replayed | None:
+        """The stored images at the given positions; None if the list is empty."""
+        return self.buffer.replay(positions, sum(self.sizes)) if positions else None
 
     def forward(self, batch: Batch, replayed: Replayed | None) -> Tensor:
-        """Logits of a batch and of kept images below it, from one pass: batch norm sees both at once."""
-        return self.scores(batch.images if replayed is None else torch.cat([batch.images, replayed.images]))
+        """Logits of a batch followed by stored images, in one pass: the statistics of batch norm are over both."""
+        return self.train_logits(batch.images if replayed is None else torch.cat([batch.images, replayed.images]))
 
     def classify(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The loss on the new classes of a batch, whose logits come first."""
+        """The loss on the new classes of a batch. Its logits are the first rows of `logits`."""
         rows, new = batch.labels.shape
         return losses.classification(logits[:rows, -new:], batch.labels, self.setting.reduction, batch.known)
 
     def replay_loss(self, logits: Tensor, replayed: Replayed | None) -> Tensor:
-        """The loss of kept images on every seen class, where their labels are known; 0 where nothing is kept yet."""
+        """The loss of stored images on their known labels; 0 if nothing is stored yet."""
         if replayed is None:
             return logits.new_zeros(())
         return losses.classification(logits, replayed.labels, self.setting.reduction, replayed.known)
 
-    def remember(self, batch: Batch) -> None:
+    def store(self, batch: Batch) -> None:
         """Offer the images of a batch to the buffer."""
-        self.buffer.offer(batch, sum(self.sizes[:-1]))
+        assert batch.host is not None
+        self.buffer.offer(batch.host, sum(self.sizes[:-1]))
 
-    def kept(self) -> Kept:
-        return Kept(len(self.buffer), self.buffer.kept_bytes())
+    def footprint(self) -> Footprint:
+        return Footprint(len(self.buffer), self.buffer.total_bytes())
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "buffer": self.buffer.state_dict()}

@@ -1,4 +1,4 @@
-"""Fine-tuning: each task is learned as it comes, with nothing against forgetting. The paper's lower bound."""
+"""Fine-tuning: train on each task in turn, without a measure against forgetting. The paper's lower bound."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from lifelabel import losses
-from lifelabel.learner import Learner, LinearHead, Setting
 from lifelabel.methods.base import Batch, Method
+from lifelabel.nn import losses
+from lifelabel.nn.learner import Learner, LinearHead
+from lifelabel.nn.setting import Setting
+
+__all__ = ["FineTuning"]
 
 
 class FineTuning(Method):
-    summary = "each task as it comes, nothing against forgetting (the lower bound)"
+    summary = "train on each task in turn, nothing against forgetting (the lower bound)"
 
     def __init__(self, setting: Setting, options: Any):
         super().__init__(setting, options)
@@ -23,20 +26,23 @@ class FineTuning(Method):
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
         self.head.grow(len(classes), self.setting.device)
-        self.learner.begin_task(first=len(self.tasks) == 1)
+        self.learner.begin_task(first_task=len(self.tasks) == 1)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        logits = self.scores(batch.images)
-        new = logits[:, -batch.labels.shape[1] :]
+        new = self.train_logits(batch.images)[:, -batch.labels.shape[1] :]
         loss = losses.classification(new, batch.labels, self.setting.reduction, batch.known)
         self.learner.step(loss)
         return {"cls": loss.detach()}
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.learner.features(images)
+    def train_logits(self, images: Tensor) -> Tensor:
+        """Logits for all seen classes in train mode."""
+        return self.head(self.learner.train_features(images))
 
-    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
-        return self.head(features)[:, :first]
+    def features(self, images: Tensor) -> Tensor:
+        return self.learner.eval_features(images)
+
+    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
+        return self.head(features)[:, :num_classes]
 
     def state_dict(self) -> dict[str, Any]:
         return {"tasks": [list(names) for names in self.tasks], "learner": self.learner.state_dict()}

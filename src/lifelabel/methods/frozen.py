@@ -1,7 +1,7 @@
-"""Frozen: a backbone that does not learn, and a linear classifier for each task's classes. Nothing can be forgotten.
+"""Frozen: a frozen backbone with a linear classifier for the classes of each task. Nothing is forgotten.
 
-The old rows of the head stay where they are by themselves: the loss is over the new classes, so their gradient is
-zero, and Adam is a fresh one.
+The old rows of the head do not change: the loss is over the new classes, so their gradient is zero, and each task has a
+new Adam.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, ClassVar
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.options import option
 
+__all__ = ["Frozen"]
+
 
 @dataclass(frozen=True)
-class FrozenOptions:
-    learn_first: bool = option(
-        False, "let the backbone learn in the first task; for one that starts from nothing, which has no features yet"
-    )
+class _FrozenOptions:
+    learn_first: bool = option(False, "train the backbone in the first task, for a backbone without pretrained weights")
 
 
 class Frozen(FineTuning):
-    summary = "a frozen backbone, a new linear head with each task: forgets nothing, learns heads alone"
-    Options = FrozenOptions
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"learn_first": (False, True)}
-    knobs: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr")
+    summary = "a frozen backbone with a new linear head for each task: forgets nothing"
+    Options = _FrozenOptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"learn_first": (False, True)}
+    shared_options: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr")
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)

@@ -2,9 +2,9 @@
 
     W = (sum Z' Omega Z + ridge I)^-1  sum Z' Omega Y
 
-Z are features of a frozen backbone, widened by a fixed random ReLU layer. Y are the visible labels, and pseudo labels
-for the old classes. Omega weighs the images. The sums run over all tasks; no image is kept, and nothing is forgotten.
-docs/methods/l3a.md tells every option's story.
+Z are the features of a frozen backbone and a fixed random ReLU layer on them. Y are the visible labels, and pseudo
+labels for the old classes. Omega has the weights of the images. The sums are over all tasks, so no image is stored and
+nothing is forgotten. docs/methods/l3a.md documents every option.
 """
 
 from __future__ import annotations
@@ -18,46 +18,51 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel import losses
 from lifelabel.errors import UserError
-from lifelabel.learner import Learner, LinearHead, Setting, run_backbone
-from lifelabel.methods.base import Batch, Kept, Method
+from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.nn import losses
+from lifelabel.nn.learner import Learner, LinearHead
+from lifelabel.nn.setting import Setting, run_backbone
 from lifelabel.options import option
 
-STEEPNESS = 4.0
-"""What turns regression values, which lie around 0 and 1, into logits; neither order nor sign depends on it."""
-CARRIED = ("projection", "gram", "cross", "weights", "counts", "since")
-"""The tensors that go from task to task."""
+__all__ = ["L3A"]
+
+_LOGIT_SCALE = 4.0
+"""Scales regression values, which are around 0 and 1, to logits. Neither their order nor their sign depends on it."""
+_STORED = ("projection", "gram", "cross", "weights", "counts", "since")
+"""The tensors that are stored from task to task."""
 
 
 @dataclass(frozen=True)
-class L3AOptions:
-    projection: int = option(2048, "random ReLU units beside the features; 0: the features alone", low=0, high=32_768)
-    ridge: float = option(1e4, "γ: the larger it is, the smaller the weights of the regression", above=0)
+class _L3AOptions:
+    projection: int = option(
+        2048, "random ReLU units in addition to the features; 0: only the features", low=0, high=32_768
+    )
+    ridge: float = option(1e4, "γ, the regularisation of the regression: larger values give smaller weights", above=0)
     pseudo_threshold: float | None = option(
-        0.7, "an old class is a label of a new image where the old model's value is above; none: no pseudo labels"
+        0.7, "value of the last model above which an old class is a pseudo label of a new image; none: no pseudo labels"
     )
     weighting: str = option(
-        "inverse", "the weight of an image: 1, or more where its classes are rare", choices=("none", "inverse")
+        "inverse", "the weight of an image: 1 (none), or larger for rare classes", choices=("none", "inverse")
     )
-    decision: float = option(0.16, "a label is predicted where the regression's value is above")
+    decision: float = option(0.16, "a label is predicted if the value of the regression is above this")
     warm_up: int = option(
-        0, "images of the first task that train the backbone by gradient, before it is frozen", low=0, high=10**9
+        0, "images of the first task that train the backbone by gradient before it is frozen", low=0, high=10**9
     )
 
 
 class L3A(Method):
     summary = "closed form: frozen features, a random layer, pseudo labels, one ridge regression over all tasks"
-    Options = L3AOptions
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {
+    Options = _L3AOptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "ridge": (100.0, 1e3, 1e4, 1e5),
         "pseudo_threshold": (None, 0.5, 0.7, 0.85),
         "weighting": ("none", "inverse"),
-        "warm_up": (0,),  # a preset may have one; how many images a first task can spare, nobody knows
+        "warm_up": (0,),  # not searched: the right number depends on the size of the first task
     }
-    knobs: ClassVar[tuple[str, ...]] = ()
+    shared_options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, setting: Setting, options: L3AOptions):
+    def __init__(self, setting: Setting, options: _L3AOptions):
         super().__init__(setting, options)
         self.backbone = setting.place_backbone()
         dim, units = self.backbone.dim, options.projection
@@ -65,19 +70,19 @@ class L3A(Method):
         width = dim + units + 1
         self.gram = torch.zeros(width, width, dtype=torch.float64, device=setting.device)  # sum Z' Omega Z
         self.cross = self.gram.new_zeros(width, 0)  # sum Z' Omega Y
-        self.weights = self.gram.new_zeros(width, 0)  # W, as the last task left it
-        self.counts = self.gram.new_zeros(0)  # images with a class, visible or pseudo label
-        self.since = self.gram.new_zeros(0)  # images since a class arrived
+        self.weights = self.gram.new_zeros(width, 0)  # W, as of the last task
+        self.counts = self.gram.new_zeros(0)  # images with each class as a visible or pseudo label
+        self.since = self.gram.new_zeros(0)  # images since each class was added
         self.warmed = 0
         self.learner: Learner | None = None
         if not options.warm_up:
             self.freeze()
 
     def freeze(self) -> None:
-        """The backbone stays as it is from here on; what trained it goes."""
+        """Freeze the backbone and drop its optimizer."""
         self.backbone.requires_grad_(False).zero_grad(set_to_none=True)
         self.learner = None
-        self.recorder.forget()
+        self.recorder.reset()
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
@@ -88,7 +93,7 @@ class L3A(Method):
             head = LinearHead(self.backbone.dim)
             head.grow(len(classes), self.setting.device)
             self.learner = Learner(head, self.setting)
-            self.learner.begin_task(first=True)
+            self.learner.begin_task(first_task=True)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         if self.learner is None:
@@ -103,15 +108,15 @@ class L3A(Method):
         return {"cls": self.warm_up(batch, self.learner) if self.learner else self.accumulate(batch)}
 
     def warm_up(self, batch: Batch, learner: Learner) -> Tensor:
-        """A step by gradient with a linear head that is thrown away; returns the loss (Eq. 2)."""
-        logits = learner.head(learner.features(batch.images))
+        """One gradient step of the backbone and a temporary linear head. Returns the loss (Eq. 2)."""
+        logits = learner.head(learner.train_features(batch.images))
         loss = losses.classification(logits, batch.labels, self.setting.reduction, batch.known)
         learner.step(loss)
         return loss.detach()
 
     @torch.no_grad()
     def accumulate(self, batch: Batch) -> Tensor:
-        """Add a batch to the sums; returns the loss (Eq. 2) of its classes under W as it is."""
+        """Add a batch to the sums. Returns the loss (Eq. 2) of its classes with the current W."""
         z = self.expand(self.features(batch.images))
         values = z @ self.weights
         y = self.augment_labels(batch, values)
@@ -126,20 +131,20 @@ class L3A(Method):
         return torch.cat([f, (f @ self.projection).relu(), f.new_ones(len(f), 1)], 1).double()
 
     def augment_labels(self, batch: Batch, values: Tensor) -> Tensor:
-        """Y: the visible labels of the new classes (0 where not known), the old model's pseudo labels of the others."""
+        """Y: pseudo labels of the old classes, then the visible labels of the new ones (0 if unknown)."""
         old, threshold = values[:, : -batch.labels.shape[1]], self.options.pseudo_threshold
         pseudo = torch.zeros_like(old) if threshold is None else (old > threshold).double()
         return torch.cat([pseudo, (batch.labels * batch.known).double()], 1)
 
     def image_weights(self, y: Tensor) -> Tensor:
-        """The diagonal of Omega. It follows from the images up to each one, not from how they are cut into batches."""
+        """The diagonal of Omega. Each weight depends on the images up to its own, so not on the batch size."""
         if self.options.weighting == "none":
             return y.new_ones(len(y))
         counts = self.counts + y.cumsum(0)
         since = self.since + torch.arange(1, len(y) + 1, device=y.device)[:, None]
         rarity = ((since + 1) / (counts + 1)).sqrt()
-        typical = (counts * rarity).sum(1) / counts.sum(1)  # over all labels so far, so that weights stay around 1
-        weights = (y * rarity).sum(1) / y.sum(1) / typical
+        mean_rarity = (counts * rarity).sum(1) / counts.sum(1)  # over all labels so far, so that weights are around 1
+        weights = (y * rarity).sum(1) / y.sum(1) / mean_rarity
         self.counts.copy_(counts[-1])
         self.since.copy_(since[-1])
         return weights.masked_fill(y.sum(1) == 0, 1.0)
@@ -150,30 +155,30 @@ class L3A(Method):
         o = self.options
         if not self.gram[-1, -1]:  # the sum of the weights
             raise UserError(
-                f"method.warm_up={o.warm_up} took all {self.warmed} images of the first task, and none was left for "
-                "the regression: start anew with fewer, --set method.warm_up=N"
+                f"method.warm_up={o.warm_up} used all {self.warmed} images of the first task and left none for the "
+                "regression: start again with a smaller one, --set method.warm_up=N"
             )
         system = self.gram.clone()
         system.diagonal().add_(o.ridge)
         factor, failed = torch.linalg.cholesky_ex(system)
         if failed:
-            raise UserError(f"method.ridge={o.ridge:g} is too small for these features: start anew with a larger one")
+            raise UserError(f"method.ridge={o.ridge:g} is too small for these features: start again with a larger one")
         self.weights = torch.cholesky_solve(self.cross, factor)
 
     def features(self, images: Tensor) -> Tensor:
-        """Standardised: those of an untrained backbone are small."""
+        """Standardised features. Those of an untrained backbone are small."""
         self.backbone.eval()
         f = run_backbone(self.backbone, images, self.setting)
         return F.layer_norm(f, (self.backbone.dim,), eps=1e-12)
 
-    def logits(self, features: Tensor, first: int | None = None) -> Tensor:
-        return self.to_logits(self.expand(features) @ self.weights)[:, :first]
+    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
+        return self.to_logits(self.expand(features) @ self.weights)[:, :num_classes]
 
     def to_logits(self, values: Tensor) -> Tensor:
-        return ((values - self.options.decision) * STEEPNESS).float()
+        return ((values - self.options.decision) * _LOGIT_SCALE).float()
 
-    def kept(self) -> Kept:
-        return Kept(bytes=sum(getattr(self, name).nbytes for name in CARRIED))
+    def footprint(self) -> Footprint:
+        return Footprint(bytes=sum(getattr(self, name).nbytes for name in _STORED))
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -181,15 +186,15 @@ class L3A(Method):
             "backbone": self.backbone.state_dict(),
             "learner": self.learner.state_dict() if self.learner else None,
             "warmed": self.warmed,
-            **{name: getattr(self, name) for name in CARRIED},
+            **{name: getattr(self, name) for name in _STORED},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for names in state["tasks"]:
             self.begin_task(names)
         self.backbone.load_state_dict(state["backbone"])
-        for name in CARRIED:
-            setattr(self, name, state[name].to(self.setting.device, copy=True))  # the sums are changed in place
+        for name in _STORED:
+            setattr(self, name, state[name].to(self.setting.device, copy=True))  # the sums are updated in place
         self.warmed = state["warmed"]
         if self.learner and state["learner"]:
             self.learner.load_state_dict(state["learner"])

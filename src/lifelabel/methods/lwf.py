@@ -1,7 +1,7 @@
-"""LwF: Learning without Forgetting (Li & Hoiem, ECCV 2016), with sigmoids for many labels. Equations are AGCN's.
+"""LwF: Learning without Forgetting (Li & Hoiem, ECCV 2016), with a sigmoid per label.
 
-The network as it was when the last task ended says what it sees of the old classes in the new images, and the
-network that learns is held to it. docs/methods/lwf.md says what was adapted.
+The frozen network of the last task predicts the old classes on the new images, and the network is trained towards these
+predictions. Equation numbers are those of the AGCN paper. docs/methods/lwf.md documents the deviations.
 """
 
 from __future__ import annotations
@@ -11,31 +11,36 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lifelabel import losses
-from lifelabel.learner import Expert, Setting
-from lifelabel.methods.base import Batch, Kept
+from lifelabel.methods.base import Batch, Footprint
 from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.nn import losses
+from lifelabel.nn.expert import Expert
+from lifelabel.nn.setting import Setting
 from lifelabel.options import option
+
+__all__ = ["LwF"]
 
 
 @dataclass(frozen=True)
-class LwFOptions:
+class _LwFOptions:
     lambdas: tuple[float, float] = option(
         (0.3, 0.7), "weights of the classification and the distillation loss, after the first task", low=0
     )
 
 
 class LwF(FineTuning):
-    summary = "distillation: the old classes keep the probabilities that a copy of the last task's network gives them"
-    Options = LwFOptions
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"lambdas": ((0.07, 0.93), (0.15, 0.85), (0.3, 0.7), (0.5, 0.5))}
+    summary = "distillation of the old classes from a frozen copy of the network"
+    Options = _LwFOptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "lambdas": ((0.07, 0.93), (0.15, 0.85), (0.3, 0.7), (0.5, 0.5))
+    }
 
-    def __init__(self, setting: Setting, options: LwFOptions):
+    def __init__(self, setting: Setting, options: _LwFOptions):
         super().__init__(setting, options)
         self.expert: Expert | None = None
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        logits, reduction = self.scores(batch.images), self.setting.reduction
+        logits, reduction = self.train_logits(batch.images), self.setting.reduction
         old = logits.shape[1] - batch.labels.shape[1]
         parts = {"cls": losses.classification(logits[:, old:], batch.labels, reduction, batch.known)}  # Eq. 2
         loss = parts["cls"]
@@ -52,8 +57,8 @@ class LwF(FineTuning):
         weight, bias = self.head.rows()
         self.expert = Expert(self.learner.backbone, weight, self.setting, bias, self.expert)
 
-    def kept(self) -> Kept:
-        return Kept(bytes=self.expert.bytes if self.expert else 0)
+    def footprint(self) -> Footprint:
+        return Footprint(bytes=self.expert.bytes if self.expert else 0)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "expert": None if self.expert is None else self.expert.state_dict()}

@@ -1,4 +1,4 @@
-"""Multi-task: one pass over the shuffled images of all tasks with complete labels. The paper's upper bound."""
+"""Multi-task: one pass over the shuffled images of all tasks, with complete labels. The paper's upper bound."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import ClassVar
 
 from lifelabel.methods.fine_tuning import FineTuning
 
+__all__ = ["MultiTask"]
+
 
 class MultiTask(FineTuning):
     summary = "all tasks at once, shuffled, with complete labels (the upper bound)"
     joint = True
-    knobs: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "batch_norm")
+    shared_options: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "batch_norm")

@@ -1,11 +1,10 @@
-"""PRS: partitioning reservoir sampling. Replay from a buffer in which every class has a share
-(Kim, Jeong, Kim, ECCV 2020).
+"""PRS: partitioning reservoir sampling (Kim, Jeong, Kim, ECCV 2020). Every class has a share of the replay buffer.
 
-    p_i = n_i^ρ / Σ_j n_j^ρ                               the share of class i, which n_i images have shown so far
-    s = Σ_i w_i · p_i |M| / n_i,  w = softmax(−n)         the chance of an image to come in; i over its labels
-    δ_i = l_i − p_i Σ_j l_j                               how far class i, which l_i kept images show, exceeds its share
+    p_i = n_i^ρ / Σ_j n_j^ρ                                share of class i; n_i images with class i have been seen
+    s = Σ_i w_i · min(1, p_i |M| / n_i),  w = softmax(−n)  probability to store an image; i runs over its labels
+    δ_i = l_i − p_i Σ_j l_j                                excess of class i; l_i images with class i are stored
 
-docs/methods/prs.md tells who leaves.
+docs/methods/prs.md describes which image is removed.
 """
 
 from __future__ import annotations
@@ -17,142 +16,146 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.buffer import Buffer, Item, capture
-from lifelabel.learner import Setting
-from lifelabel.methods.base import Batch
+from lifelabel.methods.base import HostBatch
+from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
 from lifelabel.methods.er import ER, EROptions
+from lifelabel.nn.normalize import Normalize
 from lifelabel.options import option
 
-ROUNDING = 1e-9
-"""Counts and distances of counts that differ by less are equal."""
+__all__ = ["PRS", "PartitionedBuffer", "Partitions", "ShareOptions", "first_minimum"]
+
+_TOLERANCE = 1e-9
+"""Counts and distances that differ by less are equal."""
 
 
 @dataclass(frozen=True)
 class ShareOptions(EROptions):
     rho: float = option(
-        0.0, "a class that n images have shown gets a share of the buffer as n^rho; 0: all the same", low=-1, high=1
+        0.0, "a class with n images gets a share of the buffer proportional to n^rho; 0: equal shares", low=-1, high=1
     )
 
 
 class Partitions:
-    """How often each class was seen, and which of the images in memory show it.
+    """Counts of each class among the images seen and stored.
 
-    Partition 0 is of the images that show no class, partition i + 1 of those that show class i. Memory and time follow
-    the classes and the labels in memory.
+    Partition 0 has the images without a label, partition i + 1 those with class i. Memory and time depend on the
+    number of classes and of stored labels.
     """
 
     def __init__(self, rho: float):
         self.rho = rho
         self.seen = np.zeros(1, np.int64)  # n
-        self.kept = np.zeros(1, np.int64)  # l
+        self.stored = np.zeros(1, np.int64)  # l
         self.images = 0
-        # for every image in memory and every partition it is in: its place, the partition
-        self.places, self.partitions = np.zeros((2, 0), np.int32)
+        # one entry for each stored image and each of its partitions: the position of the image, and the partition
+        self.positions, self.partitions = np.zeros((2, 0), np.int32)
 
     @staticmethod
-    def of(columns: np.ndarray) -> np.ndarray:
-        """The partitions of an image that shows these classes."""
-        return columns + 1 if len(columns) else np.zeros(1, np.int64)
+    def from_classes(classes: np.ndarray) -> np.ndarray:
+        """The partitions of an image with these classes."""
+        return classes + 1 if len(classes) else np.zeros(1, np.int64)
 
     def grow(self, classes: int) -> None:
-        """Know of this many classes in all."""
+        """Extend the counts to `classes` classes."""
         new = np.zeros(classes + 1 - len(self.seen), np.int64)
-        self.seen, self.kept = np.append(self.seen, new), np.append(self.kept, new)
+        self.seen, self.stored = np.append(self.seen, new), np.append(self.stored, new)
 
-    def see(self, shown: np.ndarray) -> None:
-        """Count an image that passes."""
-        self.seen[shown] += 1
+    def see(self, partitions: np.ndarray) -> None:
+        """Count an image that was seen."""
+        self.seen[partitions] += 1
 
-    def add(self, shown: np.ndarray) -> None:
-        """An image comes into memory, at the last place."""
-        self.places = np.append(self.places, np.full(len(shown), self.images, np.int32))
-        self.partitions = np.append(self.partitions, shown.astype(np.int32))
-        self.kept[shown] += 1
+    def add(self, partitions: np.ndarray) -> None:
+        """Count an image that is stored at the end."""
+        self.positions = np.append(self.positions, np.full(len(partitions), self.images, np.int32))
+        self.partitions = np.append(self.partitions, partitions.astype(np.int32))
+        self.stored[partitions] += 1
         self.images += 1
 
-    def remove(self, place: int) -> None:
-        """An image leaves, and the last one moves to its place, as in a `Buffer`."""
-        leaves = self.places == place
-        self.kept[self.partitions[leaves]] -= 1
-        self.places, self.partitions = self.places[~leaves], self.partitions[~leaves]
+    def remove(self, position: int) -> None:
+        """Remove an image. The last image moves to its position, as in a `Buffer`."""
+        removed = self.positions == position
+        self.stored[self.partitions[removed]] -= 1
+        self.positions, self.partitions = self.positions[~removed], self.partitions[~removed]
         self.images -= 1
-        self.places[self.places == self.images] = place
+        self.positions[self.positions == self.images] = position
 
     def shares(self) -> np.ndarray:
-        """p; 0 for what no image has shown yet."""
+        """p; 0 for a class that has not been seen."""
         shares = np.zeros(len(self.seen))
-        there = self.seen > 0
-        shares[there] = self.seen[there] ** self.rho
+        present = self.seen > 0
+        shares[present] = self.seen[present] ** self.rho
         return shares / shares.sum()
 
     def excess(self) -> np.ndarray:
-        """δ, with 0 where a class has its share but for rounding."""
-        excess = self.kept - self.shares() * self.kept.sum()
-        return np.where(np.abs(excess) < ROUNDING, 0.0, excess)
+        """δ, with rounding errors set to 0."""
+        excess = self.stored - self.shares() * self.stored.sum()
+        return np.where(np.abs(excess) < _TOLERANCE, 0.0, excess)
 
-    def chance(self, shown: np.ndarray, size: int) -> float:
-        """s: the chance of an image, already counted, to come into a memory of `size` images."""
-        n = self.seen[shown]
-        weights = np.exp(n.min() - n)  # of a softmax; exp(-n) itself would be 0 for counts in the thousands
-        return min(1.0, float(weights @ (self.shares()[shown] * size / n) / weights.sum()))
+    def store_probability(self, partitions: np.ndarray, size: int) -> float:
+        """s: the probability to store an image that has been counted, in a buffer of `size` images."""
+        n = self.seen[partitions]
+        weights = np.exp(n.min() - n)  # the softmax is shifted: exp(-n) is 0 for counts in the thousands
+        probabilities = np.minimum(1.0, self.shares()[partitions] * size / n)
+        return float(weights @ probabilities / weights.sum())
 
-    def draw(self) -> int | None:
-        """A partition, the likelier the further it exceeds its share; None where each has its share exactly."""
-        over = np.maximum(self.excess(), 0)
-        return int(torch.multinomial(torch.from_numpy(over), 1)) if over.any() else None
+    def sample_excess(self) -> int | None:
+        """A partition, sampled in proportion to its excess; None if no partition exceeds its share."""
+        excess = np.maximum(self.excess(), 0)
+        return int(torch.multinomial(torch.from_numpy(excess), 1)) if excess.any() else None
 
-    def victim(self, drawn: int | None) -> int:
-        """Who leaves, of the images in a partition (None: of all).
+    def to_remove(self, partition: int | None) -> int:
+        """The position of the image to remove from a partition (None: from all images).
 
-        Those with the fewest labels of classes that do not exceed their share; of these the one without whom the sum
-        of δ² is least; of these the first.
+        Candidates are the images with the fewest labels of classes that do not exceed their share. Of these, it is the
+        image without which the sum of δ² is smallest, and the first one of equals.
         """
         p, delta = self.shares(), self.excess()
-        places = np.arange(self.images) if drawn is None else np.sort(self.places[self.partitions == drawn])
-        wanted = self.sums(delta <= 0)[places]
-        places = places[wanted == wanted.min()]
-        # without an image of c labels δ_i is δ_i + c p_i, less 1 for its own labels: what the sum of squares gains
-        c, of_delta, of_p = (self.sums(value)[places] for value in (np.ones_like(p), delta, p))
-        gain = c * (2 * delta @ p + c * (p @ p)) - 2 * (of_delta + c * of_p) + c
-        return int(places[first_of_least(gain, ROUNDING)])
+        members = np.arange(self.images) if partition is None else np.sort(self.positions[self.partitions == partition])
+        needed = self.sums(delta <= 0)[members]
+        candidates = members[needed == needed.min()]
+        # change of Σ δ²: without an image of c labels δ_i becomes δ_i + c p_i, and 1 less for its own labels
+        c, sum_delta, sum_p = (self.sums(value)[candidates] for value in (np.ones_like(p), delta, p))
+        change = c * (2 * delta @ p + c * (p @ p)) - 2 * (sum_delta + c * sum_p) + c
+        return int(candidates[first_minimum(change, _TOLERANCE)])
 
     def sums(self, value: np.ndarray) -> np.ndarray:
-        """For each image in memory, the sum of a value over the partitions it is in."""
-        return np.bincount(self.places, value[self.partitions], self.images)
+        """For each stored image, the sum of a value over its partitions."""
+        return np.bincount(self.positions, value[self.partitions], self.images)
 
     @property
     def bytes(self) -> int:
-        return sum(array.nbytes for array in (self.seen, self.kept, self.places, self.partitions))
+        return sum(array.nbytes for array in (self.seen, self.stored, self.positions, self.partitions))
 
 
-def first_of_least(values: np.ndarray, rounding: float) -> int:
-    """The place of the least value, the first of several that are equal but for rounding."""
-    return int(np.argmax(values <= values.min() + rounding))
+def first_minimum(values: np.ndarray, tolerance: float) -> int:
+    """The index of the minimum; the first one of values that are equal within the tolerance."""
+    return int(np.argmax(values <= values.min() + tolerance))
 
 
 class PartitionedBuffer(Buffer):
-    """A buffer that counts the classes of the images that pass and of those it keeps."""
+    """A buffer that counts the classes of the images seen and stored."""
 
-    def __init__(self, options: Any, setting: Setting):
-        super().__init__(options, setting)
-        self.partitions = Partitions(options.rho)
+    options: Any
 
-    def shown(self, batch: Batch, first: int) -> list[np.ndarray]:
-        """The partitions of each image of a batch, whose classes have the columns from `first` on."""
-        assert batch.host is not None
-        visible = batch.host.labels & batch.host.known
-        self.partitions.grow(first + visible.shape[1])
-        return [Partitions.of(first + np.flatnonzero(row)) for row in visible]
+    def __init__(self, options: BufferOptions, normalize: Normalize, *, mirror: bool = True):
+        super().__init__(options, normalize, mirror=mirror)
+        self.partitions = Partitions(self.options.rho)
+
+    def partitions_of(self, batch: HostBatch, offset: int) -> list[np.ndarray]:
+        """The partitions of each image of a batch with the label columns from `offset` on."""
+        visible = batch.labels & batch.known
+        self.partitions.grow(offset + visible.shape[1])
+        return [Partitions.from_classes(offset + np.flatnonzero(row)) for row in visible]
 
     def add(self, item: Item) -> None:
         super().add(item)
-        self.partitions.add(Partitions.of(item.positives))
+        self.partitions.add(Partitions.from_classes(item.positives))
 
-    def remove(self, place: int) -> Item:
-        self.partitions.remove(place)
-        return super().remove(place)
+    def remove(self, position: int) -> Item:
+        self.partitions.remove(position)
+        return super().remove(position)
 
-    def kept_bytes(self) -> int:
+    def total_bytes(self) -> int:
         return self.bytes + self.partitions.bytes
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,35 +168,33 @@ class PartitionedBuffer(Buffer):
         super().load_state_dict(state)
 
 
-class PartitioningReservoir(PartitionedBuffer):
-    """An image comes in by its rarest label; one of a class that exceeds its share leaves."""
+class _PartitioningReservoir(PartitionedBuffer):
+    """Images with rare labels are stored; images of classes that exceed their share are removed."""
 
-    def __init__(self, options: Any, setting: Setting):
-        super().__init__(options, setting)
+    def __init__(self, options: BufferOptions, normalize: Normalize, *, mirror: bool = True):
+        super().__init__(options, normalize, mirror=mirror)
         self.full = False
-        """Whether an image had to leave yet."""
+        """Whether an image has been removed yet."""
 
-    def offer(self, batch: Batch, first: int, logits: Tensor | None = None) -> None:
-        """The images of a batch, whose classes have the columns from `first` on, one after the other."""
-        assert batch.host is not None
-        for row, shown in enumerate(self.shown(batch, first)):
-            self.partitions.see(shown)
-            if self.let_in(shown):
-                self.keep(capture(batch.host, row, first))
+    def offer(self, batch: HostBatch, offset: int, logits: Tensor | None = None) -> None:
+        for row, partitions in enumerate(self.partitions_of(batch, offset)):
+            self.partitions.see(partitions)
+            if self._accepts(partitions):
+                self._store(make_item(batch, row, offset))
 
-    def let_in(self, shown: np.ndarray) -> bool:
+    def _accepts(self, partitions: np.ndarray) -> bool:
         if not self.full and len(self) < self.options.buffer_images:
             return True
-        return float(torch.rand((), dtype=torch.float64)) < self.partitions.chance(shown, len(self))
+        return float(torch.rand((), dtype=torch.float64)) < self.partitions.store_probability(partitions, len(self))
 
-    def keep(self, item: Item) -> None:
-        """Add an image after as many have left as it needs."""
+    def _store(self, item: Item) -> None:
+        """Remove images until the new one fits, then add it."""
         limit = self.options.buffer_bytes
-        if limit is not None and item.bytes > limit:  # all others would leave, and it would not fit even so
+        if limit is not None and item.bytes > limit:  # it would not fit in an empty buffer
             return
         while not self.fits(item):
             self.full = True
-            self.remove(self.partitions.victim(self.partitions.draw()))
+            self.remove(self.partitions.to_remove(self.partitions.sample_excess()))
         self.add(item)
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,7 +206,7 @@ class PartitioningReservoir(PartitionedBuffer):
 
 
 class PRS(ER):
-    summary = "replay from a buffer with a share for each class: rare labels come in, crowded classes leave"
+    summary = "replay from a buffer with a share for each class: stores rare labels, removes frequent ones"
     Options = ShareOptions
-    tunes: ClassVar[dict[str, tuple[Any, ...]]] = {"rho": (-0.2, 0.0, 0.2), "replay_weight": (0.5, 1.0)}
-    keeps: ClassVar[type[Buffer]] = PartitioningReservoir
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"rho": (-0.2, 0.0, 0.2), "replay_weight": (0.5, 1.0)}
+    buffer_class: ClassVar[type[Buffer]] = _PartitioningReservoir

@@ -1,1 +1,1 @@
-"""Tables and pictures for people: of runs, from their folders and nothing else, and of streams."""
+"""Tables and figures of runs, made from their folders, and of streams."""

@@ -1,10 +1,12 @@
-"""Finished runs, read back from their folders: rows of a table, mean and standard deviation over seeds."""
+"""Finished runs, read from their folders. No method, stream or plug-in is loaded.
+
+The files of a run folder are untrusted: a damaged one is a `UserError`, and whoever prints their text escapes it.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-import os
-import statistics
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -14,82 +16,118 @@ from typing import Any
 
 import numpy as np
 
-from lifelabel.config import Config, read_yaml
+from lifelabel.config.config import read_yaml
+from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
-from lifelabel.runfolder import RunFolder
 
-CONVENTIONS = (
-    "mAP, CF1, OF1 in % after the last task, on the whole test set, as the paper's A.5: CF1 is the harmonic mean of CP "
-    "and CR at threshold 0.5. Forgetting is A.5's, of mAP by task. ACM error is the mean absolute error of "
-    "P(C_i|C_j), i ≠ j, against the stream's true matrix."
-)
-NOT_IN_LABEL = (
-    "stream", "stream_options", "method_options", "seed", "task_order", "save_scores", "device", "compile",
-    "checkpoint_seconds", "workers", "strict", "root", "file",
-)  # fmt: skip
-COLUMNS = ("mAP", "CF1", "OF1", "forgetting", "ACM error", "seconds")
+__all__ = ["FinishedRun", "check_same_tasks", "facts", "find_runs", "group_by_label", "provenance", "read_run"]
+
+_SCORES = ("mAP", "CF1", "OF1")
+_BLOCKS = ("all", "intra", "old_new", "new_old")
+_MAX_VALUES = 100_000
+"""Values in a config.yaml, with aliases expanded: a few aliases can stand for billions of values."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
+    """The folder of a finished run: config.yaml, metrics.json and environment.json."""
+
     path: Path
-    config: Config
+    config: dict[str, Any]
     metrics: dict[str, Any]
     environment: dict[str, Any]
 
     @property
     def label(self) -> str:
-        return label_of(self.config)
+        """The method and the options that are not the default."""
+        return str(self.environment["label"])
 
     @property
-    def replica(self) -> tuple[int, int]:
-        """What is averaged over: the seed and the order of tasks."""
-        return self.metrics["seed"], self.config.task_order
+    def stream(self) -> str:
+        return str(self.metrics["stream"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.metrics["seed"])
+
+    @property
+    def task_order(self) -> int:
+        return int(self.config["task_order"])
 
     @property
     def fingerprint(self) -> str:
         return str(self.environment.get("stream_fingerprint"))
 
-    def value(self, column: str) -> float | None:
-        """A cell of the table; None where the run has no such figure."""
-        final = self.metrics["final"]
-        if column == "seconds":
-            return self.environment["seconds"]
-        if column == "forgetting":
-            value = final.get("forgetting", {}).get("mAP")
-        elif column == "ACM error":
-            return final.get("acm_error", {}).get("all")
-        else:
-            value = final[column]
-        return None if value is None else 100 * value
+    @property
+    def precision(self) -> str:
+        """The precision in effect: `auto` is bfloat16 on one machine and float32 on another."""
+        return str(self.environment.get("precision", ""))
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        return self.config.get("method_options") or {}
+
+    @property
+    def joint(self) -> bool:
+        """Whether the run trained on all tasks at once."""
+        return len(self.metrics["per_task"]) < len(self.metrics["tasks"])
+
+    def figures(self) -> dict[str, float | None]:
+        """All figures by name: scores and forgetting in %, the others in the unit of their name. None: unknown."""
+        final, environment = self.metrics["final"], self.environment
+        forgetting, errors = final.get("forgetting") or {}, final.get("acm_error") or {}
+        footprint = environment.get("footprint") or {}
+        found: dict[str, float | None] = {}
+        for name in _SCORES:
+            found[name] = _percent(final[name])
+            found[f"forgetting_{name}"] = _percent(forgetting.get(name))
+        found |= {f"stored_{name}": _number(footprint.get(name)) for name in ("images", "bytes")}
+        found["seconds"] = _number(environment["seconds"])
+        found["images_per_second"] = _number(environment.get("images_per_second"))
+        on_device = _number(environment.get("peak_device_memory_bytes"))
+        on_host = _number(environment.get("peak_memory_bytes"))
+        found["peak_memory_bytes"] = on_host if on_device is None else on_device
+        return found | {f"acm_error_{block}": _number(errors.get(block)) for block in _BLOCKS}
 
     def curve(self) -> list[float | None]:
-        """mAP (%) over the classes seen so far on the cumulative test set, after each task.
+        """mAP (%) of the classes seen so far on the cumulative test set, after each task.
 
-        A run that saw all tasks at once has no such history: its curve is its final scores on the same sets.
+        A joint run has one record: its curve has its final scores on the same test sets.
         """
         records = self.metrics["per_task"]
-        lifelong = len(records) == len(self.metrics["tasks"])
-        scores = [r["seen"]["mAP"] for r in records] if lifelong else [s["mAP"] for s in records[-1]["cumulative"]]
-        return [None if s is None else 100 * s for s in scores]
+        scores = records[-1]["cumulative"] if self.joint else [record["seen"] for record in records]
+        return [_percent(score["mAP"]) for score in scores]
 
     def matrices(self) -> dict[str, np.ndarray]:
-        """What acm.npz holds; empty where the method has no matrix."""
+        """The arrays in acm.npz; empty if the method has no matrix."""
         path = self.path / "acm.npz"
         if not path.exists():
             return {}
         try:
             with np.load(path, allow_pickle=False) as archive:
-                matrices = {name: archive[name] for name in archive.files}
+                arrays = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
             raise UserError(f"{path} is damaged or cut short") from None
-        if not {"classes", f"task_{len(self.metrics['tasks'])}"} <= matrices.keys():
+        last, classes = f"task_{len(self.metrics['tasks'])}", arrays.get("classes", np.empty(0))
+        drawn = [arrays[name] for name in (last, "truth") if name in arrays]
+        fit = all(array.shape == 2 * classes.shape and array.dtype.kind in "biuf" for array in drawn)
+        if last not in arrays or classes.ndim != 1 or not classes.size or not fit:
             raise UserError(f"{path} does not hold the matrices of this run")
-        return matrices
+        return arrays
+
+
+def _number(value: Any) -> float | None:
+    if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+        raise TypeError("not a finite number")
+    return value
+
+
+def _percent(value: Any) -> float | None:
+    return None if value is None else _number(100 * value)
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run folders among `paths`, and those inside a folder that is none itself."""
+    """The run folders among `paths`, and those inside a folder that is not a run folder."""
     found: list[Path] = []
     for path in paths:
         inside = [p for p in sorted(path.iterdir()) if RunFolder(p).is_run] if path.is_dir() else []
@@ -98,117 +136,94 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_run(path: str | Path) -> FinishedRun:
+    """Read the folder of a finished run. A damaged or unfinished one is an error."""
     folder = RunFolder(path)
     begun = folder.is_run and not (folder / "metrics.json").exists()
     metrics = {"finished": False} if begun else folder.read_json("metrics.json")
     if isinstance(metrics, dict) and metrics.get("finished") is False:
-        raise UserError(f"{path} is not finished: go on with `lifelabel train --resume {path}`")
-    config = Config.make(read_yaml(folder / "config.yaml"))
-    run = FinishedRun(folder.path, config, metrics, folder.read_json("environment.json"))
+        raise UserError(f"{path} is not finished: continue with `lifelabel train --resume {path}`")
+    config, environment = read_yaml(folder / "config.yaml"), folder.read_json("environment.json")
     try:
-        run.curve(), provenance([run]), [run.value(column) for column in COLUMNS]
-    except (KeyError, TypeError, IndexError, AttributeError):
-        files = "metrics.json or environment.json"
+        json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
+        run = FinishedRun(folder.path, _plain(config), metrics, environment)
+        run.figures(), run.curve(), run.label, run.method_options.keys(), provenance([run])
+    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
+        files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None
     return run
 
 
-def label_of(config: Config) -> str:
-    """The method's name, its fidelity, and every option that was chosen otherwise.
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """The values of a YAML file as JSON holds them: dates and infinities become text."""
+    todo, count = [config], 0
+    while todo:
+        value: Any = todo.pop()
+        todo += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        count += 1
+        if count + len(todo) > _MAX_VALUES:
+            raise ValueError(f"more than {_MAX_VALUES:,} values")
+    return json.loads(json.dumps(config, default=str), parse_constant=str)
 
-    >>> label_of(Config.make({"fidelity": "release", "seed": 3, "method_options": {"mix": 0.2}}))
-    'agcn (release, mix=0.2)'
+
+def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
+    """Runs by label: the seeds and task orders of one label together, each run once.
+
+    If there are several streams, the label has the name of the stream too.
     """
-    usual = Config.make({"stream": config.stream, "method": config.method, "fidelity": config.fidelity}).to_dict()
-    chosen = config.to_dict()
-    other = {k: v for k, v in chosen.items() if k not in NOT_IN_LABEL and v != usual[k]}
-    other |= {k: v for k, v in chosen["method_options"].items() if v != usual["method_options"][k]}
-    given = {k: v for k, v in chosen["stream_options"].items() if k not in NOT_IN_LABEL}
-    other |= {f"stream.{k}": v for k, v in given.items() if v != usual["stream_options"][k]}
-    parts = [config.fidelity] if config.fidelity != "tuned" else []
-    parts += [f"{k}={short_value(v)}" for k, v in other.items()]
-    return config.method + (f" ({', '.join(parts)})" if parts else "")
-
-
-def short_value(value: Any) -> str:
-    """A value for a label; of a path, its last part."""
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else str(value)
-
-
-def by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Runs in rows of a table: the seeds and task orders of one label together, each run once; named by stream if
-    there are several."""
     grouped: dict[str, list[FinishedRun]] = {}
-    each = list({run.path.resolve(): run for run in runs}.values())
-    names = {run.metrics["stream"] for run in each}
-    several = ambiguous(each)
-    for run in each:
-        name, label = run.metrics["stream"], run.label
-        if len(names) > 1:
-            label += f" on {name}"
-        if name in several:
+    unique = list({run.path.resolve(): run for run in runs}.values())
+    streams = {run.stream for run in unique}
+    ambiguous = _ambiguous_streams(unique)
+    for run in unique:
+        label = run.label
+        if len(streams) > 1:
+            label += f" on {run.stream}"
+        if run.stream in ambiguous:
             label += f" [{run.fingerprint[:8]}]"
         group = grouped.setdefault(label, [])
-        same = [other.path for other in group if other.replica == run.replica]
+        same = [other.path for other in group if (other.seed, other.task_order) == (run.seed, run.task_order)]
         if same:
-            order = f" and the same order of tasks ({run.replica[1]})" if run.replica[1] else ""
+            order = f" and the same order of tasks ({run.task_order})" if run.task_order else ""
             raise UserError(f"{run.path} and {same[0]} are the same run with the same seed{order}: give one of them")
         group.append(run)
+    for label, group in grouped.items():
+        check_same_tasks(label, group)
     return grouped
 
 
-def ambiguous(runs: Iterable[FinishedRun]) -> set[str]:
-    """Names of streams that stand for several; one with its tasks in another order is no other stream."""
+def check_same_tasks(name: str, runs: Sequence[FinishedRun]) -> None:
+    """Refuse runs of one row whose learning curves have different lengths."""
+    if len({len(run.curve()) for run in runs}) > 1:
+        raise UserError(f"runs of '{name}' have different numbers of tasks: report them separately")
+
+
+def _ambiguous_streams(runs: Iterable[FinishedRun]) -> set[str]:
+    """Names of several different streams. A stream with its tasks in another order is the same stream."""
     prints: dict[tuple[str, int], set[str]] = {}
     for run in runs:
-        prints.setdefault((run.metrics["stream"], run.config.task_order), set()).add(run.fingerprint)
+        prints.setdefault((run.stream, run.task_order), set()).add(run.fingerprint)
     return {name for (name, _), found in prints.items() if len(found) > 1}
 
 
-def rows(runs: Sequence[FinishedRun], compact: bool = False) -> list[list[str]]:
-    """A row a label: a cell for each of COLUMNS, mean ± (sample) standard deviation where there are several runs."""
-    return [[name, *(cell(column, group, compact) for column in COLUMNS)] for name, group in by_label(runs).items()]
-
-
-def cell(column: str, runs: Sequence[FinishedRun], compact: bool = False) -> str:
-    values = [value for run in runs if (value := run.value(column)) is not None and math.isfinite(value)]
-    if not values:
-        return "–"
-    digits = {"ACM error": 3, "seconds": 0}.get(column, 1 if compact else 2)
-    text = f"{statistics.mean(values):.{digits}f}"
-    between = "±" if compact else " ± "
-    return text + (f"{between}{statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
-
-
-def markdown(runs: Sequence[FinishedRun]) -> str:
-    """The table as Markdown, with what it was measured on."""
-    head = ["method", *COLUMNS]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(runs)]
-    return "\n".join([*lines, "", provenance(runs), "", CONVENTIONS]) + "\n"
-
-
 def provenance(runs: Sequence[FinishedRun]) -> str:
-    """A sentence: on what, with what and when the runs were made."""
-    p = facts(runs)
-    of = {name: ", ".join(map(str, values)) for name, values in p.items()}
-    orders = f", task orders {of['task_orders']}" if p["task_orders"] != [0] else ""
-    commits = ", ".join(c[:10] + (" (modified)" if c.endswith("+") else "") for c in map(str, p["commit"]))
+    """One sentence: stream, seeds, machine, date and commit of the runs."""
+    found = facts(runs)
+    text = {name: ", ".join(map(str, values)) for name, values in found.items()}
+    orders = f", task orders {text['task_orders']}" if found["task_orders"] != [0] else ""
+    commits = ", ".join(c[:10] + (" (modified)" if c.endswith("+") else "") for c in map(str, found["commit"]))
     return (
-        f"Stream {of['stream']}, seeds {of['seeds']}{orders}; {of['device']}, {of['threads']} threads, torch "
-        f"{of['torch']}, finished {of['date']}, lifelabel {of['lifelabel']} at commit {commits}."
+        f"Stream {text['stream']}, seeds {text['seeds']}{orders}; {text['device']}, {text['threads']} threads, torch "
+        f"{text['torch']}, finished {text['date']}, lifelabel {text['lifelabel']} at commit {commits}."
     )
 
 
 def facts(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
-    """What the runs were made on and with: every value that occurs, sorted."""
-    named = {
-        "stream": {run.metrics["stream"] for run in runs},
-        "seeds": {run.metrics["seed"] for run in runs},
-        "task_orders": {run.config.task_order for run in runs},
+    """Stream, seeds, task orders, machine, versions and dates of the runs: every value that occurs, sorted."""
+    found: dict[str, set[Any]] = {
+        "stream": {run.stream for run in runs},
+        "seeds": {run.seed for run in runs},
+        "task_orders": {run.task_order for run in runs},
     }
     keys = ("device", "threads", "torch", "date", "lifelabel", "commit")
-    named |= {key: {run.environment[key] for run in runs} for key in keys}
-    return {name: sorted(values, key=lambda value: (str(type(value)), value)) for name, values in named.items()}
+    found |= {key: {run.environment[key] for run in runs} for key in keys}
+    return {name: sorted(values, key=lambda value: (str(type(value)), value)) for name, values in found.items()}

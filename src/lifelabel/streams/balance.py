@@ -1,6 +1,6 @@
-"""Each image to one of the tasks that own a label of it, so that tasks are as equal in size as can be (A.2).
+"""Assigns each image to one of the tasks that own a label of it, with task sizes as equal as possible (A.2).
 
-docs/streams/protocols.md tells the algorithm.
+docs/streams/protocols.md describes the algorithm.
 """
 
 from __future__ import annotations
@@ -10,44 +10,46 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lifelabel.streams.base import Labels
+from lifelabel.streams.labels import Labels
+
+__all__ = ["assign_tasks"]
 
 
-def allot(shown: Labels, draws: np.ndarray, load: np.ndarray) -> np.ndarray:
-    """One task for every image, out of those it shows, so that sizes are as equal as they can be.
+def assign_tasks(choices: Labels, draws: np.ndarray, load: np.ndarray) -> np.ndarray:
+    """One task for every image, out of its choices, with task sizes as equal as possible.
 
-    `shown` is images x tasks, `draws` a number an image that decides which of equal ones goes where, and `load` how
-    many images each task has already.
+    `choices` (images x tasks) has the tasks that own a label of each image. `draws` has one number per image, which
+    decides the task among images with the same choices. `load` is the number of images that each task has already.
 
-    >>> shown = Labels.of_lists([[0], [0], [0, 1], [0, 1, 2]], classes=3)
-    >>> allot(shown, np.zeros(4, np.uint64), np.zeros(3, int)).tolist()
+    >>> choices = Labels.from_lists([[0], [0], [0, 1], [0, 1, 2]], classes=3)
+    >>> assign_tasks(choices, np.zeros(4, np.uint64), np.zeros(3, int)).tolist()
     [0, 0, 1, 2]
     """
-    kind, first = _kinds(shown)
-    kinds = shown.take(first)
-    shares = balance(kinds, np.bincount(kind, minlength=len(kinds)), load)
-    task = np.empty(len(shown), np.int64)
+    kind, example = _kinds(choices)
+    kinds = choices.take(example)
+    shares = _balance(kinds, np.bincount(kind, minlength=len(kinds)), load)
+    task = np.empty(len(choices), np.int64)
     task[np.lexsort((draws, kind))] = np.repeat(kinds.column, shares)
     return task
 
 
-def _kinds(shown: Labels) -> tuple[np.ndarray, np.ndarray]:
-    """Number the distinct sets of tasks: the number of every image's, and an image of each."""
-    column = np.ascontiguousarray(shown.column, ">i4")  # big-endian bytes sort as the numbers do
-    raw, start = column.tobytes(), (4 * shown.start).tolist()
+def _kinds(choices: Labels) -> tuple[np.ndarray, np.ndarray]:
+    """Number the distinct sets of tasks ("kinds"). Returns the kind of each image, and one image of each kind."""
+    column = np.ascontiguousarray(choices.column, ">i4")  # big-endian bytes sort as the numbers do
+    raw, start = column.tobytes(), (4 * choices.start).tolist()
     sets = [raw[begin:end] for begin, end in itertools.pairwise(start)]
     number = {key: index for index, key in enumerate(sorted(set(sets)))}
     kind = np.array([number[key] for key in sets], np.int64)
-    first = np.zeros(len(number), np.int64)
-    first[kind] = np.arange(len(kind))
-    return kind, first
+    example = np.zeros(len(number), np.int64)
+    example[kind] = np.arange(len(kind))
+    return kind, example
 
 
-def balance(kinds: Labels, images: np.ndarray, load: np.ndarray) -> np.ndarray:
-    """How many images of each kind go to each of its tasks (an entry each of `kinds`, which is kinds x tasks).
+def _balance(kinds: Labels, images: np.ndarray, load: np.ndarray) -> np.ndarray:
+    """The number of images of each kind that go to each of its tasks: one number per entry of `kinds` (kinds x tasks).
 
-    In the end no image can move to a task with at least two images less than its own: each sweep lowers the sum of
-    squared sizes, so there is an end.
+    At the end no image can move to a task that has at least two images fewer than its own. The loop ends because each
+    pass lowers the sum of squared task sizes.
     """
     task, start, number = kinds.column.tolist(), kinds.start.tolist(), images.tolist()
     filled, count = load.tolist(), [0] * len(kinds.column)
@@ -56,7 +58,7 @@ def balance(kinds: Labels, images: np.ndarray, load: np.ndarray) -> np.ndarray:
         entries = range(start[kind], start[kind + 1])
         for entry in entries:
             filled[task[entry]] -= count[entry]
-        for entry, share in zip(entries, pour([filled[task[e]] for e in entries], number[kind]), strict=True):
+        for entry, share in zip(entries, _shares([filled[task[e]] for e in entries], number[kind]), strict=True):
             count[entry] = share
             filled[task[entry]] += share
 
@@ -68,10 +70,10 @@ def balance(kinds: Labels, images: np.ndarray, load: np.ndarray) -> np.ndarray:
     return np.array(count, np.int64)
 
 
-def pour(load: Sequence[int], images: int) -> list[int]:
-    """What each task gets where images go one by one to the least filled (the first of equals).
+def _shares(load: Sequence[int], images: int) -> list[int]:
+    """The number of images each task gets if images go one by one to the smallest task (the first one of equals).
 
-    >>> pour([5, 0, 3], 6)
+    >>> _shares([5, 0, 3], 6)
     [0, 5, 1]
     """
     order = sorted(range(len(load)), key=load.__getitem__)
@@ -88,7 +90,7 @@ def pour(load: Sequence[int], images: int) -> list[int]:
 
 
 def _uneven(kinds: Labels, count: np.ndarray, load: np.ndarray) -> np.ndarray:
-    """The kinds of which an image could move to a task with at least two images less."""
+    """The kinds with an image that could move to a task with at least two images fewer."""
     if not len(kinds):
         return np.empty(0, np.int64)
     size, begin = load[kinds.column], kinds.start[:-1]

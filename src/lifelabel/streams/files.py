@@ -1,8 +1,8 @@
-"""Photographs as files under a folder: where each name lies, found by listing folders and not by asking file by file.
+"""Photographs as files under a folder. Files are found by listing folders, which is faster than one check per file.
 
-Names come from lists that others wrote. A name can only lead downwards from the root, by its text: `..`, absolute paths
-and drive letters are refused. Links are followed (`train2014 -> /data/coco/train2014` is common), so what the owner of
-the root linked into it counts as under it.
+Image names are untrusted. `safe_path` refuses names that are absolute, have a drive letter or contain `..`, so a name
+cannot point outside the root. Links are followed (`train2014 -> /data/coco/train2014` is common): what the owner of the
+root links into it counts as under it.
 """
 
 from __future__ import annotations
@@ -16,37 +16,25 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lifelabel import images  # the module, not its names: `images` imports this package too
 from lifelabel.streams.base import BadImage, Names
+from lifelabel.streams.decode import open_image
 
-FOLDERS = (
-    "images",
-    "Images",
-    "train2014",
-    "val2014",
-    "train2017",
-    "val2017",
-    "images/train2014",
-    "images/val2014",
-    "images/train2017",
-    "images/val2017",
-    "JPEGImages",
-    "VOCdevkit",
-    "Flickr",
-    "images/Flickr",
-    "Images/Flickr",
-    "NUS-WIDE/Flickr",
-    "NUS-WIDE/images",
-)
-"""Where photographs lie below the root, besides the root itself; the first place that has the file counts."""
+__all__ = ["FileImages", "safe_path"]
 
-LONGEST = 1024
+_FOLDERS = (
+    "images", "Images", "train2014", "val2014", "train2017", "val2017", "images/train2014", "images/val2014",
+    "images/train2017", "images/val2017", "JPEGImages", "VOCdevkit", "Flickr", "images/Flickr", "Images/Flickr",
+    "NUS-WIDE/Flickr", "NUS-WIDE/images",
+)  # fmt: skip
+"""Folders below the root that are searched after the root itself. The first folder that has the file is used."""
+
+_MAX_PATH_LENGTH = 1024
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udc7f\udd00-\udfff]")
-_COCO = re.compile(r"(?:.*/)?(COCO_(?:train|val|test)2014_(\d{12}\.jpg))")
+_COCO_NAME = re.compile(r"(?:.*/)?(COCO_(?:train|val|test)2014_(\d{12}\.jpg))")
 
 
 def safe_path(text: str) -> str:
-    r"""A relative path with forward slashes from text that nobody vouches for; ValueError says what is wrong with it.
+    r"""A relative path with forward slashes from untrusted text. Raises ValueError with the reason if it is not safe.
 
     >>> safe_path(r".\actor\\0001.jpg")
     'actor/0001.jpg'
@@ -54,8 +42,8 @@ def safe_path(text: str) -> str:
     Traceback (most recent call last):
     ValueError: leads out of its folder ("..")
     """
-    if len(text) > LONGEST:
-        raise ValueError(f"longer than {LONGEST:,} characters")
+    if len(text) > _MAX_PATH_LENGTH:
+        raise ValueError(f"longer than {_MAX_PATH_LENGTH:,} characters")
     if _UNSAFE.search(text):
         raise ValueError("control characters in a path")
     text = text.replace("\\", "/")
@@ -72,19 +60,19 @@ def safe_path(text: str) -> str:
 
 
 class FileImages:
-    """The photographs of a split: `names` as they lie under `root`, or in one of `FOLDERS` below it.
+    """The photographs `names` of a split, under `root` or in one of the usual folders below it.
 
-    Without a root all of them are absent. Holds two lists of names and no open file, so it is cheap to send to
-    another process.
+    Without a root all of them are absent. The object holds two lists of names and no open file, so sending it to
+    another process is cheap.
     """
 
-    knows_labels = False
+    drawn_from_labels = False
 
     def __init__(self, root: Path | None, names: Names):
         self.root = root
         self.names = names
         self.found = Names(("" for _ in names) if root is None else _find(root, names))
-        """Where each one lies, relative to the root; empty where there is none."""
+        """The path of each image relative to the root; empty if there is no file."""
         self.present: np.ndarray = np.diff(self.found.end, prepend=0) > 0
 
     def __len__(self) -> int:
@@ -93,44 +81,44 @@ class FileImages:
     def name(self, row: int) -> str:
         return self.names[row]
 
-    def sealed(self) -> FileImages:
+    def handle(self) -> FileImages:
         return self
 
     def open(self) -> FileImages:
         return self
 
     def take(self, rows: np.ndarray) -> FileImages:
-        """The same photographs in another order, without looking for them again."""
+        """The photographs of the given rows, in that order. Folders are not searched again."""
         other = FileImages(None, self.names.take(rows))
         other.root, other.found, other.present = self.root, self.found.take(rows), self.present[rows]
         return other
 
-    def picture(self, row: int, least: int = 0) -> Image.Image:
+    def read(self, row: int, min_side: int = 0) -> Image.Image:
         if not self.present[row]:
             raise BadImage("no such file")
-        return images.open_picture(f"{self.root}/{self.found[row]}", least)
+        return open_image(f"{self.root}/{self.found[row]}", min_side)
 
 
 def _find(root: Path, names: Iterable[str]) -> Iterator[str]:
-    """For each name the path below the root that has it, or nothing."""
-    tops = ["", *(f"{folder}/" for folder in FOLDERS if (root / folder).is_dir())]
+    """For each name its path relative to the root; empty if there is no file."""
+    prefixes = ["", *(f"{folder}/" for folder in _FOLDERS if (root / folder).is_dir())]
     listing = functools.cache(functools.partial(_list, root))
 
     @functools.cache
-    def places(folder: str) -> list[tuple[str, frozenset[str]]]:
-        """The folders that can hold files of `folder`, and the files of each."""
-        both = ((top + folder, listing(top + folder)) for top in tops)
-        return [(place, files) for place, files in both if files]
+    def candidates(folder: str) -> list[tuple[str, frozenset[str]]]:
+        """The folders that can contain the files of `folder`, each with its files."""
+        listings = ((prefix + folder, listing(prefix + folder)) for prefix in prefixes)
+        return [(path, files) for path, files in listings if files]
 
     for name in names:
-        hits = (place + file for folder, file in _ways(name) for place, files in places(folder) if file in files)
+        hits = (path + file for folder, file in _spellings(name) for path, files in candidates(folder) if file in files)
         yield next(hits, "")
 
 
-def _ways(name: str) -> Iterator[tuple[str, str]]:
-    """What a photograph may be called: its folder (empty, or with a slash at its end) and file name, likeliest first.
+def _spellings(name: str) -> Iterator[tuple[str, str]]:
+    """The possible names of a photograph, the most likely first: its folder (empty, or ending in a slash) and file.
 
-    COCO's names are unique, so there the folder does not matter; the edition of 2017 dropped their first part.
+    File names of COCO are unique, so their folder does not matter. The edition of 2017 omits the first part of a name.
     """
     try:
         path = safe_path(name)
@@ -138,13 +126,13 @@ def _ways(name: str) -> Iterator[tuple[str, str]]:
         return
     folder, slash, file = path.rpartition("/")
     yield folder + slash, file
-    if coco := _COCO.fullmatch(path):
+    if coco := _COCO_NAME.fullmatch(path):
         yield "", coco[1]
         yield "", coco[2]
 
 
 def _list(root: Path, folder: str) -> frozenset[str]:
-    """The names in a folder; none where it does not exist or cannot be read."""
+    """The names in a folder; none if it does not exist or cannot be read."""
     try:
         with os.scandir(root / folder) as entries:
             return frozenset(entry.name for entry in entries)

@@ -1,16 +1,14 @@
-"""A stream as one text file, to be published: which image is in which task, and the labels it shows there.
+"""Manifests: a stream in one text file, with the images of each task and their visible labels.
 
-Names and labels, no pictures; see docs/streams/manifest.md for the format. `read(write(stream))` is the same stream as
-far as the protocol shows it, which its SHA-256 proves.
+A manifest has names and labels, no pixels. See docs/streams/manifest.md for the format. A stream that was written and
+read again has the same fingerprint.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,123 +17,110 @@ from typing import Any
 import numpy as np
 import yaml
 
-from lifelabel.errors import UserError, short
+from lifelabel.errors import UserError
 from lifelabel.streams import published
-from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, Task, cut_classes, row_lines, true_matrix
-from lifelabel.streams.collection import contents
+from lifelabel.streams.base import Names, Problems, Split, Stream, Task, classes_to_tasks, manifest_lines, true_matrix
 from lifelabel.streams.files import FileImages, safe_path
+from lifelabel.streams.labels import Labels
 from lifelabel.streams.table import class_name
+from lifelabel.utils.files import read_limited, write_text
+from lifelabel.utils.text import shorten
 
-VERSION = 1
-MAX_BYTES = 500_000_000
-MAX_DEPTH = 20
-HEADER = "# A stream of lifelabel: images (columns they show, name) by task. See docs/streams/manifest.md.\n"
+__all__ = ["read", "write"]
+
+_VERSION = 1
+_MAX_BYTES = 500_000_000
+_MAX_DEPTH = 20
+_HEADER = "# A stream of lifelabel: images (columns they show, name) by task. See docs/streams/manifest.md.\n"
 
 _ROW = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})*)? (.+)", re.ASCII)
-_UNFIT = re.compile("[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-"""What YAML cannot hold in a line of text, such as bytes of a file name that are not UTF-8."""
+_NOT_YAML = re.compile("[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+"""Characters that YAML cannot hold in a line of text, such as bytes of a file name that are not UTF-8."""
 
 
 def write(stream: Stream, path: Path, complete: bool = False) -> str:
-    """Write the stream and return its SHA-256; with `complete` also the labels that training images do not show."""
+    """Write the stream and return its fingerprint. `complete` adds the hidden labels of the training images."""
     if complete and not stream.train.complete:
         raise UserError(f"complete training labels of {stream.name} are not known: write its manifest without them")
     hidden = _hidden(stream)
-    head: dict[str, Any] = {"lifelabel_stream": VERSION, "name": stream.name, "dataset": stream.dataset}
+    head: dict[str, Any] = {"lifelabel_stream": _VERSION, "name": stream.name, "dataset": stream.dataset}
     head |= {"sha256": stream.fingerprint}
     if stream.image_size is not None:
         head["image_size"] = stream.image_size
-    head["rules"] = json.loads(json.dumps(stream.rules))  # equal parts apart, or YAML would refer from one to the other
+    head["rules"] = json.loads(json.dumps(stream.rules))  # a copy, as YAML writes shared objects as aliases
     blocks: dict[str, list[Iterable[str]]] = {"train": [], "test": []}
-    for kind, _, names, labels in stream.shown():
-        blocks[kind].append(row_lines(names, labels))
-    with _replacing(path) as lines:
-        lines.append(HEADER + yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120))
-        lines.append("tasks:\n")
-        lines.extend(f"- {_flow(list(task.classes))}\n" for task in stream.tasks)
-        for kind, tasks in blocks.items():
-            lines.append(f"{kind}:\n")
-            for rows in tasks:
-                lines.append("- |2\n")
-                lines.extend(f"  {_fit(row)}\n" for row in rows)
-        if complete or (stream.train.complete and not len(hidden.column)):
-            rows = list(_hidden_lines(stream.train.names, hidden))
-            lines.append(f"hidden_sha256: {_sha256(rows)}\nhidden: |2\n")
-            lines.extend(f"  {_fit(row)}\n" for row in rows)
+    for kind, _, names, labels in stream.visible():
+        blocks[kind].append(manifest_lines(names, labels))
+    lines = [_HEADER + yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), "tasks:\n"]
+    lines += [f"- {_one_line(list(task.classes))}\n" for task in stream.tasks]
+    for kind, tasks in blocks.items():
+        lines.append(f"{kind}:\n")
+        for rows in tasks:
+            lines += ["- |2\n", *(f"  {_check_line(row)}\n" for row in rows)]
+    if complete or (stream.train.complete and not len(hidden.column)):
+        hidden_rows = list(_hidden_lines(stream.train.names, hidden))
+        lines.append(f"hidden_sha256: {_sha256(hidden_rows)}\nhidden: |2\n")
+        lines += [f"  {_check_line(row)}\n" for row in hidden_rows]
+    write_text(path, "".join(lines))
     return stream.fingerprint
 
 
 def read(path: Path, root: Path | None) -> Stream:
-    """The stream in a manifest, with the pictures that lie under `root`."""
+    """The stream in a manifest. Its images are files under `root`."""
     found = _load(path)
-    place = str(path)
-    classes = _classes(found.get("tasks"), place)
-    every = tuple(name for task in classes for name in task)
-    tasks = cut_classes(every, [len(task) for task in classes])
+    where = str(path)
+    by_task = _classes(found.get("tasks"), where)
+    classes = tuple(name for names in by_task for name in names)
+    tasks = classes_to_tasks(classes, [len(names) for names in by_task])
     image_size = found.get("image_size")
     if image_size is not None and (type(image_size) is not int or image_size < 1):
-        raise UserError(f"{place}: image_size must be a number of pixels, not {short(image_size)}")
-    root = None if image_size is not None else root  # drawn pictures do not lie anywhere
-    train, row_of = _split(found.get("train"), "train", tasks, place, root)
-    test, _ = _split(found.get("test"), "test", tasks, place, root)
+        raise UserError(f"{where}: image_size must be a number of pixels, not {shorten(image_size)}")
+    root = None if image_size is not None else root  # drawn images are not files
+    train, row_of = _split(found.get("train"), "train", tasks, where, root)
+    test, _ = _split(found.get("test"), "test", tasks, where, root)
     complete = "hidden" in found
     if complete:
-        train = _with_hidden(train, found, row_of, tasks, place)
+        train = _with_hidden(train, found, row_of, tasks, where)
     train = dataclasses.replace(train, complete=complete)
     truth = true_matrix(train.labels) if complete else None
-    name, dataset = (_text(found.get(key), key, place) for key in ("name", "dataset"))
+    name, dataset = (_text(found.get(key), key, where) for key in ("name", "dataset"))
     problems = Problems()
     if root is not None and dataset == "nus-wide":
-        train, test = published.numbered(root, every, train, test, problems)
-    rules = _rules(found.get("rules"), place)
+        train, test = published.find_numbered_images(root, classes, train, test, problems)
+    rules = _rules(found.get("rules"), where)
     stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems)
     if stream.fingerprint != found.get("sha256"):
-        raise UserError(f"{place} was changed by hand or damaged: its content does not fit its sha256; fetch it again")
+        raise UserError(
+            f"{where} was changed by hand or damaged: its content does not match its sha256; get the manifest again"
+        )
     return stream
 
 
 # Writing
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[list[str]]:
-    """Lines to fill; they become the file whole or not at all."""
-    lines: list[str] = []
-    yield lines
-    beside = path.parent / f".{path.name}.new"
-    try:
-        with open(beside, "w", encoding="utf-8", newline="\n") as handle:
-            handle.writelines(lines)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise UserError(f"cannot write the manifest {path}: {error.strerror}") from None
-
-
-def _flow(value: Any) -> str:
+def _one_line(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9).strip()
 
 
-def _fit(line: str) -> str:
-    if _UNFIT.search(line):
+def _check_line(line: str) -> str:
+    """The line itself. Raises `UserError` if YAML cannot hold it."""
+    if _NOT_YAML.search(line):
         name = line.partition(" ")[2].encode("utf-8", "backslashreplace").decode()
-        raise UserError(f"a manifest cannot name the image {short(name)!r}: rename it, in plain UTF-8")
+        raise UserError(f"a manifest cannot name the image {shorten(name)!r}: rename the file, in printable UTF-8")
     return line
 
 
 def _hidden(stream: Stream) -> Labels:
-    """The labels of training images outside the tasks they belong to."""
+    """The hidden labels of training images: those outside the tasks of the image."""
     labels, row = stream.train.labels, stream.train.labels.row()
     belongs = np.zeros(len(labels), bool)
     visible = np.zeros(len(row), bool)
     for task, rows in zip(stream.tasks, stream.train.rows, strict=True):
-        here = np.zeros(len(labels), bool)
-        here[rows] = True
-        belongs |= here
-        visible |= (labels.column >= task.first) & (labels.column < task.last) & here[row]
+        in_task = np.zeros(len(labels), bool)
+        in_task[rows] = True
+        belongs |= in_task
+        visible |= (labels.column >= task.offset) & (labels.column < task.end) & in_task[row]
     hidden = belongs[row] & ~visible
     start = np.concatenate([[0], np.cumsum(hidden)])[labels.start]
     return Labels(start, labels.column[hidden], labels.classes)
@@ -143,7 +128,7 @@ def _hidden(stream: Stream) -> Labels:
 
 def _hidden_lines(names: Names, hidden: Labels) -> Iterator[str]:
     rows = np.flatnonzero(hidden.per_image())
-    return row_lines(names.take(rows), hidden.take(rows))
+    return manifest_lines(names.take(rows), hidden.take(rows))
 
 
 def _sha256(lines: Iterable[str]) -> str:
@@ -155,148 +140,152 @@ def _sha256(lines: Iterable[str]) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        text = contents(path, MAX_BYTES).decode("utf-8-sig")
+        text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        _guard(text, loader, path)
+        _check_nesting(text, loader, path)
         found = yaml.load(text, Loader=loader)
     except UserError:
         raise
-    except Exception as error:  # yaml raises its own, and whatever int(), float() or a date make of a bad value
+    except Exception as error:  # errors of yaml, and of int(), float() and dates for a bad value
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}," if mark else ""
-        raise UserError(f"{path}{where} is not valid YAML: fetch the manifest again") from None
+        raise UserError(f"{path}{where} is not valid YAML: get the manifest again") from None
     if not isinstance(found, dict) or "lifelabel_stream" not in found:
-        raise UserError(f"{path} is not the manifest of a stream: it has no line 'lifelabel_stream: {VERSION}'")
-    if type(version := found["lifelabel_stream"]) is not int or version != VERSION:
+        raise UserError(f"{path} is not the manifest of a stream: it has no line 'lifelabel_stream: {_VERSION}'")
+    if type(version := found["lifelabel_stream"]) is not int or version != _VERSION:
         raise UserError(
-            f"{path} is a manifest of version {short(version)}, this lifelabel reads version {VERSION}: update it"
+            f"{path} is a manifest of version {shorten(version)}, but version {_VERSION} is needed: update lifelabel"
         )
     return found
 
 
-def _guard(text: str, loader: Any, path: Path) -> None:
-    """Refuse what would exhaust memory or stack: references that repeat a part, and parts nested without end."""
+def _check_nesting(text: str, loader: Any, path: Path) -> None:
+    """Raise `UserError` for aliases and deep nesting: they could exhaust the memory or the stack."""
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
+        if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
             line = event.start_mark.line + 1
-            raise UserError(f"{path}, line {line}, refers to another part or nests too deep: fetch the manifest again")
+            raise UserError(f"{path}, line {line}, has an alias or is nested too deep: get the manifest again")
 
 
-def _classes(found: Any, place: str) -> list[list[str]]:
+def _classes(found: Any, where: str) -> list[list[str]]:
     """The classes of each task."""
     if not isinstance(found, list) or not found:
-        raise UserError(f"{place}: tasks must be a list with the classes of each task, not {short(found)}")
+        raise UserError(f"{where}: tasks must be a list with the classes of each task, not {shorten(found)}")
     seen: set[str] = set()
     for number, task in enumerate(found, start=1):
         if not isinstance(task, list) or not task:
-            raise UserError(f"{place}: task {number} must be a list of classes, not {short(task)}")
+            raise UserError(f"{where}: task {number} must be a list of classes, not {shorten(task)}")
         for name in task:
             if not isinstance(name, str) or not name:
-                raise UserError(f"{place}: task {number} has a class that is no text: {short(name)} (put it in quotes)")
+                raise UserError(
+                    f"{where}: task {number} has a class that is not text: {shorten(name)} (put it in quotes)"
+                )
             try:
                 class_name(name)
             except ValueError as error:
-                raise UserError(f"{place}: task {number} has {error}") from None
+                raise UserError(f"{where}: task {number} has {error}") from None
             if name in seen:
-                raise UserError(f"{place}: task {number} names the class '{short(name)}' a second time")
+                raise UserError(f"{where}: task {number} names the class '{shorten(name)}' a second time")
             seen.add(name)
     return found
 
 
-def _split(found: Any, kind: str, tasks: Sequence[Task], place: str, root: Path | None) -> tuple[Split, dict[str, int]]:
-    """The images of all blocks, each once with all that it shows anywhere, and the row of each name."""
+def _split(found: Any, kind: str, tasks: Sequence[Task], where: str, root: Path | None) -> tuple[Split, dict[str, int]]:
+    """The images of all blocks, each once with its labels of all blocks, and the row of each name."""
     if not isinstance(found, list) or len(found) != len(tasks) or not all(isinstance(block, str) for block in found):
-        raise UserError(f"{place}: {kind} must be a list of {len(tasks)} blocks of text, one a task")
-    classes = tasks[-1].last
+        raise UserError(f"{where}: {kind} must be a list of {len(tasks)} blocks of text, one per task")
+    classes = tasks[-1].end
     row_of: dict[str, int] = {}
-    rows, shown = [], []
+    rows, columns_of = [], []
     for task, block in zip(tasks, found, strict=True):
-        allowed = range(classes) if kind == "test" else range(task.first, task.last)
-        here, before = [], len(row_of)
-        for columns, name in _lines(block, f"{place}: {kind} of task {task.index + 1}", allowed):
+        allowed = range(classes) if kind == "test" else range(task.offset, task.end)
+        task_rows, before = [], len(row_of)
+        for columns, name in _lines(block, f"{where}: {kind} of task {task.index + 1}", allowed):
             if kind == "test" and row_of.get(name, before) < before:
                 raise UserError(
-                    f"{place}: test of task {task.index + 1} names '{short(name)}', which an earlier task has"
+                    f"{where}: test of task {task.index + 1} names '{shorten(name)}', which an earlier task has too"
                 )
-            here.append(row_of.setdefault(name, len(row_of)))
-            shown.append(columns)
-        rows.append(np.array(here, np.int64))
+            task_rows.append(row_of.setdefault(name, len(row_of)))
+            columns_of.append(columns)
+        rows.append(np.array(task_rows, np.int64))
     for name in row_of:
         try:
             safe_path(name)
         except ValueError as error:
-            raise UserError(f"{place}: {kind} names the image '{short(name)}': {error}") from None
+            raise UserError(f"{where}: {kind} names the image '{shorten(name)}': {error}") from None
     names = Names(row_of)
-    labels = _labels(np.concatenate(rows), shown, len(names), classes)
+    labels = _labels(np.concatenate(rows), columns_of, len(names), classes)
     return Split(FileImages(root, names), names, labels, tuple(rows)), row_of
 
 
-def _lines(block: str, place: str, allowed: range) -> Iterator[tuple[tuple[int, ...], str]]:
-    """The columns and the name of every line."""
+def _lines(block: str, where: str, allowed: range) -> Iterator[tuple[tuple[int, ...], str]]:
+    """The columns and the name of each line."""
     known: dict[str | None, tuple[int, ...]] = {None: ()}
     names: set[str] = set()
     for number, line in enumerate(block.split("\n")[:-1], start=1):
         row = _ROW.fullmatch(line)
         if row is None:
-            raise UserError(f"{place}, line {number}: '{short(line)}' is not 'COLUMN,COLUMN,… NAME'")
+            raise UserError(f"{where}, line {number}: '{shorten(line)}' is not 'COLUMN,COLUMN,… NAME'")
         text, name = row.groups()
         if text not in known:
             known[text] = tuple(map(int, text.split(",")))
             wrong = [column for column in known[text] if column not in allowed]
             if wrong:
                 raise UserError(
-                    f"{place}, line {number}: column {wrong[0]} of '{short(name)}' is not one of "
+                    f"{where}, line {number}: column {wrong[0]} of '{shorten(name)}' is not one of "
                     f"{allowed.start} … {allowed.stop - 1}"
                 )
         if name in names:
-            raise UserError(f"{place}, line {number}: '{short(name)}' is named twice")
+            raise UserError(f"{where}, line {number}: '{shorten(name)}' is named twice")
         names.add(name)
         yield known[text], name
 
 
-def _labels(row: np.ndarray, shown: Sequence[tuple[int, ...]], images: int, classes: int) -> Labels:
-    """Labels from the columns named for some rows; a row may come several times."""
-    row = np.repeat(row, [len(columns) for columns in shown])
-    column = np.array([column for columns in shown for column in columns], np.int64)
-    return Labels.of_keys(row * classes + column, images, classes)
+def _labels(row: np.ndarray, columns_of: Sequence[tuple[int, ...]], images: int, classes: int) -> Labels:
+    """Labels from rows and the columns of each. A row may occur several times."""
+    row = np.repeat(row, [len(columns) for columns in columns_of])
+    column = np.array([column for columns in columns_of for column in columns], np.int64)
+    return Labels.from_keys(row * classes + column, images, classes)
 
 
-def _with_hidden(split: Split, found: Any, row_of: dict[str, int], tasks: Sequence[Task], place: str) -> Split:
-    """The training images with the labels that they do not show added."""
-    block, where = found["hidden"], f"{place}: hidden"
+def _with_hidden(split: Split, found: Any, row_of: dict[str, int], tasks: Sequence[Task], where: str) -> Split:
+    """The training images with their hidden labels added."""
+    block, block_name = found["hidden"], f"{where}: hidden"
     if not isinstance(block, str):
-        raise UserError(f"{where} must be a block of text")
+        raise UserError(f"{block_name} must be a block of text")
     if _sha256(block.split("\n")[:-1]) != found.get("hidden_sha256"):
-        raise UserError(f"{place} was changed by hand or damaged: hidden does not fit hidden_sha256; fetch it again")
+        raise UserError(
+            f"{where} was changed by hand or damaged: hidden does not match hidden_sha256; get the manifest again"
+        )
     rows = split.labels.row().tolist()
-    shown: list[tuple[int, ...]] = [(column,) for column in split.labels.column.tolist()]
-    for columns, name in _lines(block, where, range(split.labels.classes)):
+    columns_of: list[tuple[int, ...]] = [(column,) for column in split.labels.column.tolist()]
+    for columns, name in _lines(block, block_name, range(split.labels.classes)):
         if name not in row_of:
-            raise UserError(f"{where} names '{short(name)}', which is no training image")
+            raise UserError(f"{block_name} names '{shorten(name)}', which is not a training image")
         rows.append(row_of[name])
-        shown.append(columns)
-    labels = _labels(np.array(rows, np.int64), shown, len(split), split.labels.classes)
+        columns_of.append(columns)
+    labels = _labels(np.array(rows, np.int64), columns_of, len(split), split.labels.classes)
     for task, of_task in zip(tasks, split.rows, strict=True):
         if labels.take(of_task).within(task.columns) != split.labels.take(of_task).within(task.columns):
-            raise UserError(f"{where} gives images of task {task.index + 1} more labels of their own task")
+            raise UserError(f"{block_name} adds labels of task {task.index + 1} to images of that task")
     return dataclasses.replace(split, labels=labels)
 
 
-def _text(value: Any, key: str, place: str) -> str:
+def _text(value: Any, key: str, where: str) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{place}: {key} must be text, not {short(value)}")
-    if _UNFIT.search(value):
-        raise UserError(f"{place}: {key} has control characters: {short(value)!r}")
+        raise UserError(f"{where}: {key} must be text, not {shorten(value)}")
+    if _NOT_YAML.search(value):
+        raise UserError(f"{where}: {key} has control characters: {shorten(value)!r}")
     return value
 
 
-def _rules(found: Any, place: str) -> dict[str, Any]:
+def _rules(found: Any, where: str) -> dict[str, Any]:
     try:
         json.dumps(found)
-    except (TypeError, ValueError):  # a date, say, which YAML makes of text without quotes
-        raise UserError(f"{place}: rules must be text and numbers (put a date in quotes)") from None
+    except (TypeError, ValueError):  # for example a date: YAML reads an unquoted one as a date
+        raise UserError(f"{where}: rules must be text and numbers (put a date in quotes)") from None
     if not isinstance(found, dict):
-        raise UserError(f"{place}: rules must hold 'rule: value' lines, not {short(found)}")
+        raise UserError(f"{where}: rules must be lines 'rule: value', not {shorten(found)}")
     return found

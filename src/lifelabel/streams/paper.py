@@ -1,10 +1,13 @@
-"""What the paper and its authors' files fix: the classes of each task, and the table "Dataset construction" (A.2).
+"""Constants of the paper and its published files: the classes of each task, and the table "Dataset construction" (A.2).
 
-The published files carry no class names. Split-COCO's follow from COCO's own labels of the same images; Split-WIDE's
-fit NUS-WIDE's 21 most frequent concepts by their co-occurrence, and can be checked where a user has the ground truth.
+The published files contain no class names. The names of Split-COCO follow from COCO's labels of the same images. The
+names of Split-WIDE are the 21 most frequent concepts of NUS-WIDE, matched by their co-occurrence; the ground truth of
+NUS-WIDE can confirm them.
 """
 
 from __future__ import annotations
+
+__all__ = ["SPECIAL_AND_MIXED", "SPLIT_COCO", "SPLIT_WIDE", "TASKS"]
 
 SPLIT_COCO = (
     ("person", "bicycle", "car", "motorcycle"),
@@ -39,4 +42,4 @@ SPECIAL_AND_MIXED = {
         (22927, 10067), (3627, 17012), (7727, 12996), (1154, 7095), (14599, 10111), (4936, 18995), (4546, 9066),
     ),
 }  # fmt: skip
-"""Training images of each task with labels of that task alone, and with others of the stream too, as printed."""
+"""For each task, as printed: training images with labels of that task only, and with labels of other tasks too."""

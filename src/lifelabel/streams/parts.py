@@ -1,7 +1,7 @@
-"""A stream with its tasks in another order, its first tasks alone, or scored on training images that were held out.
+"""Parts of a stream: its tasks in another order, its first tasks only, or scores on held-out training images.
 
-The last two are for choosing options. Nothing of the test images, of later tasks or of hidden labels is then used: a
-held-out image carries the labels that its own task shows, and a class that its task does not show counts as absent.
+First tasks and held-out images are for the search for options. They use no test image, no later task and no hidden
+label: a held-out image has the visible labels of its own tasks, and every other class counts as absent.
 """
 
 from __future__ import annotations
@@ -15,83 +15,94 @@ from dataclasses import dataclass
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.streams.base import Labels, Split, Stream, Task, cut_classes, task_of_class
+from lifelabel.streams.base import Split, Stream, Task, classes_to_tasks, task_of_class
+from lifelabel.streams.labels import Labels
+
+__all__ = ["Part", "part_of"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of a stream a run uses; as it stands, all of it in its own order."""
+    """The part of a stream that a run uses. The default is the complete stream in its own order."""
 
     task_order: int = 0
+    """0 for the order of the stream, k for the k-th random order."""
     first_tasks: int | None = None
+    """The number of tasks to use; None for all."""
     hold_out: float = 0.0
+    """The share of training images that are scored in place of the test images."""
 
 
 def part_of(stream: Stream, part: Part) -> Stream:
-    """The stream with its tasks in the given order, then the first of them, then with images held out."""
+    """The stream with its tasks in the given order, then its first tasks, then with images held out."""
     if part.task_order:
-        stream = reordered(stream, part.task_order)
+        stream = _reorder_tasks(stream, part.task_order)
     if part.first_tasks is not None:
-        stream = first(stream, part.first_tasks)
-    return scored_on_training(stream, part.hold_out) if part.hold_out else stream
+        stream = _first_tasks(stream, part.first_tasks)
+    return _hold_out(stream, part.hold_out) if part.hold_out else stream
 
 
-def reordered(stream: Stream, order: int) -> Stream:
-    """The same tasks, each with its classes and images, in the `order`-th random order; the labels move with them."""
-    turn = turns(len(stream.tasks), order)[-1]
-    old = [stream.tasks[index] for index in turn]
-    columns = np.concatenate([np.arange(task.first, task.last) for task in old])
-    tasks = cut_classes(tuple(name for task in old for name in task.classes), [len(task.classes) for task in old])
+def _reorder_tasks(stream: Stream, order: int) -> Stream:
+    """The same tasks, each with its classes and images, in the `order`-th random order."""
+    permutation = _random_orders(len(stream.tasks), order)[-1]
+    old = [stream.tasks[index] for index in permutation]
+    columns = np.concatenate([np.arange(task.offset, task.end) for task in old])
+    tasks = classes_to_tasks(tuple(name for task in old for name in task.classes), [len(task.classes) for task in old])
     train, test = (
-        dataclasses.replace(split, labels=split.labels.choose(columns), rows=tuple(split.rows[i] for i in turn))
+        dataclasses.replace(
+            split,
+            labels=split.labels.select_classes(columns),
+            rows=tuple(split.rows[index] for index in permutation),
+        )
         for split in (stream.train, stream.test)
     )
-    if len(train.used()) < sum(map(len, train.rows)):  # overlap: a test image is scored once it has a known class
-        test = _from_first_label(test, tasks)
+    # In overlapping protocols a test image is scored from the first task that owns one of its labels.
+    if len(train.used()) < sum(map(len, train.rows)):
+        test = _move_to_first_label(test, tasks)
     truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
     rules = {**stream.rules, "task_order": order}
     return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
 
 
-def _from_first_label(split: Split, tasks: Sequence[Task]) -> Split:
-    """Each image moved to the first task that owns one of its labels; one that shows none stays."""
+def _move_to_first_label(split: Split, tasks: Sequence[Task]) -> Split:
+    """Move each image to the first task that owns one of its labels. An image without a label keeps its task."""
     task_of = np.full(len(split), len(tasks))
-    shown = split.labels.row(), task_of_class(tasks)[split.labels.column]
-    np.minimum.at(task_of, *shown)
+    np.minimum.at(task_of, split.labels.row(), task_of_class(tasks)[split.labels.column])
     used = split.used()
-    stays = [rows[task_of[rows] == len(tasks)] for rows in split.rows]
+    unlabelled = [rows[task_of[rows] == len(tasks)] for rows in split.rows]
     moved = [used[task_of[used] == task.index] for task in tasks]
-    rows = tuple(np.union1d(*pair) for pair in zip(stays, moved, strict=True))
+    rows = tuple(np.union1d(*pair) for pair in zip(unlabelled, moved, strict=True))
     return dataclasses.replace(split, rows=rows)
 
 
-def turns(tasks: int, orders: int) -> list[list[int]]:
-    """Random orders of the tasks, all different and none the stream's own; the first k are the same however many.
+def _random_orders(tasks: int, count: int) -> list[list[int]]:
+    """The first `count` random orders of the tasks. All are different, and none is the order of the stream.
 
-    >>> turns(3, 2)
+    >>> _random_orders(3, 2)
     [[2, 0, 1], [2, 1, 0]]
     """
-    if orders >= math.factorial(min(tasks, 20)):
-        raise UserError(f"there is no task_order {orders} of {tasks} tasks: only {math.factorial(tasks) - 1} others")
+    if count >= math.factorial(min(tasks, 20)):
+        available = math.factorial(tasks) - 1
+        raise UserError(f"task_order {count} does not exist: {tasks} tasks have {available} other orders; lower it")
     rng = np.random.default_rng(0)
-    drawn: list[list[int]] = []
-    while len(drawn) < orders:
-        turn = rng.permutation(tasks).tolist()
-        if turn != sorted(turn) and turn not in drawn:
-            drawn.append(turn)
-    return drawn
+    orders: list[list[int]] = []
+    while len(orders) < count:
+        order = rng.permutation(tasks).tolist()
+        if order != sorted(order) and order not in orders:
+            orders.append(order)
+    return orders
 
 
-def first(stream: Stream, count: int) -> Stream:
-    """The stream as it is after its first `count` tasks: no later class, no later image."""
+def _first_tasks(stream: Stream, count: int) -> Stream:
+    """The stream with its first `count` tasks: no class and no image of a later task."""
     if count > len(stream.tasks):
         raise UserError(
             f"stream {stream.name} has {len(stream.tasks)} tasks, not {count}: lower first_tasks (--tasks of tune)"
         )
     tasks = stream.tasks[:count]
-    classes = tasks[-1].last
+    classes = tasks[-1].end
     splits = [
-        dataclasses.replace(split, labels=split.labels.choose(range(classes)), rows=split.rows[:count])
+        dataclasses.replace(split, labels=split.labels.select_classes(range(classes)), rows=split.rows[:count])
         for split in (stream.train, stream.test)
     ]
     truth = None if stream.truth is None else stream.truth[:classes, :classes]
@@ -99,39 +110,41 @@ def first(stream: Stream, count: int) -> Stream:
     return dataclasses.replace(stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules)
 
 
-def scored_on_training(stream: Stream, share: float) -> Stream:
-    """The same tasks with a share of their images held out and scored in place of the test images.
+def _hold_out(stream: Stream, share: float) -> Stream:
+    """The same tasks, with a share of their training images held out and scored in place of the test images.
 
-    Which ones follows from their names alone, so an image of several tasks is held out of all of them, and carries
-    what any of them shows. The true matrix is left out: it is made from hidden labels.
+    Whether an image is held out depends only on its name. So an image of several tasks is held out of all of them, and
+    has the visible labels of all of them. There is no true matrix, because it is computed from hidden labels.
     """
     train = stream.train
-    held = np.zeros(len(train), bool)
+    is_held = np.zeros(len(train), bool)
     for row in train.used().tolist():
         digest = hashlib.sha256(train.names[row].encode("utf-8", "surrogateescape")).digest()
-        held[row] = int.from_bytes(digest[:4], "big") < share * 2**32
-    rows = tuple(own[held[own]] for own in train.rows)
-    kept = tuple(own[~held[own]] for own in train.rows)
-    for task, out, left in zip(stream.tasks, rows, kept, strict=True):
-        if not len(out) or not len(left):
-            what, do = ("score", "more") if len(left) else ("learn", "less")
-            raise UserError(f"hold_out {share} leaves no image of task {task.index + 1} to {what}: hold out {do}")
-    visible = _visible(train.labels, stream.tasks, rows)
+        is_held[row] = int.from_bytes(digest[:4], "big") < share * 2**32
+    held = tuple(rows[is_held[rows]] for rows in train.rows)
+    rest = tuple(rows[~is_held[rows]] for rows in train.rows)
+    for task, to_score, to_train in zip(stream.tasks, held, rest, strict=True):
+        if not len(to_score) or not len(to_train):
+            purpose, change = ("score", "more") if len(to_train) else ("learn", "less")
+            raise UserError(
+                f"hold_out {share} leaves no image of task {task.index + 1} to {purpose}: hold out {change}"
+            )
+    visible = _visible_labels(train.labels, stream.tasks, held)
     seen = np.zeros(len(train), bool)
     scored = []
-    for own in rows:  # an image of several tasks is scored from the first on
-        scored.append(own[~seen[own]])
-        seen[own] = True
+    for rows in held:  # an image of several tasks is scored from the first one on
+        scored.append(rows[~seen[rows]])
+        seen[rows] = True
     test = Split(train.images, train.names, visible, tuple(scored))
     rules = {**stream.rules, "hold_out": share}
-    train = dataclasses.replace(train, rows=kept)
+    train = dataclasses.replace(train, rows=rest)
     return dataclasses.replace(stream, train=train, test=test, truth=None, rules=rules)
 
 
-def _visible(labels: Labels, tasks: Sequence[Task], rows: Sequence[np.ndarray]) -> Labels:
-    """What each task shows of its own rows; every other row has no label."""
+def _visible_labels(labels: Labels, tasks: Sequence[Task], rows: Sequence[np.ndarray]) -> Labels:
+    """The visible labels of the rows of each task. Every other row has no label."""
     keys = []
-    for task, own in zip(tasks, rows, strict=True):
-        shown = labels.take(own).within(task.columns)
-        keys.append(own[shown.row()] * labels.classes + shown.column)
-    return Labels.of_keys(np.concatenate(keys), len(labels), labels.classes)
+    for task, of_task in zip(tasks, rows, strict=True):
+        visible = labels.take(of_task).within(task.columns)
+        keys.append(of_task[visible.row()] * labels.classes + visible.column)
+    return Labels.from_keys(np.concatenate(keys), len(labels), labels.classes)

@@ -1,8 +1,8 @@
-"""The authors' published label files, Split-COCO and Split-WIDE, and any split in their format.
+"""The published label files of the authors, Split-COCO and Split-WIDE, and any split in their format.
 
-`task{t}/train.csv` and `test.csv`, in a folder or in the zip as downloaded; no header; a row is a name and a 0 or 1 a
-class. Training files carry the labels of their own task, test files grow: file t has the test images of tasks <= t with
-the labels of all classes so far. See docs/streams/published.md.
+A split has the files `task{t}/train.csv` and `task{t}/test.csv`, in a folder or in the zip as downloaded. They have no
+header. A row is a name and one 0 or 1 per class. A training file has the labels of its own task. Test file t has the
+test images of all tasks up to t, with the labels of all classes up to t. See docs/streams/published.md.
 """
 
 from __future__ import annotations
@@ -20,75 +20,93 @@ from typing import Any
 
 import numpy as np
 
-from lifelabel.errors import UserError, short
+from lifelabel.errors import UserError
 from lifelabel.streams import coco, nus_wide, paper
-from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, Task, cut_classes, task_of_class, true_matrix
-from lifelabel.streams.collection import contents
+from lifelabel.streams.base import Names, Problems, Split, Stream, Task, classes_to_tasks, task_of_class, true_matrix
 from lifelabel.streams.files import FileImages, safe_path
+from lifelabel.streams.labels import Labels
 from lifelabel.streams.table import class_name
+from lifelabel.utils.files import read_limited
+from lifelabel.utils.text import shorten
 
-MAX_BYTES = 200_000_000
-MAX_RATIO = 200
-"""How many times larger than in the zip a file may be; names and zeros shrink to a tenth or so."""
-DEEPEST = 2
-"""Folders between what the user named and the task folders."""
-ALIKE = 0.5
-"""Where NUS-WIDE's labels agree with the files less than this, its list is not the one that was numbered."""
+__all__ = ["find_numbered_images", "read"]
+
+_MAX_BYTES = 200_000_000
+_MAX_RATIO = 200
+"""The largest ratio of a file's size to its size in the zip. Names and zeros are about ten times smaller in a zip."""
+_MAX_DEPTH = 2
+"""The largest number of folders between the given path and the task folders."""
+_MIN_AGREEMENT = 0.5
+"""NUS-WIDE's list is used only if its labels agree with the labels of the split at least to this share."""
 
 _MEMBER = re.compile(r"(?:(.+)/)?task(0|[1-9]\d{0,3})/(train|test)\.csv")
-_ROW = re.compile(rb"^[^,\r\n]+((?:,[01])+)\r?$", re.MULTILINE)
+_ROW = re.compile(r"^[^,\r\n]+((?:,[01])+)\r?$", re.MULTILINE)
+_FLAGS = re.compile(r"(?:,[01])+")
 _COCO_NAME = re.compile(r"(.*/)?(COCO_(train|val)2014_)?[0-9]{12}\.jpg")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _CELLS = 1 << 22
-"""How many fields are looked at together."""
+"""The number of labels that are compared at a time."""
 
 
 def read(path: Path, root: Path | None) -> Stream:
-    """The split in the folder or zip `path`, its photographs under `root`.
+    """The split in the folder or zip `path`. Its photographs are files under `root`.
 
-    Where COCO's or NUS-WIDE's own labels lie under `root`, they complete the labels of the training images.
+    If the label files of COCO or NUS-WIDE are under `root`, they complete the labels of the training images.
     """
     problems = Problems()
     with contextlib.closing(_Files(path)) as files:
         train, test = ([files.table(t, kind, problems) for t in range(files.tasks)] for kind in ("train", "test"))
-        named = files.classes()
-    sizes = _sizes(path, train, test)
-    shown, tested = _training(sizes, train, problems), _tests(sizes, test, problems)
-    classes, dataset = _classes(path, named, sizes, shown.names + tested.names, problems)
-    tasks = cut_classes(classes, sizes)
-    _quirks(classes, shown, tested, problems)
-    own = _Own()
+        class_names = files.classes()
+    sizes = _task_sizes(path, train, test)
+    training, testing = _merge_training(sizes, train, problems), _merge_test(sizes, test, problems)
+    classes, dataset = _classes(path, class_names, sizes, training.names + testing.names, problems)
+    tasks = classes_to_tasks(classes, sizes)
+    _report(classes, training, testing, problems)
+    extra = _Extra()
     if root is not None and dataset:
-        own = (_coco if dataset == "coco" else _nus_wide)(root, classes, shown, tested, problems)
-    labels = shown.labels if own.labels is None else _completed(tasks, shown, own.labels, problems)
-    train_files, test_files = own.files or (_file_names(shown.names), _file_names(tested.names))
+        extra = (_from_coco if dataset == "coco" else _from_nus_wide)(root, classes, training, testing, problems)
+    labels = training.labels if extra.labels is None else _complete(tasks, training, extra.labels, problems)
+    train_files, test_files = extra.files or (_file_names(training.names), _file_names(testing.names))
     return Stream(
         {"coco": "split-coco", "nus-wide": "split-wide"}.get(dataset, "published"),
         tasks,
-        Split(FileImages(root, Names(train_files)), Names(shown.names), labels, shown.rows, own.labels is not None),
-        Split(FileImages(root, Names(test_files)), Names(tested.names), tested.labels, tested.rows),
-        truth=None if own.labels is None else true_matrix(labels),
-        rules={
-            "source": "published split",
-            "file": path.resolve().name,
-            **own.rules,
-        },
+        Split(
+            FileImages(root, Names(train_files)), Names(training.names), labels, training.rows, extra.labels is not None
+        ),
+        Split(FileImages(root, Names(test_files)), Names(testing.names), testing.labels, testing.rows),
+        truth=None if extra.labels is None else true_matrix(labels),
+        rules={"source": "published split", "file": path.resolve().name, **extra.rules},
         dataset=dataset,
         problems=problems,
     )
 
 
+def find_numbered_images(
+    root: Path, classes: tuple[str, ...], train: Split, test: Split, problems: Problems
+) -> tuple[Split, Split]:
+    """The splits of a manifest with the photographs that their numbers stand for.
+
+    Split-WIDE names images by number, and so does its manifest. Splits with other names are returned unchanged.
+    """
+    if not all(_NUMBER.fullmatch(name) for split in (train, test) for name in split.names):
+        return train, test
+    extra = _from_nus_wide(root, classes, train, test, problems)
+    files = extra.files or (_file_names(train.names), _file_names(test.names))
+    train_images, test_images = (FileImages(root, Names(names)) for names in files)
+    return dataclasses.replace(train, images=train_images), dataclasses.replace(test, images=test_images)
+
+
 @dataclass(frozen=True)
 class _Table:
-    """One file: its images, each once, and their labels over the file's own columns."""
+    """One file: its images, each once, and their labels over the columns of the file."""
 
     names: list[str]
     labels: Labels
 
 
 @dataclass(frozen=True)
-class _Side:
-    """All training or all test files together: the labels they show, over all classes, and the images of each task."""
+class _Merged:
+    """All training or all test files: the images, their labels over all classes, and the rows of each task."""
 
     names: list[str]
     labels: Labels
@@ -96,16 +114,19 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class _Own:
-    """What the data set itself adds: complete labels of the training images, file names (training, test), remarks."""
+class _Extra:
+    """What the data set adds: complete labels of the training images, file names (training, test) and rules."""
 
     labels: Labels | None = None
     files: tuple[list[str], list[str]] | None = None
     rules: dict[str, Any] = field(default_factory=dict)
 
 
+# Files
+
+
 class _Files:
-    """The files of a split, in a folder or in a zip; what else lies there is not looked at."""
+    """The files of a split, in a folder or in a zip. Other files are ignored."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -115,23 +136,23 @@ class _Files:
             try:
                 self.zip = zipfile.ZipFile(path)
             except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
-                raise UserError(f"{path} is not a whole zip, download it again: {error}") from None
+                raise UserError(f"{path} is not a complete zip, download it again: {error}") from None
             names = self.zip.namelist()
         else:
-            raise UserError(f"there is no {path}: give the folder or the zip that holds task0, task1, …")
+            raise UserError(f"there is no {path}: give the folder or the zip that contains task0, task1, …")
         self.folder, self.tasks = _find(path, names)
         self.names = frozenset(names)
-        self.known: dict[bytes, str] = {}
+        self.known: dict[str, str] = {}
 
     def table(self, task: int, kind: str, problems: Problems) -> _Table:
         name = f"task{task}/{kind}.csv"
         try:
-            return parse(self.contents(name), name, problems, self.known)
+            return _parse(self.contents(name), name, problems, self.known)
         except ValueError as error:
             raise UserError(f"{self.path}: {name} {error}") from None
 
     def classes(self) -> tuple[str, ...] | None:
-        """What `classes.txt` beside the task folders says, a name a line."""
+        """The class names in `classes.txt` next to the task folders, one per line; None if there is no such file."""
         if self.folder + "classes.txt" not in self.names:
             return None
         where = f"{self.path}: classes.txt"
@@ -139,7 +160,7 @@ class _Files:
             lines = self.contents("classes.txt").decode("utf-8-sig").splitlines()
             classes = tuple(class_name(line) for line in lines if line.strip())
         except UnicodeDecodeError:
-            raise UserError(f"{where} is not UTF-8: save it as UTF-8") from None
+            raise UserError(f"{where} is not UTF-8 text: save it as UTF-8") from None
         except ValueError as error:
             raise UserError(f"{where} has {error}") from None
         if len(set(classes)) < len(classes):
@@ -151,18 +172,20 @@ class _Files:
             self.zip.close()
 
     def contents(self, name: str) -> bytes:
-        """The bytes of a file beside or in the task folders."""
+        """The bytes of a file. `name` is relative to the parent of the task folders."""
         name, where = self.folder + name, f"{self.path}: {name}"
         try:
             if self.zip is None:
-                return contents(self.path / name, MAX_BYTES)
+                return read_limited(self.path / name, _MAX_BYTES)
             info = self.zip.getinfo(name)
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise UserError(f"{where} is packed in an unusual way: unpack the zip and give the folder")
-            if info.file_size > MAX_RATIO * max(info.compress_size, 1 << 10):
-                raise UserError(f"{where} is packed more than {MAX_RATIO} times: unpack it and give the folder")
-            if info.file_size > MAX_BYTES:
-                raise UserError(f"{where} has more than {MAX_BYTES:,} bytes: this cannot be the right file")
+                raise UserError(f"{where} has an unusual compression: unpack the zip and give the folder")
+            if info.file_size > _MAX_RATIO * max(info.compress_size, 1 << 10):
+                raise UserError(
+                    f"{where} is compressed more than {_MAX_RATIO} times: unpack the zip and give the folder"
+                )
+            if info.file_size > _MAX_BYTES:
+                raise UserError(f"{where} has more than {_MAX_BYTES:,} bytes: this cannot be the right file")
             return self.zip.read(name)
         except KeyError:
             raise UserError(f"{where} is missing") from None
@@ -173,8 +196,8 @@ class _Files:
 
 
 def _names_below(path: Path) -> list[str]:
-    """The files of interest under a folder, at the first depth that has any."""
-    for depth in range(DEEPEST + 1):
+    """The files of a split under a folder, at the first depth that has any."""
+    for depth in range(_MAX_DEPTH + 1):
         found = list(path.glob("*/" * depth + "task*/t*.csv"))
         if found:
             found += path.glob("*/" * depth + "classes.txt")
@@ -183,294 +206,277 @@ def _names_below(path: Path) -> list[str]:
 
 
 def _find(path: Path, names: Sequence[str]) -> tuple[str, int]:
-    """The folder that holds the task folders (empty, or with a slash at its end), and how many there are."""
+    """The parent of the task folders (empty, or with a slash at its end), and the number of tasks."""
     found: dict[str, set[tuple[int, str]]] = {}
     for match in filter(None, map(_MEMBER.fullmatch, names)):
         parents = match[1].split("/") if match[1] else []
-        if len(parents) <= DEEPEST and all(part and not part.startswith((".", "__MACOSX")) for part in parents):
+        if len(parents) <= _MAX_DEPTH and all(part and not part.startswith((".", "__MACOSX")) for part in parents):
             found.setdefault("".join(f"{part}/" for part in parents), set()).add((int(match[2]), match[3]))
     if not found:
         raise UserError(
-            f"{path} holds no task0/train.csv: give the folder or the zip that holds task0, task1, … (photographs of "
-            "your own need a table, FILE.csv)"
+            f"{path} holds no task0/train.csv: give the folder or the zip that contains task0, task1, … (your own "
+            "photographs need a table, FILE.csv)"
         )
     if len(found) > 1:
-        raise UserError(f"{path} holds several splits, {short(', '.join(sorted(found)))}: give the folder of one")
+        raise UserError(f"{path} contains several splits, {shorten(', '.join(sorted(found)))}: give the folder of one")
     ((folder, members),) = found.items()
     tasks = len({task for task, _ in members})
     for task in range(tasks):
         for kind in ("train", "test"):
             if (task, kind) not in members:
-                raise UserError(f"{path} lacks {folder}task{task}/{kind}.csv")
+                raise UserError(f"{path} has no {folder}task{task}/{kind}.csv: add the file")
     return folder, tasks
 
 
-def parse(data: bytes, where: str, problems: Problems, known: dict[bytes, str] | None = None) -> _Table:
-    """A file's images and labels; `known` keeps the names met before, as test files repeat them.
+def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str] | None = None) -> _Table:
+    """The images and labels of one file. `known` caches checked names, because test files repeat them.
 
-    >>> table = parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems())
+    >>> table = _parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems())
     >>> table.names, table.labels.dense().astype(int).tolist()
     (['a.jpg', 'b.jpg'], [[0, 1], [1, 1]])
     """
-    data = data.removeprefix(codecs.BOM_UTF8)
-    first = _ROW.search(data)
+    text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+    first = _ROW.search(text)
     if first is None:
-        raise ValueError("has no row of an image and labels: rows must read like 'a.jpg,0,1'")
+        raise ValueError("has no row with an image and labels: a row must look like 'a.jpg,0,1'")
     width = len(first[1]) // 2
-    start, end = _lines(data)
-    good, row, column = _ones(data, start, end, width)
-    bad = f"rows left out, which are not an image and {width} times 0 or 1"
-    for line in np.flatnonzero(~good & (end > start)).tolist():
-        problems.add(bad, f"{where} line {line + 1}")
+    invalid = f"rows left out because they are not an image and {width} times 0 or 1"
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.removesuffix("\r")
+        name, flags = line[: -2 * width], line[-2 * width :]
+        if name and _FLAGS.fullmatch(flags):
+            rows.append((number, name, flags))
+        elif line:
+            problems.add(invalid, f"{where} line {number}")
     known = {} if known is None else known
-    names = []
-    lines = np.flatnonzero(good)
-    for line, begin, stop in zip(lines.tolist(), start[lines].tolist(), (end[lines] - 2 * width).tolist(), strict=True):
-        text = data[begin:stop]
+    columns_of: dict[str, list[int]] = {}
+    names, columns = [], []
+    for number, name, flags in rows:
         try:
-            names.append(known.get(text) or known.setdefault(text, _name(text)))
+            names.append(known.get(name) or known.setdefault(name, _checked_name(name)))
         except ValueError as error:
-            problems.add(bad, f"{where} line {line + 1}: {error}")
-            good[line] = False
+            problems.add(invalid, f"{where} line {number}: {error}")
+            continue
+        if flags not in columns_of:
+            columns_of[flags] = [column for column in range(width) if flags[2 * column + 1] == "1"]
+        columns.append(columns_of[flags])
     if not names:
-        raise ValueError("has no row that can be used: they must read like 'a.jpg,0,1'")
-    kept = good[row]
-    return _unite(names, (np.cumsum(good) - 1)[row[kept]], column[kept], width, where, problems)
+        raise ValueError("has no row that can be used: a row must look like 'a.jpg,0,1'")
+    return _unite(names, columns, width, where, problems)
 
 
-def _lines(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Where each line starts and ends, its line break left out."""
-    text = np.frombuffer(data, np.uint8)
-    end = np.flatnonzero(text == ord("\n"))
-    if not data.endswith(b"\n"):
-        end = np.append(end, len(data))
-    start = np.append(0, end[:-1] + 1)
-    return start, end - ((end > start) & (text[end - 1] == ord("\r")))
-
-
-def _ones(data: bytes, start: np.ndarray, end: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which lines end in `width` times a comma and 0 or 1, and the line and column of every 1."""
-    text = np.frombuffer(data, np.uint8)
-    good = end - start > 2 * width
-    rows, columns = [], []
-    step = _CELLS // width + 1
-    for first in range(0, len(start), step):
-        lines = first + np.flatnonzero(good[first : first + step])
-        cells = text[(end[lines] - 2 * width)[:, None] + np.arange(2 * width)]
-        one = cells[:, 1::2] == ord("1")
-        good[lines] = ((cells[:, ::2] == ord(",")) & (one | (cells[:, 1::2] == ord("0")))).all(1)
-        row, column = np.nonzero(one)
-        rows.append(lines[row])
-        columns.append(column)
-    return good, np.concatenate(rows), np.concatenate(columns)
-
-
-def _name(text: bytes) -> str:
-    if b"," in text:
+def _checked_name(text: str) -> str:
+    if "," in text:
         raise ValueError("too many fields")
-    return safe_path(text.decode("utf-8", "surrogateescape").strip())
+    return safe_path(text.strip())
 
 
-def _unite(names: list[str], row: np.ndarray, column: np.ndarray, width: int, where: str, problems: Problems) -> _Table:
+def _unite(names: list[str], columns: list[list[int]], width: int, where: str, problems: Problems) -> _Table:
     """Each image once, with the labels of all its rows."""
-    place: dict[str, int] = {}
-    rows = _rows(names, place)
-    labels = Labels.of_keys(rows[row] * width + column, len(place), width)
-    if len(place) < len(names):
-        each = Labels.of_keys(row * width + column, len(names), width)
-        first = np.unique(rows, return_index=True)[1]
-        for again in np.setdiff1d(np.arange(len(names)), first):
-            same = np.array_equal(each[again], each[first[rows[again]]])
-            kind = "rows that repeat an earlier one" if same else "rows that give other labels; they are united"
-            problems.add(kind, f"{names[again]} in {where} of {len(names):,} rows")
-    return _Table(list(place), labels)
+    first: dict[str, list[int]] = {}
+    labels: dict[str, list[int]] = {}
+    for name, row in zip(names, columns, strict=True):
+        if name not in first:
+            first[name] = labels[name] = row
+            continue
+        same = row == first[name]
+        kind = (
+            "rows that repeat an earlier one" if same else "rows that give an image other labels; the labels are united"
+        )
+        problems.add(kind, f"{name} in {where} of {len(names):,} rows")
+        labels[name] = sorted({*labels[name], *row})
+    return _Table(list(labels), Labels.from_lists(labels.values(), width))
 
 
-def _rows(names: Sequence[str], place: dict[str, int]) -> np.ndarray:
-    """The row of each name; `place` takes those that are new."""
-    return np.array([place.setdefault(name, len(place)) for name in names], np.int64)
+# From files to a stream
 
 
-def _keys(labels: Labels, rows: np.ndarray, classes: int, first: int = 0) -> np.ndarray:
-    """row * classes + column of every label: the images are `rows`, and the first column is `first`."""
-    return rows[labels.row()] * classes + labels.column + first
+def _rows(names: Sequence[str], row_of: dict[str, int]) -> np.ndarray:
+    """The row of each name. New names are added to `row_of`."""
+    return np.array([row_of.setdefault(name, len(row_of)) for name in names], np.int64)
 
 
-def _sizes(path: Path, train: list[_Table], test: list[_Table]) -> list[int]:
-    """How many classes each task brings: its training file says so, and the test files must agree."""
+def _keys(labels: Labels, rows: np.ndarray, classes: int, offset: int = 0) -> np.ndarray:
+    """row * classes + column of every label. `rows` are the rows of the images, `offset` is the first column."""
+    return rows[labels.row()] * classes + labels.column + offset
+
+
+def _task_sizes(path: Path, train: list[_Table], test: list[_Table]) -> list[int]:
+    """The number of classes of each task, by the training files. The test files must agree."""
     sizes = [table.labels.classes for table in train]
     for task, table in enumerate(test):
-        if table.labels.classes != sum(sizes[: task + 1]):
+        expected = sum(sizes[: task + 1])
+        if table.labels.classes != expected:
             raise UserError(
-                f"{path}: task{task}/test.csv has {table.labels.classes} labels a row where the training files so far "
-                f"have {sum(sizes[: task + 1])}: a test file carries the labels of all classes so far"
+                f"{path}: task{task}/test.csv has {table.labels.classes} labels per row, but the training files up to "
+                f"task {task} have {expected}: a test file must have the labels of all classes up to its task"
             )
     return sizes
 
 
-def _training(sizes: list[int], tables: list[_Table], problems: Problems) -> _Side:
-    place: dict[str, int] = {}
+def _merge_training(sizes: list[int], tables: list[_Table], problems: Problems) -> _Merged:
+    row_of: dict[str, int] = {}
     keys, rows = [], []
     for task, table in enumerate(tables):
-        new = len(place)
-        rows.append(_rows(table.names, place))
+        old = len(row_of)
+        rows.append(_rows(table.names, row_of))
         keys.append(_keys(table.labels, rows[task], sum(sizes), sum(sizes[:task])))
-        for again in np.flatnonzero(rows[task] < new):
-            name = table.names[again]
+        for repeated in np.flatnonzero(rows[task] < old):
+            name = table.names[repeated]
             problems.add("training images that an earlier task has too", f"{name} in task{task}/train.csv")
-    return _Side(list(place), Labels.of_keys(np.concatenate(keys), len(place), sum(sizes)), tuple(rows))
+    return _Merged(list(row_of), Labels.from_keys(np.concatenate(keys), len(row_of), sum(sizes)), tuple(rows))
 
 
-def _tests(sizes: list[int], tables: list[_Table], problems: Problems) -> _Side:
-    """Each test image belongs to the first file that has it, and its labels are those of the last."""
-    classes, place = sum(sizes), dict[str, int]()
+def _merge_test(sizes: list[int], tables: list[_Table], problems: Problems) -> _Merged:
+    """Each test image belongs to the first file that has it, and has the labels of the last file that has it."""
+    classes, row_of = sum(sizes), dict[str, int]()
     keys, rows, before = np.array([], np.int64), [], np.array([], np.int64)
     for task, table in enumerate(tables):
-        new = len(place)
-        now = _rows(table.names, place)
-        rows.append(now[now >= new])
-        names, here = list(place), np.zeros(len(place), bool)
-        here[now] = True
-        for row in before[~here[before]]:
-            problems.add("test images that a later test file lacks", f"{names[row]} in task{task}/test.csv")
-        later = _keys(table.labels, now, classes)
-        both = np.zeros(len(place), bool)
-        both[before] = here[before]
-        old = both[later // classes] & (later % classes < sum(sizes[:task]))
-        changed = np.setxor1d(keys[both[keys // classes]], later[old]) // classes
+        old = len(row_of)
+        now = _rows(table.names, row_of)
+        rows.append(now[now >= old])
+        names, in_file = list(row_of), np.zeros(len(row_of), bool)
+        in_file[now] = True
+        for row in before[~in_file[before]]:
+            problems.add("test images that a later test file does not have", f"{names[row]} in task{task}/test.csv")
+        new_keys = _keys(table.labels, now, classes)
+        repeated = np.zeros(len(row_of), bool)
+        repeated[before] = in_file[before]
+        known = repeated[new_keys // classes] & (new_keys % classes < sum(sizes[:task]))
+        changed = np.setxor1d(keys[repeated[keys // classes]], new_keys[known]) // classes
         for row in np.unique(changed):
-            kind = "test images whose labels differ in a later test file; the later ones count"
+            kind = "test images whose labels differ in a later test file; the later labels are used"
             problems.add(kind, f"{names[row]} in task{task}/test.csv")
-        keys, before = np.append(keys[~here[keys // classes]], later), now
-    return _Side(list(place), Labels.of_keys(keys, len(place), classes), tuple(rows))
+        keys, before = np.append(keys[~in_file[keys // classes]], new_keys), now
+    return _Merged(list(row_of), Labels.from_keys(keys, len(row_of), classes), tuple(rows))
 
 
 def _classes(
-    path: Path, named: tuple[str, ...] | None, sizes: list[int], names: list[str], problems: Problems
+    path: Path, class_names: tuple[str, ...] | None, sizes: list[int], images: list[str], problems: Problems
 ) -> tuple[tuple[str, ...], str]:
-    """The classes as `classes.txt` names them, else as the paper does, else by number; and the data set they are of."""
+    """The class names, and the data set they belong to: from `classes.txt`, else from the paper, else by number."""
     for dataset, pattern in (("coco", _COCO_NAME), ("nus-wide", _NUMBER)):
         tasks = paper.TASKS[dataset]
         classes = tuple(name for task in tasks for name in task)
-        if sizes == [len(task) for task in tasks] and named in (None, classes) and all(map(pattern.fullmatch, names)):
+        same_sizes = sizes == [len(task) for task in tasks]
+        if same_sizes and class_names in (None, classes) and all(map(pattern.fullmatch, images)):
             return classes, dataset
-    if named is None:
-        kind = "classes have no name: put a classes.txt (a name a line, in the order of the columns) beside task0"
+    if class_names is None:
+        kind = "classes have no name: put a classes.txt (one name per line, in the order of the columns) next to task0"
         problems.add(kind, count=sum(sizes))
         return tuple(f"class {number + 1}" for number in range(sum(sizes))), ""
-    if len(named) != sum(sizes):
-        raise UserError(f"{path}: classes.txt names {len(named)} classes where the files have {sum(sizes)} columns")
-    return named, ""
+    if len(class_names) != sum(sizes):
+        raise UserError(
+            f"{path}: classes.txt names {len(class_names)} classes, but the files have {sum(sizes)} columns: write one "
+            "name per column"
+        )
+    return class_names, ""
 
 
-def _quirks(classes: tuple[str, ...], shown: _Side, tested: _Side, problems: Problems) -> None:
-    for side, kind in ((shown, "training images"), (tested, "test images")):
-        for row in np.flatnonzero(side.labels.per_image() == 0):
-            problems.add(f"{kind} without any label", side.names[row])
-    trained = set(shown.names)
-    for name in tested.names:
+def _report(classes: tuple[str, ...], training: _Merged, testing: _Merged, problems: Problems) -> None:
+    """Report images without labels, images of both splits, and classes without a training image."""
+    for merged, kind in ((training, "training images"), (testing, "test images")):
+        for row in np.flatnonzero(merged.labels.per_image() == 0):
+            problems.add(f"{kind} without any label", merged.names[row])
+    trained = set(training.names)
+    for name in testing.names:
         if name in trained:
             problems.add("images that are in both training and test", name)
-    for column in np.flatnonzero(shown.labels.counts() == 0):
+    for column in np.flatnonzero(training.labels.counts() == 0):
         problems.add("classes without a training image", classes[column])
 
 
+# Labels and file names of the data set
+
+
 def _file_names(names: Sequence[str]) -> list[str]:
-    """Where nothing says which photograph a number stands for, it is looked for under that number."""
+    """File names without a list of NUS-WIDE: number 137 is the file 137.jpg."""
     return [f"{name}.jpg" if _NUMBER.fullmatch(name) else name for name in names]
 
 
-def _coco(root: Path, classes: tuple[str, ...], shown: _Side, tested: _Side, problems: Problems) -> _Own:
+def _from_coco(root: Path, classes: tuple[str, ...], training: _Merged, testing: _Merged, problems: Problems) -> _Extra:
     found = coco.labels_by_name(root, classes)
     if found is None:
-        return _Own()
-    full = [found.get(name, found.get(coco.number(name))) for name in shown.names]
-    for name, labels in zip(shown.names, full, strict=True):
+        return _Extra()
+    full = [found.get(name, found.get(coco.number(name))) for name in training.names]
+    for name, labels in zip(training.names, full, strict=True):
         if labels is None:
-            problems.add("training images that COCO's annotations lack; no labels are completed", name)
+            problems.add("training images that COCO's annotations do not have; no labels are completed", name)
     if None in full:
-        return _Own()
-    return _Own(Labels.of_lists((labels or () for labels in full), len(classes)))
+        return _Extra()
+    return _Extra(Labels.from_lists((labels or () for labels in full), len(classes)))
 
 
-def numbered(
-    root: Path, classes: tuple[str, ...], train: Split, test: Split, problems: Problems
-) -> tuple[Split, Split]:
-    """The splits of a manifest of Split-WIDE with their photographs: it names images by number, as the files do."""
-    if not all(_NUMBER.fullmatch(name) for split in (train, test) for name in split.names):
-        return train, test
-    own = _nus_wide(root, classes, train, test, problems)
-    files = own.files or (_file_names(train.names), _file_names(test.names))
-    first, second = (FileImages(root, Names(some)) for some in files)
-    return dataclasses.replace(train, images=first), dataclasses.replace(test, images=second)
-
-
-def _nus_wide(
-    root: Path, classes: tuple[str, ...], shown: _Side | Split, tested: _Side | Split, problems: Problems
-) -> _Own:
-    """Numbers are places in NUS-WIDE's list of images; its labels tell whether they count from 0 or 1."""
+def _from_nus_wide(
+    root: Path, classes: tuple[str, ...], training: _Merged | Split, testing: _Merged | Split, problems: Problems
+) -> _Extra:
+    """Numbers are positions in NUS-WIDE's list of images. Its labels decide whether they count from 0 or from 1."""
     listed = nus_wide.image_list(root)
     if listed is None:
-        return _Own()
-    train, test = (np.array([int(name) for name in side.names]) for side in (shown, tested))
+        return _Extra()
+    train, test = (np.array([int(name) for name in split.names]) for split in (training, testing))
     low, high = min(train.min(), test.min()), max(train.max(), test.max())
     bases = [base for base in (0, 1) if base <= low and high < len(listed) + base]
     if not bases:
         problems.add("NUS-WIDE list that is too short for the numbers of the split", f"{len(listed):,} images")
-        return _Own()
+        return _Extra()
     base, labels, rules = bases[0], None, {}
     truth = nus_wide.all_labels(root, classes)
     if truth is None:
-        problems.add("NUS-WIDE list without labels to check it by; places are counted from 0", str(root))
+        problems.add("NUS-WIDE list without labels to check it; numbers are counted from 0", str(root))
     else:
-        tables = {base: likeness(tested.labels, truth.take(test - base)) for base in bases}
-        base = max(bases, key=lambda base: tables[base].max(axis=1).mean())
-        best = float(tables[base].max(axis=1).mean())
-        if best < ALIKE:
-            problems.add("NUS-WIDE list that is not the one the split numbers", f"labels agree to {best:.1%}")
-            return _Own()
-        misfits = _misfits(classes, tables[base], problems)
-        rules = {"agreement": round(float(tables[base].trace()) / len(classes), 4), "misfits": misfits}
+        agreements = {base: _agreement(testing.labels, truth.take(test - base)) for base in bases}
+        base = max(bases, key=lambda base: agreements[base].max(axis=1).mean())
+        best = float(agreements[base].max(axis=1).mean())
+        if best < _MIN_AGREEMENT:
+            problems.add("NUS-WIDE list that does not fit the numbers of the split", f"labels agree to {best:.1%}")
+            return _Extra()
+        misfits = _misfits(classes, agreements[base], problems)
+        rules = {"agreement": round(float(agreements[base].trace()) / len(classes), 4), "misfits": misfits}
         labels = None if misfits else truth.take(train - base)
-    files = [listed[place] for place in (train - base).tolist()], [listed[place] for place in (test - base).tolist()]
-    return _Own(labels, files, {"numbers_from": base, **rules})
+    files = [listed[row] for row in (train - base).tolist()], [listed[row] for row in (test - base).tolist()]
+    return _Extra(labels, files, {"numbers_from": base, **rules})
 
 
-def likeness(ours: Labels, theirs: Labels) -> np.ndarray:
-    """For each two classes, of ours and of theirs, the images that show both among those that show either.
+def _agreement(a: Labels, b: Labels) -> np.ndarray:
+    """For each class of `a` and each class of `b`: images with both over images with either (the Jaccard index).
 
-    >>> likeness(Labels.of_lists([[0], [0, 1]], 2), Labels.of_lists([[1], [0, 1]], 2)).tolist()
+    >>> _agreement(Labels.from_lists([[0], [0, 1]], 2), Labels.from_lists([[1], [0, 1]], 2)).tolist()
     [[0.5, 1.0], [1.0, 0.5]]
     """
-    both = np.zeros((ours.classes, theirs.classes))
-    step = _CELLS // ours.classes + 1
-    for first in range(0, len(ours), step):
-        rows = np.arange(first, min(first + step, len(ours)))
-        both += ours.take(rows).dense().T.astype(np.float32) @ theirs.take(rows).dense().astype(np.float32)
-    return both / np.maximum(ours.counts()[:, None] + theirs.counts()[None, :] - both, 1)
+    both = np.zeros((a.classes, b.classes))
+    step = _CELLS // a.classes + 1
+    for first in range(0, len(a), step):
+        rows = np.arange(first, min(first + step, len(a)))
+        both += a.take(rows).dense().T.astype(np.float32) @ b.take(rows).dense().astype(np.float32)
+    return both / np.maximum(a.counts()[:, None] + b.counts()[None, :] - both, 1)
 
 
-def _misfits(classes: tuple[str, ...], alike: np.ndarray, problems: Problems) -> list[str]:
-    """The classes that fit another concept better than the one they are named after."""
+def _misfits(classes: tuple[str, ...], agreement: np.ndarray, problems: Problems) -> list[str]:
+    """The classes that agree better with another concept than with the concept of the same name."""
     found = []
-    for column, best in enumerate(alike.argmax(axis=1)):
-        own, most = alike[column, column], alike[column, best]
-        if most > own:
-            found.append(f"{classes[column]} ({own:.1%} alike) is more like {classes[best]} ({most:.1%})")
-            problems.add("classes that fit another concept of NUS-WIDE better; no labels are completed", found[-1])
+    for column, best in enumerate(agreement.argmax(axis=1)):
+        own, highest = agreement[column, column], agreement[column, best]
+        if highest > own:
+            found.append(f"{classes[column]} ({own:.1%} alike) is more like {classes[best]} ({highest:.1%})")
+            problems.add(
+                "classes that agree better with another concept of NUS-WIDE; no labels are completed", found[-1]
+            )
         elif own < 1:
-            problems.add("classes whose labels are not quite NUS-WIDE's", f"{classes[column]} ({own:.1%} alike)")
+            problems.add("classes whose labels differ a little from NUS-WIDE's", f"{classes[column]} ({own:.1%} alike)")
     return found
 
 
-def _completed(tasks: tuple[Task, ...], shown: _Side, full: Labels, problems: Problems) -> Labels:
-    """Complete labels, except that for the classes of an image's own task the files of the split have the last word."""
+def _complete(tasks: tuple[Task, ...], training: _Merged, full: Labels, problems: Problems) -> Labels:
+    """Complete labels. For the classes of an image's own tasks, the labels in the files of the split are used."""
     classes = full.classes
     task_of = task_of_class(tasks)
-    own = np.concatenate([rows * len(tasks) + task for task, rows in enumerate(shown.rows)])
+    own = np.concatenate([rows * len(tasks) + task for task, rows in enumerate(training.rows)])
     row = full.row()
-    keys, seen = row * classes + full.column, np.isin(row * len(tasks) + task_of[full.column], own)
-    visible = _keys(shown.labels, np.arange(len(shown.names)), classes)
-    for image in np.unique(np.setxor1d(keys[seen], visible) // classes):
-        problems.add("training images that the data set labels otherwise; the split's own count", shown.names[image])
-    return Labels.of_keys(np.append(keys[~seen], visible), len(full), classes)
+    keys, in_own_task = row * classes + full.column, np.isin(row * len(tasks) + task_of[full.column], own)
+    visible = _keys(training.labels, np.arange(len(training.names)), classes)
+    for image in np.unique(np.setxor1d(keys[in_own_task], visible) // classes):
+        kind = "training images that the data set labels differently; the labels of the split are used"
+        problems.add(kind, training.names[image])
+    return Labels.from_keys(np.append(keys[~in_own_task], visible), len(full), classes)

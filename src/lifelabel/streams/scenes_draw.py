@@ -1,8 +1,8 @@
-"""The things of the `scenes` stream: one small function draws one thing, `THINGS` has them by name.
+"""The things of the `scenes` stream. One small function draws one thing. `THINGS` has them by name.
 
-A thing is drawn by a `Pen` inside its own box (u to the right, v down, both 0 … 1) and varies with the generator
-it is given. Most things have a home hue and now and then any other; the hues of different things overlap, so that
-shape, not colour alone, names a thing.
+A thing is drawn with a `Pen` inside its own box (u to the right, v down, both 0 … 1) and varies with the given
+generator. Most things have a usual hue, and sometimes another one. The hues of different things overlap, so that
+colour is not enough to recognise a thing.
 """
 
 from __future__ import annotations
@@ -14,39 +14,45 @@ from typing import NamedTuple
 
 from PIL import ImageDraw
 
-Colour = tuple[int, int, int]
+__all__ = ["THINGS", "Box", "Pen", "Thing", "hsv", "near", "times"]
+
+_Colour = tuple[int, int, int]
+"""Red, green and blue, 0 … 255."""
 Box = tuple[float, float, float, float]
-"""Left, top, width and height, as shares of the picture's side."""
+"""Left, top, width and height, as shares of the side of the image."""
 
 
-def hsv(h: float, s: float, v: float) -> Colour:
+def hsv(h: float, s: float, v: float) -> _Colour:
     """Hue (wraps), saturation and value (clipped to 0 … 1) as RGB bytes."""
     h, s, v = h % 1.0, min(max(s, 0.0), 1.0), min(max(v, 0.0), 1.0)
     red, green, blue = (v - v * s * max(0.0, min(k := (n + h * 6) % 6, 4 - k, 1.0)) for n in (5, 3, 1))
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def near(rng: Random, h: float, s: float, v: float, spread: float = 0.05) -> Colour:
-    """A colour around the one given."""
+def near(rng: Random, h: float, s: float, v: float, spread: float = 0.05) -> _Colour:
+    """A random colour close to the given one."""
     return hsv(h + rng.uniform(-spread, spread), s + rng.uniform(-0.15, 0.15), v + rng.uniform(-0.13, 0.1))
 
 
-def vivid(rng: Random, home: float | None = None) -> Colour:
-    """A strong colour: mostly around the hue `home`, else any, so that a colour alone names nothing."""
-    hue = home + rng.uniform(-0.06, 0.06) if home is not None and rng.random() < 0.8 else rng.random()
+def _vivid(rng: Random, usual: float | None = None) -> _Colour:
+    """A strong colour: mostly close to the hue `usual`, else of any hue."""
+    hue = usual + rng.uniform(-0.06, 0.06) if usual is not None and rng.random() < 0.8 else rng.random()
     return hsv(hue, rng.uniform(0.5, 0.95), rng.uniform(0.6, 1.0))
 
 
-def pale(rng: Random) -> Colour:
+def _pale(rng: Random) -> _Colour:
+    """A light colour of any hue."""
     return hsv(rng.random(), rng.uniform(0.0, 0.18), rng.uniform(0.82, 1.0))
 
 
-def times(colour: Colour, factor: float) -> Colour:
+def times(colour: _Colour, factor: float) -> _Colour:
+    """The colour multiplied by a factor, at most 255."""
     red, green, blue = (min(255, round(part * factor)) for part in colour)
     return red, green, blue
 
 
-def between(a: Colour, b: Colour, share: float) -> Colour:
+def _between(a: _Colour, b: _Colour, share: float) -> _Colour:
+    """The colour at `share` of the way from `a` to `b`."""
     red, green, blue = (round(x + (y - x) * share) for x, y in zip(a, b, strict=True))
     return red, green, blue
 
@@ -67,64 +73,65 @@ class Pen:
         (xa, ya), (xb, yb) = self.at(u0, v0), self.at(u1, v1)
         return min(xa, xb), min(ya, yb), max(xa, xb), max(ya, yb)
 
-    def poly(self, fill: Colour, *points: tuple[float, float]) -> None:
+    def poly(self, fill: _Colour, *points: tuple[float, float]) -> None:
         self.draw.polygon([self.at(u, v) for u, v in points], fill, times(fill, 0.6), self.edge)
 
-    def rect(self, fill: Colour, u0: float, v0: float, u1: float, v1: float) -> None:
+    def rect(self, fill: _Colour, u0: float, v0: float, u1: float, v1: float) -> None:
         self.draw.rectangle(self.corners(u0, v0, u1, v1), fill, times(fill, 0.6), self.edge)
 
-    def band(self, fill: Colour, u0: float, v0: float, u1: float, v1: float) -> None:
+    def band(self, fill: _Colour, u0: float, v0: float, u1: float, v1: float) -> None:
         """A rectangle without an outline."""
         self.draw.rectangle(self.corners(u0, v0, u1, v1), fill)
 
-    def oval(self, fill: Colour, u0: float, v0: float, u1: float, v1: float, edge: bool = True) -> None:
+    def oval(self, fill: _Colour, u0: float, v0: float, u1: float, v1: float, edge: bool = True) -> None:
         self.draw.ellipse(self.corners(u0, v0, u1, v1), fill, times(fill, 0.6) if edge else None, self.edge)
 
-    def pie(self, fill: Colour, u0: float, v0: float, u1: float, v1: float, start: float, end: float) -> None:
+    def pie(self, fill: _Colour, u0: float, v0: float, u1: float, v1: float, start: float, end: float) -> None:
         self.draw.pieslice(self.corners(u0, v0, u1, v1), start, end, fill, times(fill, 0.6), self.edge)
 
-    def line(self, fill: Colour, width: float, *points: tuple[float, float]) -> None:
-        """`width` is a share of the box's width."""
+    def line(self, fill: _Colour, width: float, *points: tuple[float, float]) -> None:
+        """A line through the points. `width` is a share of the width of the box."""
         self.draw.line([self.at(u, v) for u, v in points], fill, max(1, round(width * self.w)))
 
-    def ring(self, fill: Colour, width: float, u0: float, v0: float, u1: float, v1: float) -> None:
+    def ring(self, fill: _Colour, width: float, u0: float, v0: float, u1: float, v1: float) -> None:
         self.draw.ellipse(self.corners(u0, v0, u1, v1), None, fill, max(1, round(width * self.w)))
 
-    def fade(self, top: Colour, bottom: Colour, steps: int = 14) -> None:
-        """Fill the box from `top` down to `bottom`."""
+    def fade(self, top: _Colour, bottom: _Colour, steps: int = 14) -> None:
+        """Fill the box with colours from `top` down to `bottom`."""
         for step in range(steps):
-            self.band(between(top, bottom, step / (steps - 1)), 0, step / steps, 1, (step + 1) / steps)
+            self.band(_between(top, bottom, step / (steps - 1)), 0, step / steps, 1, (step + 1) / steps)
 
 
-Drawing = Callable[[Pen, Random], None]
+_Drawing = Callable[[Pen, Random], None]
 
 
 class Thing(NamedTuple):
-    """How a thing is drawn, where it goes, and its width as shares of the picture's side."""
+    """How a thing is drawn, its zone in the image, and its smallest and largest width as shares of the side."""
 
-    draw: Drawing
+    draw: _Drawing
     zone: str
+    """"top", "bottom" and "ridge" fill a part of the image; "high", "low" and "any" are where an object may be."""
     small: float
     large: float
     aspect: float
-    """Height over width."""
+    """Height divided by width."""
 
 
 THINGS: dict[str, Thing] = {}
 
 
-def thing(zone: str, small: float = 1.0, large: float = 1.0, aspect: float = 1.0) -> Callable[[Drawing], Drawing]:
-    """Register a drawing function under its own name: where it goes, its width (shares of the side) and its shape."""
+def _thing(zone: str, small: float = 1.0, large: float = 1.0, aspect: float = 1.0) -> Callable[[_Drawing], _Drawing]:
+    """Register the drawing function `_name` as the thing `name`. The arguments are the fields of `Thing`."""
 
-    def register(draw: Drawing) -> Drawing:
-        THINGS[draw.__name__] = Thing(draw, zone, small, large, aspect)
+    def register(draw: _Drawing) -> _Drawing:
+        THINGS[draw.__name__.removeprefix("_")] = Thing(draw, zone, small, large, aspect)
         return draw
 
     return register
 
 
-@thing("top")
-def sky(pen: Pen, rng: Random) -> None:
+@_thing("top")
+def _sky(pen: Pen, rng: Random) -> None:
     h, s, v = rng.choice(
         [(0.57, 0.55, 0.92), (0.60, 0.40, 0.80), (0.70, 0.35, 0.75), (0.64, 0.6, 0.45), (0.52, 0.4, 0.9)]
     )
@@ -132,8 +139,8 @@ def sky(pen: Pen, rng: Random) -> None:
     pen.fade(near(rng, h, s, v), glow)
 
 
-@thing("ridge")
-def mountain(pen: Pen, rng: Random) -> None:
+@_thing("ridge")
+def _mountain(pen: Pen, rng: Random) -> None:
     rock = near(rng, rng.choice([0.07, 0.3, 0.62, 0.72]), 0.25, 0.55)
     for centre in (rng.uniform(0.65, 0.85), rng.uniform(0.25, 0.45)):
         top, half = rng.uniform(0.0, 0.3), rng.uniform(0.3, 0.42)
@@ -142,14 +149,14 @@ def mountain(pen: Pen, rng: Random) -> None:
         cap = 0.32 * (1 - top)
         low, run = top + cap, half * 0.32
         snow = ((-run, low), (0, top), (run, low), (run * 0.3, low - cap * 0.3), (-run * 0.2, low + cap * 0.1))
-        pen.poly(pale(rng), *((centre + u, v) for u, v in snow))
+        pen.poly(_pale(rng), *((centre + u, v) for u, v in snow))
         rock = times(rock, 1.15)
 
 
-@thing("bottom")
-def sea(pen: Pen, rng: Random) -> None:
+@_thing("bottom")
+def _sea(pen: Pen, rng: Random) -> None:
     water = near(rng, rng.choice([0.48, 0.55, 0.6]), 0.55, rng.choice([0.45, 0.65, 0.8]))
-    shore, crest = rng.uniform(0.55, 1.0), between(water, (255, 255, 255), 0.45)
+    shore, crest = rng.uniform(0.55, 1.0), _between(water, (255, 255, 255), 0.45)
     pen.band(water, 0, 0, 1, shore)
     for row in range(4):
         v, phase, step = shore * (0.14 + 0.24 * row), rng.random() * 0.2, 0.05 + 0.015 * row
@@ -157,9 +164,9 @@ def sea(pen: Pen, rng: Random) -> None:
         pen.line(crest, 0.016, *wave)
 
 
-@thing("bottom")
-def road(pen: Pen, rng: Random) -> None:
-    tar, paint = hsv(rng.random(), rng.uniform(0, 0.12), rng.uniform(0.25, 0.5)), pale(rng)
+@_thing("bottom")
+def _road(pen: Pen, rng: Random) -> None:
+    tar, paint = hsv(rng.random(), rng.uniform(0, 0.12), rng.uniform(0.25, 0.5)), _pale(rng)
     if rng.random() < 0.4:
         top = rng.uniform(0.3, 0.6)
         pen.band(tar, 0, top, 1, top + 0.34)
@@ -174,9 +181,9 @@ def road(pen: Pen, rng: Random) -> None:
         pen.poly(paint, (ua - 0.03 * a, a), (ua + 0.03 * a, a), (ub + 0.04 * b, b), (ub - 0.04 * b, b))
 
 
-@thing("low", 0.55, 0.95, 0.38)
-def fence(pen: Pen, rng: Random) -> None:
-    wood, count = rng.choice([pale(rng), pale(rng), near(rng, 0.08, 0.45, 0.55), vivid(rng, 0.3)]), rng.randint(6, 8)
+@_thing("low", 0.55, 0.95, 0.38)
+def _fence(pen: Pen, rng: Random) -> None:
+    wood, count = rng.choice([_pale(rng), _pale(rng), near(rng, 0.08, 0.45, 0.55), _vivid(rng, 0.3)]), rng.randint(6, 8)
     for v in (0.35, 0.7):
         pen.rect(times(wood, 0.85), 0, v, 1, v + 0.12)
     for k in range(count):
@@ -184,8 +191,8 @@ def fence(pen: Pen, rng: Random) -> None:
         pen.poly(wood, (u, 1), (u, 0.2), (u + w / 2, 0), (u + w, 0.2), (u + w, 1))
 
 
-@thing("high", 0.28, 0.44)
-def sun(pen: Pen, rng: Random) -> None:
+@_thing("high", 0.28, 0.44)
+def _sun(pen: Pen, rng: Random) -> None:
     fire, turn, rays = near(rng, rng.choice([0.02, 0.1, 0.14]), 0.7, 1.0, 0.03), rng.random(), rng.choice([8, 10, 12])
     for k in range(rays):
         a = 2 * math.pi * (k + turn) / rays
@@ -194,8 +201,8 @@ def sun(pen: Pen, rng: Random) -> None:
     pen.oval(fire, 0.22, 0.22, 0.78, 0.78)
 
 
-@thing("high", 0.26, 0.4)
-def moon(pen: Pen, rng: Random) -> None:
+@_thing("high", 0.26, 0.4)
+def _moon(pen: Pen, rng: Random) -> None:
     light = near(rng, rng.choice([0.14, 0.15, 0.16]), 0.3, 0.97)
     if rng.random() < 0.3:
         pen.oval(light, 0, 0, 1, 1)
@@ -210,9 +217,9 @@ def moon(pen: Pen, rng: Random) -> None:
     pen.poly(light, *((0.6 + 0.5 * (x * c - y * s), 0.5 + 0.5 * (x * s + y * c)) for x, y in outer + inner))
 
 
-@thing("high", 0.44, 0.64, 0.5)
-def cloud(pen: Pen, rng: Random) -> None:
-    puff = rng.choice([pale(rng), near(rng, 0.6, 0.04, 0.92), near(rng, 0.95, 0.12, 0.98)])
+@_thing("high", 0.44, 0.64, 0.5)
+def _cloud(pen: Pen, rng: Random) -> None:
+    puff = rng.choice([_pale(rng), near(rng, 0.6, 0.04, 0.92), near(rng, 0.95, 0.12, 0.98)])
     humps = ((0.0, 0.4, 0.45, 1.0), (0.55, 0.35, 1.0, 1.0), (0.18, 0.05, 0.6, 0.9), (0.42, 0.15, 0.82, 0.95))
     for u0, v0, u1, v1 in humps:
         pen.oval(times(puff, 0.72), u0, v0 + 0.06, u1, v1, edge=False)
@@ -220,9 +227,9 @@ def cloud(pen: Pen, rng: Random) -> None:
         pen.oval(puff, u0 + 0.02, v0, u1 - 0.02, v1 - 0.08, edge=False)
 
 
-@thing("high", 0.36, 0.52, 0.62)
-def bird(pen: Pen, rng: Random) -> None:
-    plume = rng.choice([near(rng, 0.6, 0.3, 0.2), near(rng, 0.6, 0.3, 0.2), vivid(rng, 0.68)])
+@_thing("high", 0.36, 0.52, 0.62)
+def _bird(pen: Pen, rng: Random) -> None:
+    plume = rng.choice([near(rng, 0.6, 0.3, 0.2), near(rng, 0.6, 0.3, 0.2), _vivid(rng, 0.68)])
     pen.poly(plume, (0.0, 0.45), (0.25, 0.5), (0.2, 0.68))
     pen.oval(plume, 0.15, 0.42, 0.78, 0.82)
     pen.oval(plume, 0.64, 0.3, 0.9, 0.66)
@@ -232,18 +239,18 @@ def bird(pen: Pen, rng: Random) -> None:
     pen.oval((15, 15, 20), 0.76, 0.42, 0.82, 0.5, edge=False)
 
 
-@thing("low", 0.36, 0.56, 0.9)
-def boat(pen: Pen, rng: Random) -> None:
-    hull, sail = vivid(rng, 0.02), rng.choice([pale(rng), pale(rng), vivid(rng)])
+@_thing("low", 0.36, 0.56, 0.9)
+def _boat(pen: Pen, rng: Random) -> None:
+    hull, sail = _vivid(rng, 0.02), rng.choice([_pale(rng), _pale(rng), _vivid(rng)])
     pen.line(times(hull, 0.5), 0.05, (0.5, 0.02), (0.5, 0.75))
     pen.poly(sail, (0.54, 0.04), (0.54, 0.66), (0.92, 0.66))
     pen.poly(times(sail, 0.88), (0.46, 0.14), (0.46, 0.66), (0.16, 0.66))
     pen.poly(hull, (0, 0.72), (1, 0.72), (0.82, 1), (0.16, 1))
 
 
-@thing("low", 0.38, 0.54, 0.6)
-def fish(pen: Pen, rng: Random) -> None:
-    scale = vivid(rng, 0.07)
+@_thing("low", 0.38, 0.54, 0.6)
+def _fish(pen: Pen, rng: Random) -> None:
+    scale = _vivid(rng, 0.07)
     pen.poly(times(scale, 0.8), (0.0, 0.12), (0.32, 0.5), (0.0, 0.88), (0.08, 0.5))
     pen.poly(times(scale, 0.8), (0.45, 0.2), (0.55, 0.0), (0.72, 0.2))
     pen.oval(scale, 0.2, 0.12, 1.0, 0.88)
@@ -252,8 +259,8 @@ def fish(pen: Pen, rng: Random) -> None:
     pen.oval((10, 10, 20), 0.82, 0.36, 0.88, 0.47, edge=False)
 
 
-@thing("low", 0.3, 0.46, 1.35)
-def tree(pen: Pen, rng: Random) -> None:
+@_thing("low", 0.3, 0.46, 1.35)
+def _tree(pen: Pen, rng: Random) -> None:
     leaf = near(rng, rng.choice([0.05, 0.14, 0.28, 0.33, 0.38]), 0.55, 0.55)
     pen.rect(near(rng, 0.07, 0.5, 0.4), 0.42, 0.55, 0.58, 1)
     if rng.random() < 0.4:
@@ -265,11 +272,11 @@ def tree(pen: Pen, rng: Random) -> None:
     pen.oval(times(leaf, 1.2), 0.28, 0.08, 0.6, 0.32, edge=False)
 
 
-@thing("low", 0.36, 0.54, 0.95)
-def house(pen: Pen, rng: Random) -> None:
+@_thing("low", 0.36, 0.54, 0.95)
+def _house(pen: Pen, rng: Random) -> None:
     wall, roof, glass = (
-        rng.choice([pale(rng), vivid(rng, 0.1)]),
-        vivid(rng, 0.02),
+        rng.choice([_pale(rng), _vivid(rng, 0.1)]),
+        _vivid(rng, 0.02),
         rng.choice([(250, 225, 130), (90, 120, 160)]),
     )
     pen.rect(times(roof, 0.7), 0.7, 0.06, 0.82, 0.4)
@@ -280,9 +287,9 @@ def house(pen: Pen, rng: Random) -> None:
         pen.rect(glass, u, 0.58, u + 0.16, 0.74)
 
 
-@thing("low", 0.38, 0.58, 0.5)
-def car(pen: Pen, rng: Random) -> None:
-    body, glass = vivid(rng, 0.6), (190, 215, 230)
+@_thing("low", 0.38, 0.58, 0.5)
+def _car(pen: Pen, rng: Random) -> None:
+    body, glass = _vivid(rng, 0.6), (190, 215, 230)
     pen.poly(body, (0.14, 0.5), (0.28, 0.06), (0.66, 0.06), (0.84, 0.5))
     pen.poly(glass, (0.24, 0.46), (0.33, 0.16), (0.45, 0.16), (0.45, 0.46))
     pen.poly(glass, (0.5, 0.46), (0.5, 0.16), (0.63, 0.16), (0.74, 0.46))
@@ -292,18 +299,18 @@ def car(pen: Pen, rng: Random) -> None:
         pen.oval((190, 190, 195), u + 0.07, 0.73, u + 0.16, 0.91, edge=False)
 
 
-@thing("low", 0.28, 0.4, 1.4)
-def lamp(pen: Pen, rng: Random) -> None:
-    shade, metal = rng.choice([vivid(rng, 0.13), near(rng, 0.13, 0.5, 1.0)]), near(rng, rng.random(), 0.2, 0.4)
+@_thing("low", 0.28, 0.4, 1.4)
+def _lamp(pen: Pen, rng: Random) -> None:
+    shade, metal = rng.choice([_vivid(rng, 0.13), near(rng, 0.13, 0.5, 1.0)]), near(rng, rng.random(), 0.2, 0.4)
     pen.rect(metal, 0.44, 0.38, 0.56, 0.94)
     pen.oval(metal, 0.2, 0.88, 0.8, 1)
     pen.poly(shade, (0.28, 0), (0.72, 0), (1, 0.42), (0, 0.42))
     pen.poly((255, 245, 190), (0.12, 0.42), (0.88, 0.42), (0.78, 0.5), (0.22, 0.5))
 
 
-@thing("low", 0.46, 0.68, 0.55)
-def table(pen: Pen, rng: Random) -> None:
-    wood = rng.choice([near(rng, 0.07, 0.55, 0.6), near(rng, 0.07, 0.5, 0.5), vivid(rng)])
+@_thing("low", 0.46, 0.68, 0.55)
+def _table(pen: Pen, rng: Random) -> None:
+    wood = rng.choice([near(rng, 0.07, 0.55, 0.6), near(rng, 0.07, 0.5, 0.5), _vivid(rng)])
     for u in (0.08, 0.84):
         pen.rect(times(wood, 0.75), u, 0.2, u + 0.08, 1)
     for u in (0.24, 0.7):
@@ -312,9 +319,9 @@ def table(pen: Pen, rng: Random) -> None:
     pen.band(times(wood, 0.7), 0, 0.24, 1, 0.32)
 
 
-@thing("low", 0.28, 0.4, 1.5)
-def chair(pen: Pen, rng: Random) -> None:
-    wood = rng.choice([near(rng, 0.05, 0.55, 0.5), vivid(rng, 0.4)])
+@_thing("low", 0.28, 0.4, 1.5)
+def _chair(pen: Pen, rng: Random) -> None:
+    wood = rng.choice([near(rng, 0.05, 0.55, 0.5), _vivid(rng, 0.4)])
     for u, low in ((0.08, 1.0), (0.3, 0.88), (0.72, 0.88), (0.88, 1.0)):
         pen.rect(times(wood, 0.75), u, 0.5, u + 0.1, low)
     pen.rect(times(wood, 0.85), 0.08, 0, 0.2, 0.6)
@@ -324,18 +331,18 @@ def chair(pen: Pen, rng: Random) -> None:
     pen.poly(wood, (0.08, 0.62), (0.2, 0.48), (0.84, 0.48), (1, 0.62))
 
 
-@thing("low", 0.28, 0.42, 0.9)
-def cup(pen: Pen, rng: Random) -> None:
-    glaze = rng.choice([vivid(rng, 0.5), vivid(rng, 0.5), pale(rng)])
+@_thing("low", 0.28, 0.42, 0.9)
+def _cup(pen: Pen, rng: Random) -> None:
+    glaze = rng.choice([_vivid(rng, 0.5), _vivid(rng, 0.5), _pale(rng)])
     pen.ring(times(glaze, 0.8), 0.09, 0.6, 0.3, 1.0, 0.8)
     pen.poly(glaze, (0, 0.16), (0.78, 0.16), (0.7, 0.92), (0.6, 1), (0.18, 1), (0.08, 0.92))
     pen.oval(times(glaze, 1.1), 0, 0.04, 0.78, 0.3)
     pen.oval(near(rng, 0.07, 0.6, 0.3), 0.08, 0.09, 0.7, 0.26, edge=False)
 
 
-@thing("low", 0.25, 0.36, 1.5)
-def flower(pen: Pen, rng: Random) -> None:
-    petal, stem, turn = vivid(rng, 0.9), near(rng, 0.33, 0.6, 0.45), rng.random()
+@_thing("low", 0.25, 0.36, 1.5)
+def _flower(pen: Pen, rng: Random) -> None:
+    petal, stem, turn = _vivid(rng, 0.9), near(rng, 0.33, 0.6, 0.45), rng.random()
     pen.line(stem, 0.09, (0.5, 0.4), (0.5, 1))
     pen.poly(stem, (0.5, 0.9), (0.2, 0.68), (0.12, 0.8))
     pen.poly(stem, (0.5, 0.84), (0.8, 0.62), (0.88, 0.74))
@@ -346,26 +353,26 @@ def flower(pen: Pen, rng: Random) -> None:
     pen.oval(rng.choice([(245, 200, 60), (110, 70, 40)]), 0.32, 0.2, 0.68, 0.44)
 
 
-@thing("low", 0.46, 0.66, 0.9)
-def umbrella(pen: Pen, rng: Random) -> None:
-    cloth, other = vivid(rng, 0.8), rng.choice([pale(rng), pale(rng), vivid(rng)])
+@_thing("low", 0.46, 0.66, 0.9)
+def _umbrella(pen: Pen, rng: Random) -> None:
+    cloth, other = _vivid(rng, 0.8), rng.choice([_pale(rng), _pale(rng), _vivid(rng)])
     pen.line((70, 60, 55), 0.05, (0.5, 0.05), (0.5, 0.9), (0.56, 0.98), (0.64, 0.94))
     pen.pie(cloth, 0, 0.04, 1, 1.0, 180, 360)
     pen.pie(other, 0.2, 0.04, 0.8, 1.0, 180, 360)
     pen.pie(cloth, 0.38, 0.04, 0.62, 1.0, 180, 360)
 
 
-@thing("high", 0.24, 0.38)
-def star(pen: Pen, rng: Random) -> None:
+@_thing("high", 0.24, 0.38)
+def _star(pen: Pen, rng: Random) -> None:
     glow, turn = near(rng, rng.choice([0.13, 0.16, 0.6]), 0.45, 1.0), rng.uniform(-0.3, 0.3)
     angles = [(math.pi * k / 5 + turn, 0.5 if k % 2 == 0 else 0.21) for k in range(10)]
     pen.poly(glow, *((0.5 + r * math.sin(a), 0.5 - r * math.cos(a)) for a, r in angles))
 
 
-@thing("any", 0.28, 0.44, 1.15)
-def window(pen: Pen, rng: Random) -> None:
+@_thing("any", 0.28, 0.44, 1.15)
+def _window(pen: Pen, rng: Random) -> None:
     frame, glass = (
-        rng.choice([pale(rng), near(rng, 0.07, 0.5, 0.5)]),
+        rng.choice([_pale(rng), near(rng, 0.07, 0.5, 0.5)]),
         near(rng, rng.choice([0.12, 0.56, 0.66]), 0.4, 0.8),
     )
     pen.rect(frame, 0, 0, 1, 0.92)
@@ -376,9 +383,9 @@ def window(pen: Pen, rng: Random) -> None:
     pen.rect(times(frame, 0.85), -0.06, 0.92, 1.06, 1)
 
 
-@thing("low", 0.3, 0.46, 0.7)
-def book(pen: Pen, rng: Random) -> None:
-    cover = vivid(rng, 0.62)
+@_thing("low", 0.3, 0.46, 0.7)
+def _book(pen: Pen, rng: Random) -> None:
+    cover = _vivid(rng, 0.62)
     pen.poly(cover, (0, 0.16), (0.5, 0.26), (1, 0.16), (1, 0.92), (0.5, 1), (0, 0.92))
     for side in (-1, 1):
         page = [
@@ -390,9 +397,9 @@ def book(pen: Pen, rng: Random) -> None:
             pen.line((150, 150, 155), 0.03, (0.5 + side * 0.1, v + 0.06), (0.5 + side * 0.38, v))
 
 
-@thing("high", 0.28, 0.4, 1.5)
-def kite(pen: Pen, rng: Random) -> None:
-    cloth, other = vivid(rng, 0.15), vivid(rng, 0.95)
+@_thing("high", 0.28, 0.4, 1.5)
+def _kite(pen: Pen, rng: Random) -> None:
+    cloth, other = _vivid(rng, 0.15), _vivid(rng, 0.95)
     pen.line((240, 240, 240), 0.03, (0.5, 0.6), (0.62, 0.74), (0.42, 0.86), (0.55, 1.0))
     for u, v in ((0.58, 0.72), (0.46, 0.86)):
         pen.poly(other, (u - 0.12, v - 0.05), (u + 0.12, v + 0.05), (u + 0.12, v - 0.05), (u - 0.12, v + 0.05))
@@ -402,9 +409,9 @@ def kite(pen: Pen, rng: Random) -> None:
     pen.poly(cloth, (1, 0.25), (0.5, 0.25), (0.5, 0.62))
 
 
-@thing("any", 0.24, 0.38)
-def clock(pen: Pen, rng: Random) -> None:
-    pen.oval(vivid(rng, 0.02), 0, 0, 1, 1)
+@_thing("any", 0.24, 0.38)
+def _clock(pen: Pen, rng: Random) -> None:
+    pen.oval(_vivid(rng, 0.02), 0, 0, 1, 1)
     pen.oval((248, 246, 238), 0.13, 0.13, 0.87, 0.87)
     for length, width in ((0.2, 0.08), (0.31, 0.05)):
         a = rng.random() * 2 * math.pi
@@ -413,10 +420,10 @@ def clock(pen: Pen, rng: Random) -> None:
         pen.oval((25, 25, 30), u - 0.04, v - 0.04, u + 0.04, v + 0.04, edge=False)
 
 
-@thing("low", 0.6, 0.9, 0.34)
-def train(pen: Pen, rng: Random) -> None:
-    body = vivid(rng, 0.98)
-    for u0, u1, coat in ((0.0, 0.3, vivid(rng, 0.35)), (0.33, 0.63, vivid(rng, 0.12)), (0.66, 0.9, body)):
+@_thing("low", 0.6, 0.9, 0.34)
+def _train(pen: Pen, rng: Random) -> None:
+    body = _vivid(rng, 0.98)
+    for u0, u1, coat in ((0.0, 0.3, _vivid(rng, 0.35)), (0.33, 0.63, _vivid(rng, 0.12)), (0.66, 0.9, body)):
         pen.rect(coat, u0, 0.12, u1, 0.8)
         for u in (u0 + 0.04, u0 + 0.15):
             pen.rect((225, 235, 245), u, 0.24, u + 0.08, 0.48)
@@ -426,9 +433,9 @@ def train(pen: Pen, rng: Random) -> None:
     pen.rect(times(body, 0.6), 0.8, -0.1, 0.86, 0.12)
 
 
-@thing("high", 0.28, 0.42, 1.4)
-def balloon(pen: Pen, rng: Random) -> None:
-    cloth, other = vivid(rng, 0.0), vivid(rng, 0.14)
+@_thing("high", 0.28, 0.42, 1.4)
+def _balloon(pen: Pen, rng: Random) -> None:
+    cloth, other = _vivid(rng, 0.0), _vivid(rng, 0.14)
     for u in (0.3, 0.7):
         pen.line((90, 70, 50), 0.03, (u, 0.62), (0.5 + (u - 0.5) * 0.6, 0.86))
     pen.poly(cloth, (0.06, 0.48), (0.94, 0.48), (0.66, 0.72), (0.34, 0.72))
@@ -438,26 +445,26 @@ def balloon(pen: Pen, rng: Random) -> None:
     pen.rect((150, 105, 60), 0.36, 0.85, 0.64, 1)
 
 
-@thing("low", 0.26, 0.4, 0.95)
-def mushroom(pen: Pen, rng: Random) -> None:
-    cap, dot = vivid(rng, 0.0), pale(rng)
+@_thing("low", 0.26, 0.4, 0.95)
+def _mushroom(pen: Pen, rng: Random) -> None:
+    cap, dot = _vivid(rng, 0.0), _pale(rng)
     pen.poly(near(rng, 0.1, 0.15, 0.92), (0.36, 0.45), (0.64, 0.45), (0.72, 1), (0.28, 1))
     pen.pie(cap, 0, 0, 1, 1.1, 180, 360)
     for u, v, r in ((0.3, 0.36, 0.09), (0.55, 0.2, 0.1), (0.75, 0.4, 0.08)):
         pen.oval(dot, u - r, v - r, u + r, v + r, edge=False)
 
 
-@thing("low", 0.4, 0.6, 0.65)
-def tent(pen: Pen, rng: Random) -> None:
-    cloth = vivid(rng, 0.22)
+@_thing("low", 0.4, 0.6, 0.65)
+def _tent(pen: Pen, rng: Random) -> None:
+    cloth = _vivid(rng, 0.22)
     pen.poly(times(cloth, 0.7), (0.4, 0), (0.72, 0.1), (1, 1), (0.72, 1))
     pen.poly(cloth, (0.4, 0), (0, 1), (0.74, 1))
     pen.poly((40, 36, 40), (0.4, 0.25), (0.26, 1), (0.52, 1))
 
 
-@thing("any", 0.28, 0.42, 1.5)
-def flag(pen: Pen, rng: Random) -> None:
-    bands = [vivid(rng, 0.6), pale(rng), vivid(rng, 0.98)]
+@_thing("any", 0.28, 0.42, 1.5)
+def _flag(pen: Pen, rng: Random) -> None:
+    bands = [_vivid(rng, 0.6), _pale(rng), _vivid(rng, 0.98)]
     pen.line((95, 85, 80), 0.08, (0.08, 0), (0.08, 1))
     for k, cloth in enumerate(bands):
         v = 0.04 + 0.15 * k

@@ -1,0 +1,1 @@
+"""The command line. A command imports torch only when it runs: `--help` is fast."""

@@ -1,0 +1,130 @@
+"""Functions of several commands: parsing of settings, seeds and methods, checks, and displays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lifelabel.cli.console import err
+from lifelabel.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from lifelabel.engine.callback import Callback
+    from lifelabel.search.scheduler import Display
+
+__all__ = [
+    "CONTEXT", "check_fidelity", "check_file", "check_jobs", "make_callback", "make_display", "make_folder",
+    "parse_methods", "parse_seeds", "parse_settings",
+]  # fmt: skip
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+_MAX_SEEDS = 1000
+
+
+def parse_settings(settings: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    """`NAME=VALUE` texts as nested options. Values are read as YAML.
+
+    >>> parse_settings(["lr=0.1", "stream.tasks=4", "method.lambdas=[1, 2, 3]"])
+    {'lr': 0.1, 'stream_options': {'tasks': 4}, 'method_options': {'lambdas': [1, 2, 3]}}
+    """
+    import yaml
+
+    values: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set takes NAME=VALUE, not '{text}'")
+        try:
+            parsed = yaml.safe_load(value)
+        except Exception:  # yaml raises its own errors, and those of int(), float() or dates for a bad value
+            raise UserError(f"--set {name}: cannot read the value '{value}'") from None
+        section, dot, inner = name.strip().partition(".")
+        if dot and section in ("stream", "method"):
+            values.setdefault(f"{section}_options", {})[inner] = parsed
+        else:
+            values[name.strip()] = parsed
+    return values
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds in a text such as `0`, `0-2` or `0,3,5`.
+
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        start, dash, end = part.strip().partition("-")
+        try:
+            some = range(int(start), int(end if dash else start) + 1)
+        except ValueError:
+            raise UserError(f"--seeds takes 0 or 0-2 or 0,3,5, not '{text}'") from None
+        if not 1 <= some.stop - some.start <= _MAX_SEEDS:
+            raise UserError(f"--seeds '{part}' names no seed, or more than {_MAX_SEEDS}")
+        seeds += some
+    return seeds
+
+
+def parse_methods(text: str) -> list[str]:
+    """The methods in a text such as `er,lwf`, or all of them for `all`. The plug-in in `module:NAME` is loaded.
+
+    >>> parse_methods("er, lwf")
+    ['er', 'lwf']
+    """
+    from lifelabel.methods import METHODS
+    from lifelabel.registry import resolve_name
+
+    names = list(METHODS) if text == "all" else [resolve_name(name.strip()) for name in text.split(",")]
+    for name in names:
+        if name not in METHODS:
+            raise unknown("method", name, [*METHODS, "all"])
+    return list(dict.fromkeys(names))
+
+
+def check_fidelity(path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse a fidelity if a file sets another one with its options: they would win over it."""
+    if "fidelity" in given and values.get("fidelity", given["fidelity"]) != given["fidelity"]:
+        raise UserError(f"{path} sets fidelity: {values['fidelity']} and its options, which win over --fidelity")
+
+
+def check_file(path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse a file with options of another method or stream than the given one."""
+    for kind in ("method", "stream"):
+        name = given.get(kind)
+        if name and values.get(f"{kind}_options") and values.get(kind) != name:
+            raise UserError(f"{path} holds options of {kind} {values.get(kind)}: remove them to use --{kind} {name}")
+
+
+def check_jobs(jobs: int | None, device: object) -> int:
+    """The number of runs at a time: the given one, or the default for the machine."""
+    from lifelabel.search.scheduler import default_jobs
+
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs must be at least 1, not {jobs}")
+    return jobs or default_jobs(str(device))
+
+
+def make_callback(quiet: bool) -> Callback:
+    from lifelabel.cli.progress import ProgressBar
+    from lifelabel.engine.callback import Callback
+
+    return Callback() if quiet else ProgressBar(err)
+
+
+def make_display(quiet: bool) -> Display | None:
+    from lifelabel.cli.progress import RunsDisplay
+
+    return None if quiet else RunsDisplay(err)
+
+
+@contextmanager
+def make_folder(folder: Path) -> Iterator[Path]:
+    """Create a folder for output. Errors of the file system inside the block become one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from None

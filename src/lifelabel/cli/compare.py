@@ -1,0 +1,207 @@
+"""`lifelabel compare`, `lifelabel study` and `lifelabel demo`: many runs on one stream, in one table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifelabel.cli.common import (
+    CONTEXT,
+    check_fidelity,
+    check_file,
+    check_jobs,
+    make_display,
+    parse_methods,
+    parse_seeds,
+)
+from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
+from lifelabel.cli.report import show_table
+from lifelabel.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from lifelabel.report.tables import Failure, Row
+    from lifelabel.search.compare import Plan, Variant
+    from lifelabel.search.scheduler import Outcome
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+_DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
+
+_Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]
+_Orders = Annotated[int, typer.Option(help="Task orders: that of the stream, and K - 1 random ones.", metavar="K")]
+_Jobs = Annotated[int | None, typer.Option(help="Runs at a time [default: one on each GPU, or on each core, up to 8].")]
+_ConfigFile = Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Repeat runs that exist.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")]
+
+
+@commands.command(
+    "compare",
+    epilog="""
+Examples:
+
+`lifelabel compare`
+
+`lifelabel compare --methods er,lwf,agcn --seeds 0-4 --orders 3 --out runs/three`
+
+`lifelabel compare --stream split-coco --root DIR --words glove.6B.300d.txt --seeds 0-4 --out runs/coco`
+
+`lifelabel compare --methods er,prs --set method.buffer_images=500 --jobs 2 --out runs/small-buffer`
+
+`lifelabel compare --methods fine-tuning,my_method.py:MyMethod --out runs/mine`
+""",
+)
+@with_option_flags(without=("method", "seed", "task_order"))
+def _compare(
+    methods: Annotated[str, typer.Option(help="all, or names of `lifelabel list methods`, as er,lwf,agcn.")] = "all",
+    seeds: _Seeds = "0-2",
+    orders: _Orders = 1,
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the tables.")] = Path(
+        "runs/compare"
+    ),
+    jobs: _Jobs = None,
+    config: _ConfigFile = None,
+    set_: Settings = None,
+    plugin: Plugins = None,
+    overwrite: _Overwrite = False,
+    quiet: _Quiet = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Compare methods on one stream, as in the paper's Table 1: a table and a figure.
+
+    Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
+    """
+    from lifelabel.search.compare import method_variants
+
+    load_plugins(plugin or [])
+    variants = method_variants(parse_methods(methods))
+    given = given_options(flags, set_ or [])
+    plan = _make_plan(variants, seeds, orders, out_folder, config, given)
+    layout = {"title": f"{len(variants)} methods on {plan.shared.get('stream', 'scenes')}", "head": ("method",)}
+    _run(plan, jobs, overwrite, quiet, layout)
+
+
+@commands.command(
+    "study",
+    epilog="""
+Examples:
+
+`lifelabel study acm`
+
+`lifelabel study lambdas --seeds 0-4 --out runs/lambdas`
+
+`lifelabel study acm --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/acm-coco`
+""",
+)
+@with_option_flags(without=("method", "seed", "task_order"))
+def _study(
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="acm (Table 2) or lambdas (Table 3).")],
+    seeds: _Seeds = "0-2",
+    orders: _Orders = 1,
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the runs and the tables [default: runs/study-STUDY].")
+    ] = None,
+    jobs: _Jobs = None,
+    config: _ConfigFile = None,
+    set_: Settings = None,
+    plugin: Plugins = None,
+    overwrite: _Overwrite = False,
+    quiet: _Quiet = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Compare variants of AGCN, as in the paper's ablations: `acm` (Table 2), `lambdas` (Table 3).
+
+    Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
+    """
+    from lifelabel.search.compare import STUDIES, study_variants
+
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    load_plugins(plugin or [])
+    chosen, given = STUDIES[name], given_options(flags, set_ or [])
+    folder = out_folder or Path(f"runs/study-{name}")
+    plan = _make_plan(study_variants(name), seeds, orders, folder, config, given)
+    title = f"{chosen.title}, on {plan.shared.get('stream', 'scenes')}"
+    layout = {"title": title, "head": chosen.head, "forgetting": chosen.forgetting, "errors": chosen.errors}
+    _run(plan, jobs, overwrite, quiet, {**layout, "costs": False})
+
+
+@commands.command("demo", epilog="Examples:\n\n`lifelabel demo`\n\n`lifelabel demo --seeds 0-2 --out runs/results`")
+def _demo(
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the tables.")] = Path("runs/demo"),
+    seeds: _Seeds = "0",
+    overwrite: _Overwrite = False,
+    quiet: _Quiet = False,
+) -> None:
+    """Compare fine-tuning, AGCN and multi-task on the embedded stream: a table and a figure in about a minute.
+
+    Finished runs are not repeated, and stopped runs continue.
+    """
+    parse_seeds(seeds)  # a mistake is reported before torch is imported
+    from lifelabel.search.compare import method_variants
+
+    plan = _make_plan(method_variants(_DEMO_METHODS), seeds, 1, out_folder, None, {})
+    _run(plan, None, overwrite, quiet, {"title": "Demo on scenes", "head": ("method",), "errors": True})
+
+
+def _make_plan(
+    variants: tuple[Variant, ...], seeds: str, orders: int, folder: Path, config: Path | None, given: dict[str, Any]
+) -> Plan:
+    from lifelabel.config.config import read_yaml
+    from lifelabel.search.compare import make_plan
+
+    from_file = read_yaml(config) if config else {}
+    check_file(config, from_file, {"stream": given.get("stream")})
+    check_fidelity(config, from_file, given)
+    return make_plan(variants, parse_seeds(seeds), orders, folder, from_file, given, str(config))
+
+
+def _run(plan: Plan, jobs: int | None, overwrite: bool, quiet: bool, layout: dict[str, Any]) -> None:
+    """Train the missing runs of a plan, and show the table."""
+    from lifelabel.report.tables import ResultTable
+    from lifelabel.search.scheduler import run_all
+
+    jobs = check_jobs(jobs, plan.shared.get("device", "auto"))
+    planned = [plan.runs(variant) for variant in plan.variants]
+    command = shlex.join(["lifelabel", *(word for word in sys.argv[1:] if word != "--overwrite")])
+    outcomes = run_all(
+        [run for runs in planned for run in runs], jobs, overwrite=overwrite, display=make_display(quiet),
+        command=command,
+    )  # fmt: skip
+    remaining = iter(outcomes)
+    rows, failures = [], []
+    for variant, runs in zip(plan.variants, planned, strict=True):
+        row, failed = _row(variant, [next(remaining) for _ in runs])
+        rows.append(row)
+        failures += failed
+    show_table(ResultTable(rows=tuple(rows), failures=tuple(failures), **layout), plan.out)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _row(variant: Variant, outcomes: Sequence[Outcome]) -> tuple[Row, list[Failure]]:
+    """The row of a variant, and its runs that are not finished."""
+    from lifelabel.methods import METHODS
+    from lifelabel.report.runs import read_run
+    from lifelabel.report.tables import Failure, Row
+
+    runs, failures = [], []
+    for outcome in outcomes:
+        plan, reason = outcome.planned, outcome.error
+        try:
+            if not reason:
+                runs.append(read_run(plan.folder))
+        except UserError as error:
+            reason = str(error)
+        if reason:
+            failures.append(Failure(plan.name, plan.folder, reason))
+    return Row(variant.cells, tuple(runs), len(outcomes), METHODS[variant.method].joint), failures

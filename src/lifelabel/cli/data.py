@@ -1,0 +1,196 @@
+"""`lifelabel data`: inspect a stream before training, and write its manifest."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from lifelabel.cli.common import CONTEXT, make_folder, parse_settings
+from lifelabel.cli.console import err, out, print_line
+from lifelabel.cli.flags import Plugins, load_plugins, with_option_flags
+from lifelabel.errors import UserError
+from lifelabel.utils.files import write_text
+
+if TYPE_CHECKING:
+    from lifelabel.report.stream import Progress
+    from lifelabel.streams import Stream
+
+__all__ = ["commands"]
+
+commands = typer.Typer(
+    help="Inspect a stream: its content and its problems; write its manifest.",
+    rich_markup_mode="markdown",
+    context_settings=CONTEXT,
+)
+
+_StreamName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STREAM",
+        help="A name of `lifelabel list streams`, or a path: a manifest (.yaml), a table (.csv, .tsv, .parquet), or a "
+        "published split (.zip, or its folder).",
+    ),
+]
+_StreamSettings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any option of the stream as NAME=VALUE.")
+]
+
+
+@commands.command(
+    "inspect",
+    epilog="""
+Examples:
+
+`lifelabel data inspect scenes`
+
+`lifelabel data inspect Split-COCO.zip`
+
+`lifelabel data inspect split-coco --root /data/coco --decode`
+
+`lifelabel data inspect photos.csv --root photos --tasks 4 --out runs/look`
+""",
+)
+@with_option_flags(stream_only=True)
+def _inspect(
+    stream: _StreamName,
+    set_: _StreamSettings = None,
+    plugin: Plugins = None,
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for report.md, stream.json and figures [default: runs/inspect/NAME]."),
+    ] = None,
+    decode: Annotated[bool, typer.Option("--decode", help="Open every image, and list unusable ones.")] = False,
+    no_sheets: Annotated[bool, typer.Option("--no-sheets", help="No contact sheets.")] = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Describe a stream: images, tasks, classes, hidden labels, co-occurrence and problems, in numbers and figures."""
+    from lifelabel.report.stream import describe
+    from lifelabel.report.stream_text import TERMINAL_WIDTH, terminal
+
+    source = _make_stream(stream, flags, set_ or [], plugin or [])
+    folder = out_folder or Path("runs/inspect") / _folder_name(source.name)
+    with make_folder(folder):
+        with _progress_bar("opening images") as progress:
+            description = describe(source, decode, progress)
+        Console(width=max(out.width, TERMINAL_WIDTH)).print(terminal(description), highlight=False)
+        with _progress_bar("contact sheets") as progress:
+            images = _write(description, folder, None if no_sheets else source, progress)
+    print_line(f"written to {folder}: report.md, stream.json and {len(images):,} figures")
+
+
+@commands.command(
+    "build",
+    epilog="""
+Examples:
+
+`lifelabel data build photos.csv --root photos --tasks 4 --out stream.yaml`
+
+`lifelabel data build coco --root /data/coco --set order=frequency --set top=20 --tasks 5 --out top20.yaml`
+""",
+)
+@with_option_flags(stream_only=True)
+def _build(
+    stream: _StreamName,
+    out_file: Annotated[Path, typer.Option("--out", help="The manifest to write (.yaml).")],
+    set_: _StreamSettings = None,
+    plugin: Plugins = None,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="Include the hidden labels too, if they are known.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Write the manifest of a stream: every task with its images and visible labels, to share and to train from."""
+    from lifelabel.streams.manifest import write as write_manifest
+
+    if out_file.suffix.lower() not in (".yaml", ".yml"):
+        raise UserError(f"{out_file} must end in .yaml: --stream recognises a manifest by its suffix")
+    if out_file.exists() and not overwrite:
+        raise UserError(f"{out_file} exists: give another --out, or --overwrite")
+    source = _make_stream(stream, flags, set_ or [], plugin or [])
+    with make_folder(out_file.parent):
+        digest = write_manifest(source, out_file, complete)
+    train, test = (sum(map(len, split.rows)) for split in (source.train, source.test))
+    tasks, classes = len(source.tasks), len(source.classes)
+    print_line(f"{source.name}: {tasks:,} tasks, {classes:,} classes, {train:,} training and {test:,} test images")
+    for line in source.problems.lines():
+        print_line(f"problem: {line}", "yellow")
+    print_line(f"sha256 {digest}")
+    print_line(f"manifest: {out_file}")
+
+
+def _make_stream(stream: str, flags: dict[str, Any], settings: Sequence[str], plugins: Sequence[str]) -> Stream:
+    from lifelabel import streams
+    from lifelabel.registry import resolve_name
+
+    load_plugins(plugins)
+    return streams.build(resolve_name(stream), {**flags, **_stream_options(settings)})
+
+
+def _stream_options(settings: Sequence[str]) -> dict[str, Any]:
+    """The options of `--set`, with or without `stream.` before the name.
+
+    >>> _stream_options(["stream.tasks=4", "order=[cat, dog]"])
+    {'tasks': 4, 'order': ['cat', 'dog']}
+    """
+    given = parse_settings(list(settings))
+    if "method_options" in given:
+        raise UserError("--set method.…: this command has no method; give only options of the stream")
+    return {**given.pop("stream_options", {}), **given}
+
+
+def _folder_name(name: str) -> str:
+    """The name of a stream as a folder name.
+
+    >>> _folder_name("../Split COCO")
+    'Split-COCO'
+    """
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "stream"
+
+
+def _write(description: dict[str, Any], folder: Path, source: Stream | None, progress: Progress | None) -> list[str]:
+    """Write the report and its figures, with contact sheets of `source`. Returns the names of the figures."""
+    from lifelabel.report import stream_figures
+    from lifelabel.report.stream_text import markdown
+
+    stream_figures.draw_frequencies(description, folder / "frequencies.png")
+    images = ["frequencies.png"]
+    if stream_figures.draw_cooccurrence(description, folder / "cooccurrence.png"):
+        images.append("cooccurrence.png")
+    if source:
+        images += stream_figures.write_sheets(source, folder, progress)
+    write_text(folder / "stream.json", json.dumps(description, indent=1) + "\n")
+    write_text(folder / "report.md", markdown(description, images))
+    return images
+
+
+@contextmanager
+def _progress_bar(what: str) -> Iterator[Progress | None]:
+    """A bar in a terminal. It starts with the first update: worker processes must not inherit its thread."""
+    if not err.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=err, transient=True)
+
+    def update(done: int, total: int) -> None:
+        if not bar.tasks:
+            bar.add_task(what, total=total)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done)
+
+    try:
+        yield update
+    finally:
+        bar.stop()

@@ -1,0 +1,98 @@
+"""Command-line flags that are generated from the declarations of options."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from lifelabel.config.run_options import RunOptions, stream_flags
+from lifelabel.options import declared
+
+__all__ = ["Plugins", "Settings", "given_options", "load_plugins", "with_option_flags"]
+
+_METAVARS = {int: "INT", float: "FLOAT"}
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any option as NAME=VALUE: `stream.NAME` for the stream, `method.NAME` for the method. Repeatable.",
+    ),
+]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="A plug-in, a file or a module, whose code is run. Repeatable."),
+]
+
+
+def with_option_flags(
+    *, without: Sequence[str] = (), stream_only: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command: add a flag for every option of a run that declares one, or only for those of the stream.
+
+    `without` lists the options that the command sets itself. The command gets the flags that were given as one dict, in
+    its parameter `flags`. Their values are text: they are checked like the values of a YAML file.
+    """
+    owners: dict[str, type] = {} if stream_only else dict.fromkeys(declared(RunOptions, "flag"), RunOptions)
+    owners |= {name: cls for name, cls in stream_flags().items() if name not in owners}
+    owners = {name: cls for name, cls in owners.items() if name not in without}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_flags(**arguments: Any) -> None:
+            flags = {name: arguments.pop(name) for name in owners}
+            command(**arguments, flags={name: value for name, value in flags.items() if value not in (None, False)})
+
+        parameters = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
+        parameters += [_parameter(name, cls) for name, cls in owners.items()]
+        with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_flags.__annotations__ = {p.name: p.annotation for p in parameters}
+        return with_flags
+
+    return decorate
+
+
+def _parameter(name: str, owner: type) -> inspect.Parameter:
+    """The parameter of a command that typer turns into the flag of an option."""
+    declaration = next(field.metadata for field in dataclasses.fields(owner) if field.name == name)
+    hint = typing.get_type_hints(owner)[name]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    details: dict[str, Any] = {"help": _help(declaration), "rich_help_panel": declaration["flag"]}
+    if hint is not bool:
+        details["metavar"] = "PATH" if declaration["path"] is True else _METAVARS.get(hint, "TEXT")
+    default = typer.Option(False if hint is bool else None, f"--{name.replace('_', '-')}", **details)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=bool if hint is bool else str | None
+    )
+
+
+def _help(declaration: Mapping[str, Any]) -> str:
+    text, choices = declaration["help"], declaration["choices"]
+    return f"{text[0].upper()}{text[1:]}" + (f" ({', '.join(choices)})" if choices else "") + "."
+
+
+def load_plugins(plugins: Sequence[str]) -> None:
+    """Load the plug-ins given with `--plugin`."""
+    from lifelabel.registry import load_plugin
+
+    for plugin in plugins:
+        load_plugin(plugin)
+
+
+def given_options(flags: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """The options given by flags and `--set`, and the plug-ins that are loaded."""
+    from lifelabel.cli.common import parse_settings
+    from lifelabel.config.config import merge, nest_flags
+    from lifelabel.registry import loaded_plugins, resolve_names
+
+    given = merge(nest_flags(resolve_names(flags)), parse_settings(list(settings)))
+    return merge(given, {"plugins": loaded_plugins()} if loaded_plugins() else {})

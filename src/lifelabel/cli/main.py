@@ -1,0 +1,70 @@
+"""The command `lifelabel`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lifelabel.cli import compare, data, metrics, report, train, tune
+from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.console import err, print_line
+from lifelabel.errors import Stopped, UserError
+from lifelabel.version import __version__
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Lifelong multi-label image recognition: a stream of tasks, partial labels, one pass over the images.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings=CONTEXT,
+)
+for _commands in (train.commands, compare.commands, tune.commands, report.commands, metrics.commands):
+    app.add_typer(_commands)
+app.add_typer(data.commands, name="data")
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"lifelabel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    return None
+
+
+def main() -> None:
+    """Run a command. A mistake of the user is one line and exit code 2, a stop one line and exit code 130."""
+    code = None
+    try:
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except UserError as error:
+        _fail(f"error: {error}", 2)
+    except Stopped as stop:
+        _fail(str(stop), 130)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        if type(error).__name__ == "Abort":
+            code = 130
+        elif hasattr(error, "format_message"):  # wrong usage, raised by the click that typer contains
+            _fail(f"error: {error.format_message().rstrip('.')}; see --help", 2)
+        else:
+            raise
+    if code == 130:
+        hint = "" if sys.argv[1:2] == ["data"] else "; a run continues from its last checkpoint with --resume"
+        _fail(f"stopped at once{hint}", 130)
+    sys.exit(code or 0)
+
+
+def _fail(line: str, code: int) -> None:
+    print_line(" ".join(line.split()), "red" if code == 2 else None, err)
+    sys.exit(code)

@@ -1,0 +1,80 @@
+"""`lifelabel metrics`: the metrics of one set of scores under every convention."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.console import print_line
+from lifelabel.utils.files import write_text
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+
+@commands.command(
+    "metrics",
+    epilog="""
+Examples:
+
+`lifelabel train --method agcn --save-scores --out runs/a; lifelabel metrics runs/a/scores.npz`
+
+`lifelabel metrics mine.npz --json mine.json`
+""",
+)
+def _metrics(
+    scores: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCORES.npz",
+            help="Arrays `logits`, `probabilities` or `scores`, and `labels` (0 or 1), both images × classes.",
+        ),
+    ],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the metrics to this file too.")
+    ] = None,
+) -> None:
+    """Compute the metrics of one set of scores under every convention of the literature, in one table."""
+    from lifelabel.metrics.compare import FIGURES, compare, read_scores, spread
+
+    found = compare(read_scores(scores))
+    if json_file:
+        write_text(json_file, json.dumps(found, indent=1, allow_nan=False) + "\n")
+    print_line(
+        f"{found['images']:,} images, {found['classes']:,} classes, {found['empty_classes']:,} of them empty; the "
+        f"scores are {found['scores']}. All in %. CF1 is the harmonic mean of CP and CR, or the mean of the classes' "
+        "F1, at a threshold; a class without a positive image is left out of mAP, or counts 0."
+    )
+    print_line(_table(found, "all", f"all {found['images']:,} images"))
+    if found["labelled_images"] < found["images"]:
+        print_line(_table(found, "labelled", f"the {found['labelled_images']:,} images with at least one label"))
+    else:
+        print_line("\nEvery image has a label: leaving out images without one changes nothing.")
+    spans = {name: spread(found, name) for name in FIGURES}
+    texts = [f"{name} {_percent(span[0])} to {_percent(span[1])}" for name, span in spans.items() if span]
+    print_line(
+        "\nThe same scores, by convention and by the images used: "
+        + (", ".join(texts) or "nothing, because no image has a label")
+    )
+
+
+def _table(found: Mapping[str, Any], part: str, title: str) -> str:
+    """A table with one row per family of papers, at most 80 columns wide."""
+    from lifelabel.metrics.compare import FIGURES
+
+    rows = [("convention", "at", "CF1", "if empty", *FIGURES)]
+    for family in found["families"]:
+        words = family["who"], f"{family['threshold']:g}", family["cf1"], family["empty_class"]
+        rows.append((*words, *(_percent(family[part][name]) for name in FIGURES)))
+    lines = ["{:<25}  {:<5}  {:<13}  {:<8}{:>8}{:>7}{:>7}".format(*row) for row in rows]
+    return "\n".join(["", f"On {title}:", *lines])
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"

@@ -1,0 +1,82 @@
+"""`lifelabel train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callback
+from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
+from lifelabel.errors import UserError
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+
+@commands.command(
+    "train",
+    epilog="""
+Examples:
+
+`lifelabel train --stream scenes --method agcn --out runs/a`
+
+`lifelabel train --method agcn --fidelity paper --seed 1 --out runs/paper`
+
+`lifelabel train --set method.mix=0.1 --set stream.train_images=2000 --out runs/small`
+
+`lifelabel train --print-config > my.yaml; lifelabel train --config my.yaml --out runs/b`
+
+`lifelabel train --resume runs/a`
+
+`lifelabel train --stream split-coco --root DIR --method agcn --out runs/coco`
+
+`lifelabel train --stream photos.csv --root DIR --tasks 4 --out runs/mine`
+
+`lifelabel train --method my_method.py:MyMethod --out runs/my-method`
+""",
+)
+@with_option_flags()
+def _train(
+    out_folder: Annotated[Path | None, typer.Option("--out", help="The new run folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")] = None,
+    set_: Settings = None,
+    plugin: Plugins = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print every option as YAML and stop.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the last line.")] = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Train one method on one stream of tasks, with each image once, and evaluate it after every task."""
+    from lifelabel.config.config import Config, merge, read_yaml
+    from lifelabel.engine import run
+
+    load_plugins(plugin or [])
+    given = given_options(flags, set_ or [])
+    if resume is not None:
+        if given.keys() - {"plugins"} or config or out_folder or overwrite or print_config:
+            raise UserError("--resume takes its options from the run's own config.yaml: give only --plugin with it")
+        _print_result(run.resume(resume, make_callback(quiet)).folder)
+        return
+    from_file = read_yaml(config) if config else {}
+    check_fidelity(config, from_file, given)
+    check_file(config, from_file, given)
+    values = merge(from_file, given)
+    if print_config:
+        print(Config.make(values).to_yaml(), end="")
+        return
+    if out_folder is None:
+        raise UserError("no run folder: give --out FOLDER (or --resume FOLDER, or --print-config)")
+    _print_result(run.train(out_folder, values, overwrite=overwrite, callback=make_callback(quiet)).folder)
+
+
+def _print_result(folder: Path) -> None:
+    from lifelabel.report.runs import read_run
+    from lifelabel.report.tables import one_line
+
+    run = read_run(folder)
+    print(f"{run.metrics['method']}: {one_line(run)}  → {folder}")

@@ -1,0 +1,113 @@
+"""`lifelabel tune`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lifelabel.cli.common import (
+    CONTEXT,
+    check_file,
+    check_jobs,
+    make_display,
+    parse_methods,
+    parse_seeds,
+)
+from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+
+@commands.command(
+    "tune",
+    epilog="""
+Examples:
+
+`lifelabel tune --method er --out runs/tune-er`
+
+`lifelabel train --config runs/tune-er/preset.yaml --out runs/er`
+
+`lifelabel tune --method agcn,lwf --trials 20 --seeds 0-2 --jobs 4 --out runs/tune`
+
+`lifelabel tune --method all --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/tune-coco`
+
+`lifelabel tune --method agcn --stream photos.csv --root DIR --set lr=1e-3 --out runs/tune-mine`
+""",
+)
+@with_option_flags(without=("method", "seed", "first_tasks", "hold_out", "tasks"))
+def _tune(
+    method: Annotated[str, typer.Option(help="all, or names of `lifelabel list methods`, as er,lwf,agcn.")],
+    out_folder: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for the trials and preset.yaml; with several methods, one folder each."),
+    ],
+    trials: Annotated[int, typer.Option(help="Configurations to try, the same number for every method.")] = 12,
+    tasks: Annotated[int, typer.Option(help="Train on the first tasks only.")] = 3,
+    hold_out: Annotated[float, typer.Option(help="Share of the training images that is scored, not learned.")] = 0.2,
+    seeds: Annotated[str, typer.Option(help="Seeds of every trial, as 0 or 0-2; the score is their mean.")] = "0",
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time [default: one on each GPU, or on each core].")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of options: the start of the search.")] = None,
+    set_: Settings = None,
+    plugin: Plugins = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the last line.")] = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Choose the options of a method on held-out training images, and write them as a preset.
+
+    Trains on the first tasks and scores training images that were held out. No test image, no later task and no hidden
+    label is used. Options are searched one after the other, from the defaults or a file: lr, the method's own,
+    backbone_lr, later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. The
+    same command again repeats nothing.
+    """
+    from lifelabel.config.config import Config, merge, read_yaml
+    from lifelabel.registry import loaded_plugins
+    from lifelabel.search import tune as search
+    from lifelabel.search.compare import folder_name
+    from lifelabel.search.scheduler import WorkerPool
+
+    from_file = read_yaml(config) if config else {}
+    load_plugins(plugin or [])
+    names = parse_methods(method)
+    given = given_options(flags, set_ or [])
+    start = merge(from_file, given)
+    arguments: dict[str, Any] = {
+        "stream": start.get("stream", Config.stream), "config": config, **flags, "trials": trials, "tasks": tasks,
+        "hold_out": hold_out, "seeds": seeds, "jobs": jobs,
+    }  # fmt: skip
+    repeated = {"set": set_ or [], "plugin": loaded_plugins()}
+    seed_list = tuple(dict.fromkeys(parse_seeds(seeds)))
+    num_jobs = check_jobs(jobs, start.get("device", "auto"))
+    for name in names:
+        check_file(config, from_file, {"method": name, "stream": flags.get("stream")})
+    continue_command = _command_line({"method": method, **arguments, "out": out_folder, **repeated})
+    with WorkerPool() as pool:
+        for name in names:
+            folder = out_folder / folder_name(name) if len(names) > 1 else out_folder
+            command = _command_line({"method": name, **arguments, "out": folder, **repeated})
+            task = search.Search(
+                name, start, given, folder, trials, tasks, hold_out, seed_list, num_jobs, command, continue_command
+            )
+            print(search.tune(task, make_display(quiet), pool))
+
+
+def _command_line(arguments: Mapping[str, Any]) -> str:
+    """The command of a search. An argument is a value, True for a flag without a value, or a list for a repeated flag.
+
+    >>> _command_line({"method": "er", "strict": True, "root": None, "hold_out": 0.2, "set": ["lr=1", "seed=2"]})
+    'lifelabel tune --method er --strict --hold-out 0.2 --set lr=1 --set seed=2'
+    """
+    words = ["lifelabel", "tune"]
+    for name, argument in arguments.items():
+        for value in argument if isinstance(argument, list) else [argument]:
+            if value is not None:
+                words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)

@@ -1,0 +1,256 @@
+"""The configuration of a run: every option with its value, from defaults, a fidelity, a YAML file and flags.
+
+Later layers win: defaults < fidelity (with `tuned`: the preset of the method) < YAML file < flags. A configuration is
+complete: saved as YAML, it makes the same run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from lifelabel.config import presets
+from lifelabel.config.fidelities import BUFFER_IMAGES, FIDELITIES, PHOTOGRAPHS
+from lifelabel.config.run_options import RunOptions, stream_flags
+from lifelabel.errors import UserError, unknown
+from lifelabel.methods import METHODS
+from lifelabel.methods.buffer import BufferOptions
+from lifelabel.options import read
+from lifelabel.registry import check_plugins
+from lifelabel.streams import STREAMS, resolve
+from lifelabel.utils.text import shorten
+
+__all__ = ["Config", "Entry", "kind_of", "merge", "nest_flags", "read_yaml", "short_value"]
+
+_MAX_YAML_BYTES = 1_000_000
+_SECTIONS = ("stream_options", "method_options")
+
+
+class Entry(NamedTuple):
+    """One option of a configuration: its plain value, and its declaration (see `lifelabel.options.option`)."""
+
+    value: Any
+    declaration: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Config(RunOptions):
+    """All options of a run. The stream declares those in `stream_options`, and the method those in `method_options`."""
+
+    stream_options: Any = None
+    method_options: Any = None
+
+    @staticmethod
+    def make(values: Mapping[str, Any] | None = None, *, with_preset: bool = True) -> Config:
+        """A complete, checked configuration from the options that differ from the defaults.
+
+        `values` has the structure of a YAML file. `with_preset=False` leaves out the preset of the method.
+
+        >>> Config.make({"method": "agcn", "method_options": {"mix": 0.1}}).method_options.mix
+        0.1
+        """
+        values = dict(values or {})
+        check_plugins(read(Config, {"plugins": values.get("plugins", ())}, "").plugins)
+        name = values.get("stream", Config.stream)
+        if not isinstance(name, str):
+            raise unknown("stream", name, STREAMS)
+        stream, of_stream = resolve(name, _section(values, "stream_options"))
+        values["stream"] = stream
+        method, fidelity = values.get("method", Config.method), values.get("fidelity", Config.fidelity)
+        options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS.find(method).Options}
+        if not isinstance(fidelity, str) or fidelity not in FIDELITIES:
+            raise unknown("fidelity", fidelity, FIDELITIES)
+        kind = kind_of(stream)
+        base = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if kind == "photographs" else {})
+        of_method = {"buffer_images": BUFFER_IMAGES[kind]} if issubclass(options["method"], BufferOptions) else {}
+        of_method |= base.pop("by_method", {}).get(method, {})
+        if fidelity == "tuned" and with_preset:
+            base = merge(base, presets.load(kind, method))
+            of_method |= base.pop("method_options", {})
+        of_method |= _section(values, "method_options")
+        shared = {k: v for k, v in {**base, **values}.items() if k not in _SECTIONS}
+        for level, names in (("", shared), ("stream", of_stream), ("method", of_method)):
+            _check_levels(names, level, options, method)
+        return dataclasses.replace(
+            read(Config, shared, ""),
+            stream_options=read(options["stream"], of_stream, "stream", f"stream {stream}"),
+            method_options=read(options["method"], of_method, "method", f"method {method}"),
+        )
+
+    def entries(self) -> dict[str, Entry]:
+        """Every option by its full name, such as `lr`, `method.mix` or `stream.tasks`."""
+        found = {}
+        for prefix, options in (("", self), ("method.", self.method_options), ("stream.", self.stream_options)):
+            for field in dataclasses.fields(options):
+                if field.name not in _SECTIONS:
+                    found[prefix + field.name] = Entry(_plain(getattr(options, field.name)), field.metadata)
+        return found
+
+    @property
+    def label(self) -> str:
+        """The name of a run in tables: the method, the fidelity, and the options that are not the default.
+
+        Options that declare `label=False`, such as the seed, are left out.
+
+        >>> Config.make({"fidelity": "release", "seed": 3, "method_options": {"mix": 0.2}}).label
+        'agcn (release, mix=0.2)'
+        """
+        base = {"stream": self.stream, "method": self.method, "fidelity": self.fidelity, "plugins": self.plugins}
+        defaults = Config.make(base).entries()
+        parts = [self.fidelity] if self.fidelity != Config.fidelity else []
+        for name, (value, declaration) in self.entries().items():
+            if declaration.get("label", True) and value != defaults[name].value:
+                parts.append(f"{name.removeprefix('method.')}={short_value(value)}")
+        return self.method + (f" ({', '.join(parts)})" if parts else "")
+
+    def with_absolute_paths(self) -> Config:
+        """The same configuration with absolute paths. A run can then be resumed from any folder."""
+        sections = {name: _absolute(getattr(self, name)) for name in _SECTIONS}
+        return dataclasses.replace(_absolute(self), **sections)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for YAML. `Config.make(config.to_dict())` is the same configuration."""
+        return _plain(dataclasses.asdict(self))
+
+    def to_yaml(self) -> str:
+        """YAML of every option, with its help as a comment. `lifelabel train --config` reads it."""
+        return "".join(_yaml_lines(self, ""))
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The options in a YAML file."""
+    try:
+        if Path(path).stat().st_size > _MAX_YAML_BYTES:
+            raise UserError(f"{path} is larger than {_MAX_YAML_BYTES:,} bytes: not a configuration")
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except UserError:
+        raise
+    except Exception as error:  # yaml raises its own errors, and those of int(), float() or dates for a bad value
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UserError(
+            f"{path}{where} is not valid YAML; `lifelabel train --print-config` prints a valid configuration"
+        ) from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold `option: value` lines, not {shorten(values)}")
+    return values
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """One mapping from several layers of options. Later layers win. Sections are merged option by option."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            are_sections = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = {**merged[key], **value} if are_sections else value
+    return merged
+
+
+def nest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags of the command line, or keywords in Python, as options: those of the stream are in `stream_options`.
+
+    >>> nest_flags({"lr": 0.1, "root": "photos", "tasks": 3})
+    {'lr': 0.1, 'stream_options': {'root': 'photos', 'tasks': 3}}
+    """
+    names = stream_flags().keys() - {field.name for field in dataclasses.fields(Config)}
+    of_stream = {name: value for name, value in flags.items() if name in names}
+    of_run = {name: value for name, value in flags.items() if name not in names}
+    return merge(of_run, {"stream_options": of_stream} if of_stream else {})
+
+
+def kind_of(stream: str) -> str:
+    """The kind of a stream, by its name: `photographs` or `scenes`. Each kind has its own defaults and presets."""
+    return "photographs" if STREAMS[stream].photographs else "scenes"
+
+
+def short_value(value: Any) -> str:
+    """A value as text for a label. An absolute path is shortened to its last part."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else str(value)
+
+
+def _check_levels(names: Mapping[str, Any], level: str, options: Mapping[str, type], method: str) -> None:
+    """Refuse an option at the wrong level, or of another method. The message states where it belongs."""
+    fields = {key: {field.name for field in dataclasses.fields(cls)} - {*_SECTIONS} for key, cls in options.items()}
+    for name in names:
+        if name in fields[level]:
+            continue
+        home = next((key for key in options if name in fields[key]), None)
+        if home == "":
+            raise UserError(
+                f"'{name}' is an option of the run: give {name} without a prefix (in YAML: at the top level)"
+            )
+        if home is not None:
+            raise UserError(
+                f"'{name}' is an option of the {home}: give {home}.{name} (in YAML: {name} under {home}_options)"
+            )
+        others = _methods_with(name)
+        if others and level != "stream":
+            raise UserError(
+                f"'{name}' is an option of {', '.join(others)}, not of {method}: choose another method, or remove it"
+            )
+
+
+def _methods_with(name: Any) -> list[str]:
+    """The methods that have an option called `name`."""
+    found = []
+    for method in METHODS:
+        with contextlib.suppress(UserError):  # a broken plug-in must not hide the mistake of the user
+            if name in {field.name for field in dataclasses.fields(METHODS[method].Options)}:
+                found.append(method)
+    return found
+
+
+def _absolute(options: Any) -> Any:
+    """The same options with absolute paths."""
+    changed = {}
+    for field in dataclasses.fields(options):
+        value, path = getattr(options, field.name), field.metadata.get("path")
+        if path and value is not None:
+            absolute = Path(value).expanduser().absolute()
+            # with a list of names, another word may be a misspelt name: it is a path if it looks like one
+            if path is True or (value not in path and (absolute.suffix or absolute.is_file())):
+                changed[field.name] = str(absolute)
+    return dataclasses.replace(options, **changed)
+
+
+def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    section = values.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise UserError(f"{name} must hold `option: value` lines, not '{shorten(section)}'")
+    return dict(section)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+
+
+def _yaml_lines(options: Any, indent: str) -> list[str]:
+    lines = []
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            inner = _yaml_lines(value, indent + "  ")
+            lines += [f"{indent}{field.name}:\n", *inner] if inner else [f"{indent}{field.name}: {{}}\n"]
+            continue
+        text = yaml.safe_dump(_plain(value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        choices = field.metadata.get("choices")
+        help = field.metadata.get("help", "") + (f" ({', '.join(choices)})" if choices else "")
+        comment = textwrap.fill(help, 110, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+        lines.append(f"{comment}\n{indent}{field.name}: {text}\n" if help else f"{indent}{field.name}: {text}\n")
+    return lines

@@ -1,0 +1,54 @@
+"""Presets: options that `lifelabel tune` chose, in one file per kind of stream and method, `KIND/METHOD.yaml`.
+
+The comments of a file state the command that chose the options, and the score that they reached. The default,
+`--fidelity tuned`, uses these files. `lifelabel tune` writes such a file, and `--config` reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+from typing import Any, NamedTuple
+
+import yaml
+
+__all__ = ["KINDS", "PresetOrigin", "load", "origin", "parse_origin"]
+
+KINDS = ("scenes", "photographs")
+
+
+class PresetOrigin(NamedTuple):
+    """The origin of a preset: the command that chose its options, and the score that they reached."""
+
+    command: str
+    reached: str
+
+
+@functools.cache
+def _text(kind: str, method: str) -> str:
+    path = resources.files(__name__) / kind / f"{method}.yaml"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def load(kind: str, method: str) -> dict[str, Any]:
+    """The options of a method on a kind of stream; empty if there is no preset."""
+    values = dict(yaml.safe_load(_text(kind, method)) or {})
+    values.pop("method", None)
+    return values
+
+
+def origin(kind: str, method: str) -> PresetOrigin | None:
+    """The origin of a preset; None if there is no preset."""
+    text = _text(kind, method)
+    return parse_origin(text) if text else None
+
+
+def parse_origin(text: str) -> PresetOrigin:
+    """The origin in the comments of a preset; a missing part is empty.
+
+    >>> parse_origin("# command: lifelabel tune --method er\\n# reached: 71.23 mAP\\nmethod: er\\n").reached
+    '71.23 mAP'
+    """
+    found = dict(re.findall(r"^# (command|reached): (.+)$", text, re.MULTILINE))
+    return PresetOrigin(found.get("command", ""), found.get("reached", ""))

@@ -1,0 +1,30 @@
+"""Progress of a run, for displays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lifelabel.config.config import Config
+from lifelabel.streams import Task
+
+__all__ = ["Callback"]
+
+
+class Callback:
+    """Called by a run as it progresses. This class does nothing; a subclass can display the progress."""
+
+    def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
+        """Training starts, or resumes in task index `task` after `learned` of `images` images."""
+
+    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
+        """Some steps are done: `images` images, and the losses of the last step."""
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """A task has been evaluated."""
+
+    def note(self, line: str) -> None:
+        """A line of information for the user."""
+
+    def end(self) -> None:
+        """Training has ended, also if it was stopped or failed."""

@@ -1,0 +1,76 @@
+"""The losses of every step, copied from the device and written to history.jsonl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lifelabel.engine.run_folder import JsonLines
+from lifelabel.utils.transfer import HostCopy
+
+__all__ = ["LossHistory", "PendingStep"]
+
+_INTERVAL = 10
+"""The losses of this many steps are copied to the host together."""
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step whose losses are still on the device."""
+
+    task: int
+    step: int
+    images: int
+    """Images of the step."""
+    total_images: int
+    """Images of all steps so far."""
+    losses: dict[str, Tensor]
+
+
+class LossHistory:
+    """Writes one line per step, without waiting for the device.
+
+    The losses of a group of steps are copied to the host, and written when the next group is complete. Then the copy
+    has arrived. `on_steps` is called with the task index, the number of images and the last losses of each group, and
+    `diverged` makes the exception that is raised if a loss of a step is not finite.
+    """
+
+    def __init__(
+        self, file: JsonLines, on_steps: Callable[[int, int, dict[str, float]], None],
+        diverged: Callable[[int, str], Exception],
+    ):  # fmt: skip
+        self.file, self.on_steps, self.diverged = file, on_steps, diverged
+        self._waiting: list[PendingStep] = []
+        self._copied: list[PendingStep] = []
+        self._copy: HostCopy | None = None
+
+    def add(self, step: PendingStep) -> None:
+        self._waiting.append(step)
+        if len(self._waiting) == _INTERVAL:
+            self._exchange()
+
+    def flush(self) -> None:
+        """Write the losses of all steps."""
+        self._exchange()
+        self._exchange()
+
+    def _exchange(self) -> None:
+        """Start to copy the losses of the waiting steps, and write those that were copied before."""
+        steps, copy = self._copied, self._copy
+        self._copied, self._waiting, self._copy = self._waiting, [], None
+        if self._copied and self._copied[0].losses:
+            self._copy = HostCopy(torch.stack([torch.stack(list(step.losses.values())) for step in self._copied]))
+        values = copy.wait().tolist() if copy else [()] * len(steps)  # a method may have no loss
+        for step, numbers in zip(steps, values, strict=True):
+            losses = dict(zip(step.losses, numbers, strict=True))
+            for name, value in losses.items():
+                if not math.isfinite(value):
+                    raise self.diverged(step.step, f"the loss '{name}' is {value}")
+            line = {"task": step.task + 1, "step": step.step, "images": step.total_images, "losses": losses}
+            self.file.write(line)
+        if steps:
+            self.on_steps(steps[-1].task, sum(step.images for step in steps), losses)

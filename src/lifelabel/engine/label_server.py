@@ -1,0 +1,270 @@
+"""The label server: a separate process holds the complete labels.
+
+The server builds the stream. The training process requests one task at a time and gets the images and the labels of
+that task. For an evaluation it sends scores and gets metrics. The labels of other tasks and all test labels are in no
+object of the training process.
+
+This module imports no method and no network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import multiprocessing
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from lifelabel import streams
+from lifelabel.engine import judging
+from lifelabel.errors import HiddenLabel, UserError
+from lifelabel.streams.base import ImageHandle, Split, Stream, Task, TrainView
+from lifelabel.streams.files import FileImages
+from lifelabel.streams.parts import Part, part_of
+from lifelabel.utils.processes import START_METHOD, init_child
+
+__all__ = ["LabelGate", "LabelServer", "StreamInfo", "sort_by_name"]
+
+_REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels"})
+"""The methods of `LabelGate` that the training process may call."""
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """What the training process may hold of a stream: names, numbers and image handles, no label of any image."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    train: ImageHandle
+    test: ImageHandle
+    sizes: tuple[int, ...]
+    """Training images of each task that have a file."""
+    joint_size: int
+    test_rows: np.ndarray
+    """The test images that are scored."""
+    complete: bool
+    """Whether the labels of training images are known for the classes of other tasks too."""
+    has_truth: bool
+    """Whether the true matrix is known."""
+    fingerprint: str
+    files: str
+    """SHA-256 of the mask of images that have a file."""
+    missing: tuple[int, int]
+    """Training and test images of the stream that have no file."""
+    dataset: str
+    image_size: int | None
+    problems: tuple[str, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(name for task in self.tasks for name in task.classes)
+
+    @staticmethod
+    def from_stream(stream: Stream) -> StreamInfo:
+        train, test = stream.train, stream.test
+        used = [train.used(), test.used()]
+        present = [split.images.present[rows] for split, rows in zip((train, test), used, strict=True)]
+        files = hashlib.sha256(b"".join(np.packbits(mask).tobytes() for mask in present)).hexdigest()
+        return StreamInfo(
+            stream.name, stream.tasks, train.images.handle(), test.images.handle(),
+            tuple(int(train.images.present[rows].sum()) for rows in train.rows), int(present[0].sum()),
+            used[1][present[1]], train.complete, stream.truth is not None, stream.fingerprint, files,
+            (int((~present[0]).sum()), int((~present[1]).sum())),
+            stream.dataset, stream.image_size, tuple(stream.problems.lines()),
+        )  # fmt: skip
+
+
+class LabelServer:
+    """The client of the label process. `close` ends the process.
+
+    Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
+    once. The labels of all tasks together go only to a method that is `joint`, the upper bound.
+    """
+
+    def __init__(self, stream: str, options: Mapping[str, Any], joint: bool = False, part: Part | None = None):
+        context: Any = multiprocessing.get_context(START_METHOD)
+        self.pipe, server_end = context.Pipe()
+        build = functools.partial(_build, stream, options, part or Part())
+        self.process = context.Process(target=_serve, args=(server_end, self.pipe, build, joint), daemon=True)
+        self.process.start()
+        server_end.close()
+        try:
+            self.info: StreamInfo = self._receive()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, task: int) -> None:
+        """Start, or resume, the run with this task. Called once."""
+        self._request("begin", task)
+
+    def view(self, index: int) -> TrainView:
+        """The training view of task `index`."""
+        return self._request("view", index)
+
+    def joint_view(self) -> TrainView:
+        """The training view of all tasks at once, for the upper bound."""
+        return self._request("joint_view")
+
+    def submit_earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        """Submit scores of the cumulative test set of an earlier task, after the last task (see `judging`).
+
+        The record of the last task contains their metrics.
+        """
+        self._request("submit_earlier", index, rows, scores)
+
+    def judge(
+        self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int]
+    ) -> dict[str, Any]:
+        """The metrics after `done` tasks, from scores of the test images `rows`. Then the next task opens."""
+        return self._request("judge", done, rows, scores, matrix, sizes)
+
+    def truth(self) -> np.ndarray | None:
+        """The true matrix. It is available when training is over."""
+        return self._request("truth")
+
+    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The labels of test images (images x classes), and the first task in which each image is scored.
+
+        They are available when training is over.
+        """
+        return self._request("test_labels", rows)
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def _request(self, *request: Any) -> Any:
+        with contextlib.suppress(BrokenPipeError):  # _receive reports what happened
+            self.pipe.send(request)
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            kind, value = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join(5)
+            raise UserError(
+                f"the label process ended (exit code {self.process.exitcode}): was it killed, or was there too little "
+                "memory?"
+            ) from None
+        if kind == "user error":
+            raise UserError(value)
+        if kind == "hidden":
+            raise HiddenLabel(value)
+        if kind == "failure":
+            raise RuntimeError(f"in the label process:\n{value}")
+        return value
+
+
+def _build(stream: str, options: Mapping[str, Any], part: Part) -> Stream:
+    return sort_by_name(part_of(streams.build(stream, options), part))
+
+
+def _serve(pipe: Connection, client_end: Connection, build: Callable[[], Stream], joint: bool) -> None:
+    """The main function of the label process: build the stream, answer requests until the client closes the pipe."""
+    init_child()
+    client_end.close()  # the copy of this process: the pipe would otherwise never close
+    try:
+        gate = LabelGate(build(), joint)
+        pipe.send(("answer", StreamInfo.from_stream(gate.stream)))
+        while True:
+            request, *arguments = pipe.recv()
+            try:
+                if request not in _REQUESTS:
+                    raise HiddenLabel(f"the label server has no request '{request}'")
+                pipe.send(("answer", getattr(gate, request)(*arguments)))
+            except HiddenLabel as error:
+                pipe.send(("hidden", str(error)))
+    except EOFError:
+        return
+    except UserError as error:
+        pipe.send(("user error", str(error)))
+    except Exception:
+        pipe.send(("failure", traceback.format_exc()))
+
+
+class LabelGate:
+    """Answers the requests of one run. It refuses those for labels that are hidden."""
+
+    def __init__(self, stream: Stream, joint: bool):
+        self.stream, self.joint = stream, joint
+        self.open_task: int | None = None
+        """The task whose labels are available."""
+        self.earlier: dict[int, dict[str, float | None]] = {}
+        """Metrics of earlier test sets, returned with the record of the last task."""
+
+    def begin(self, task: int) -> None:
+        if self.open_task is not None:
+            raise HiddenLabel("the run has begun already: the open task cannot be changed")
+        self.open_task = task
+
+    def view(self, index: int) -> TrainView:
+        if self.joint or index != self.open_task:
+            names = ", ".join(self.stream.tasks[index].classes)
+            now = "no task" if self.open_task is None else f"task {self.open_task + 1}"
+            raise HiddenLabel(f"the labels of task {index + 1} ({names}) are hidden: {now} is open")
+        return self.stream.train_view(index)
+
+    def joint_view(self) -> TrainView:
+        if not self.joint:
+            raise HiddenLabel("the labels of all tasks together are hidden: only a joint method gets them")
+        return self.stream.joint_view()
+
+    def judge(self, done: int, rows: np.ndarray, *scored: Any) -> dict[str, Any]:
+        if self.open_task is None or done != (len(self.stream.tasks) if self.joint else self.open_task + 1):
+            raise HiddenLabel(f"task {done} cannot be judged now: each task is judged once, when it ends")
+        record = judging.judge(self.stream, done, rows, *scored)
+        if done == len(self.stream.tasks):
+            record["cumulative"] = [*(self.earlier[task.index] for task in self.stream.tasks[:-1]), record["seen"]]
+        self.open_task = done
+        return record
+
+    def submit_earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        last = len(self.stream.tasks) - 1
+        if self.open_task is None or not (self.joint or self.open_task == last):
+            raise HiddenLabel("the scores of earlier test sets cannot be submitted before the last task")
+        if index >= last or index in self.earlier:
+            raise HiddenLabel(
+                f"the scores of task {index + 1} cannot be submitted: only those of earlier tasks can, once per task"
+            )
+        self.earlier[index] = judging.judge_earlier(self.stream, index, rows, scores)
+
+    def truth(self) -> np.ndarray | None:
+        if self.open_task != len(self.stream.tasks):
+            raise HiddenLabel("the true matrix is hidden until the last task has been judged")
+        return self.stream.truth
+
+    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.open_task != len(self.stream.tasks):
+            raise HiddenLabel("test labels are hidden until the last task has been judged")
+        return self.stream.test.labels.take(rows).dense(), judging.task_of_image(self.stream)[rows]
+
+
+def sort_by_name(stream: Stream) -> Stream:
+    """The same stream with its photographs sorted by name.
+
+    Sources list images task by task, so their order would reveal which images have a class of a later task.
+    """
+    return dataclasses.replace(stream, train=_sorted(stream.train), test=_sorted(stream.test))
+
+
+def _sorted(split: Split) -> Split:
+    if not isinstance(split.images, FileImages):
+        return split
+    order = np.array(sorted(range(len(split)), key=split.names.__getitem__), np.int64)
+    new_row = np.empty_like(order)
+    new_row[order] = np.arange(len(order))
+    rows = tuple(new_row[of_task] for of_task in split.rows)
+    images, names = split.images.take(order), split.names.take(order)
+    return dataclasses.replace(split, images=images, names=names, labels=split.labels.take(order), rows=rows)

@@ -1,0 +1,390 @@
+"""One run: the order of images, seeds, devices, checkpoints. It names no method and no stream."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import math
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lifelabel.config.config import Config, merge, nest_flags, read_yaml
+from lifelabel.engine.callback import Callback
+from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, set_random_state
+from lifelabel.engine.checks import check_images
+from lifelabel.engine.environment import machine, memory, reset_peak_memory
+from lifelabel.engine.history import LossHistory, PendingStep
+from lifelabel.engine.judging import summarise
+from lifelabel.engine.label_server import LabelServer
+from lifelabel.engine.loading import DEFAULT_IMAGE_SIZE, SCORING_BYTES, Job, Loaded, Loader, TestImages, default_workers
+from lifelabel.engine.run_folder import JsonLines, RunFolder
+from lifelabel.engine.saving import AsyncSaver, all_finite
+from lifelabel.engine.scoring import compute_features, compute_scores
+from lifelabel.engine.setup import make_setting
+from lifelabel.errors import Diverged, Stopped, UserError
+from lifelabel.methods import METHODS, Batch, HostBatch, Method
+from lifelabel.nn import provenance
+from lifelabel.nn.cuda_graphs import without_cudnn
+from lifelabel.nn.device import resolve_device
+from lifelabel.nn.graph import embed
+from lifelabel.registry import loaded_plugins, resolve_names
+from lifelabel.streams import Task, TrainView
+from lifelabel.streams.base import task_of_class
+from lifelabel.streams.parts import Part
+from lifelabel.utils.processes import catch_stop_signals
+from lifelabel.utils.transfer import to_device
+
+__all__ = ["Result", "Run", "resume", "train"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its folder, configuration, metrics.json and environment.json."""
+
+    folder: Path
+    config: Config = field(repr=False)
+    metrics: dict[str, Any] = field(repr=False)
+    environment: dict[str, Any] = field(repr=False)
+
+
+def train(
+    out: str | Path, options: Mapping[str, Any] | None = None, *, overwrite: bool = False,
+    callback: Callback | None = None, **flags: Any,
+) -> Result:  # fmt: skip
+    """Train one method on one stream, into the new run folder `out`.
+
+    Keywords have the names of the command line's flags (`method=`, `lr=`, `root=`, `tasks=`). `options` has the
+    structure of a YAML configuration. Keywords win. A method of your own is given as `module:NAME` or `FILE.py:NAME`.
+
+    >>> import tempfile
+    >>> small = {"train_images": 40, "test_images": 40}
+    >>> result = train(tempfile.mkdtemp(), method="fine-tuning", tasks=2, stream_options=small)
+    >>> 0 < result.metrics["final"]["mAP"] < 1
+    True
+    """
+    config = Config.make(merge(options or {}, nest_flags(resolve_names(flags)))).with_absolute_paths()
+    config = dataclasses.replace(config, plugins=tuple(loaded_plugins()))
+    folder = RunFolder(out)
+    folder.check(overwrite)
+    # a mistake in an option is reported before any file is changed
+    with Run(config, folder, callback or Callback()) as run, folder.new(overwrite):
+        folder.write_text("config.yaml", config.to_yaml())
+        return run.go(None)
+
+
+def resume(folder: str | Path, callback: Callback | None = None) -> Result:
+    """Continue a run that was stopped or killed, from its last checkpoint, inside the task."""
+    run_folder = RunFolder(folder)
+    if not run_folder.is_run:
+        raise UserError(f"{run_folder.path} is not a run folder: it has no config.yaml")
+    config = Config.make(read_yaml(run_folder / "config.yaml"))
+    with Run(config, run_folder, callback or Callback()) as run, run_folder.locked():
+        return run.go(run_folder.load_checkpoint())
+
+
+class Run:
+    """One run. It owns processes (label server, image workers): use it in a `with` statement."""
+
+    def __init__(self, config: Config, folder: RunFolder, callback: Callback):
+        self.config, self.folder, self.callback = config, folder, callback
+        self.device = resolve_device(config.device)
+        self.gpus = [self.device] if self.device.type == "cuda" else []
+        reset_peak_memory()
+        if self.gpus and torch.cuda.is_initialized():  # this process has trained before
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self.progress = Progress()
+        self.stop_requested = False
+        self.processes = contextlib.ExitStack()
+        try:
+            self.set_up()
+        except BaseException:
+            self.processes.close()
+            raise
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.processes.close()
+
+    def set_up(self) -> None:
+        c, joint = self.config, METHODS[self.config.method].joint
+        part = Part(c.task_order, c.first_tasks, c.hold_out)
+        self.label_server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), joint, part)
+        self.processes.callback(self.label_server.close)
+        info = self.info = self.label_server.info
+        self.tasks: tuple[Task, ...] = (Task(0, info.classes, 0),) if joint else info.tasks
+        self.images = info.joint_size if joint else sum(info.sizes)
+        check_images(info, c, self.folder, self.callback.note)
+        if joint and not info.complete:
+            self.callback.note(
+                f"{info.name} has the labels of a training image for its own task only: {c.method} learns from those, "
+                "and is not an upper bound"
+            )
+        with torch.random.fork_rng(self.gpus):
+            torch.manual_seed(c.seed)
+            self.method = self.build_method()
+            self.random_state = get_random_state(self.gpus)
+        workers = default_workers(self.device) if c.workers is None else c.workers
+        size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
+        scoring_bytes = SCORING_BYTES[self.device.type]
+        sources = {"train": info.train, "test": info.test}
+        self.loader = Loader(sources, size, workers, c.batch_size, scoring_bytes=scoring_bytes)
+        self.processes.callback(self.loader.close)
+        self.test_images = TestImages(self.loader, info.test_rows, functools.partial(self.skip_image, "test"))
+
+    def go(self, state: dict[str, Any] | None) -> Result:
+        """Run to the end, from the beginning or from a checkpoint."""
+        with torch.random.fork_rng(self.gpus), catch_stop_signals(self.request_stop):
+            set_random_state(self.random_state, self.gpus)
+            history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
+            if self.progress.task < len(self.tasks):
+                self.history = JsonLines(self.folder / "history.jsonl", history_bytes)
+                self.losses = LossHistory(self.history, self.callback.steps, self.diverged)
+                self.skipped = JsonLines(self.folder / "skipped.jsonl", skipped_bytes)
+                if state is None:
+                    self.list_missing()
+                self.saver = AsyncSaver(self.folder.save_checkpoint, self.device)
+                self.started = self.saved = time.monotonic()
+                self.callback.begin(self.config, self.tasks, self.images, self.progress.task, self.progress.images)
+                self.label_server.begin(self.progress.task)
+                with contextlib.ExitStack() as at_exit:  # in reverse order, and all of them in any case
+                    for close in (self.callback.end, self.skipped.close, self.history.close, self.saver.close):
+                        at_exit.callback(close)
+                    self.run_tasks()
+        return Result(self.folder.path, self.config, self.summary(), self.folder.read_json("environment.json"))
+
+    def run_tasks(self) -> None:
+        try:
+            while self.progress.task < len(self.tasks):
+                self.run_task()
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise UserError(
+                "a process that decodes images was killed; if memory was short, give fewer --workers. Resume with: "
+                f"lifelabel train --resume {self.folder.path}"
+            ) from None
+
+    def build_method(self) -> Method:
+        c = self.config
+        names: list[str] = list(self.info.classes)
+        vectors, missing = embed(names, c.words, c.word_dim, c.word_norm)
+        if missing:
+            self.callback.note(
+                f"{len(missing)} label words are not in {c.words} and get a fixed vector: {', '.join(missing)}"
+            )
+        table = torch.from_numpy(vectors).to(self.device)
+        row = {name: i for i, name in enumerate(names)}
+        steps = math.ceil(self.images / c.batch_size)
+        setting = make_setting(c, lambda labels: table[[row[label] for label in labels]], self.device, steps)
+        self.provenance = setting.backbone.provenance
+        self.made_from: dict[str, str | None] = {
+            "stream": self.info.fingerprint, "files": self.info.files,
+            "words": hashlib.sha256(vectors.tobytes()).hexdigest(), "weights": self.provenance.sha256,
+        }  # fmt: skip
+        note = provenance.check(self.provenance, names, self.info.dataset, c.allow_seen_weights)
+        if note:
+            self.callback.note(note)
+        return METHODS[c.method](setting, c.method_options)
+
+    def run_task(self) -> None:
+        """Train on one task, each image once, then evaluate."""
+        p, size = self.progress, self.config.batch_size
+        view = self.label_server.joint_view() if self.method.joint else self.label_server.view(p.task)
+        if len(self.method.tasks) == p.task:
+            self.method.begin_task(view.task.classes)
+        order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
+        steps = math.ceil(len(view) / size)
+        batch: Batch | None = None
+        for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
+            rows = order[p.step * size : (p.step + 1) * size]
+            p.step += 1
+            for row, reason in loaded.bad:
+                self.skip_image("train", row, reason)
+            if len(loaded.good):
+                batch = self.make_batch(view, rows[loaded.good], loaded)
+                p.images += len(loaded.good)
+                p.learned += len(loaded.good)
+                losses = self.method.observe(batch)
+                self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses))
+            elif p.step == steps and not p.learned:
+                raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
+            elapsed = time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
+            if p.step == steps or elapsed or self.stop_requested:
+                self.losses.flush()
+                if batch:
+                    self.check_scores(batch)
+                self.save()
+                self.check_stop()
+        self.method.end_task()
+        self.evaluate()
+        p.task, p.step, p.learned = p.task + 1, 0, 0
+        self.write_results()
+        self.save()
+        self.callback.evaluated(p.records[-1])
+        if p.task < len(self.tasks):
+            self.check_stop()
+
+    def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
+        """The batches `start` … `stop - 1` of a task, for the loader."""
+        c = self.config
+        for step in range(start, stop):
+            rows = view.rows[order[step * c.batch_size : (step + 1) * c.batch_size]]
+            yield Job("train", rows, c.augment, (c.seed, self.progress.task))
+
+    def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded) -> Batch:
+        images = self.method.setting.backbone.normalize(loaded.pixels)
+        labels = view.labels.take(index).dense()
+        known = view.known(index)
+        if known is None:
+            known = np.ones_like(labels)
+        y, mask = (to_device(torch.from_numpy(array), self.device) for array in (labels, known))
+        return Batch(images, y.float(), mask, view.task.classes, HostBatch(loaded.pixels, labels, known))
+
+    def evaluate(self) -> None:
+        """Score every test image. The label server turns the scores into metrics."""
+        p, method, tasks = self.progress, self.method, self.info.tasks
+        done = len(tasks) if method.joint else p.task + 1
+        try:
+            features = compute_features(method, self.test_images, self.check_stop)
+            scores, rows = compute_scores(method, features), self.test_images.rows
+            for task in tasks[:-1] if done == len(tasks) else ():
+                self.label_server.submit_earlier(task.index, rows, compute_scores(method, features, task.end))
+        except FloatingPointError as error:
+            raise self.diverged(p.step, str(error)) from None
+        matrix = method.matrix() if self.info.has_truth else None
+        p.records.append(self.label_server.judge(done, rows, scores, matrix, method.sizes))
+        if done == len(tasks) and self.config.save_scores:
+            labels, task_of_image = self.label_server.test_labels(rows)
+            self.folder.write_arrays("scores.npz", {
+                "logits": scores, "labels": labels, "task_of_image": task_of_image,
+                "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
+            })  # fmt: skip
+
+    def skip_image(self, split: str, row: int, reason: str) -> None:
+        """An image cannot be read: record it, or stop with --strict."""
+        p = self.progress
+        source, known = (self.info.train, p.bad_train) if split == "train" else (self.info.test, p.bad_test)
+        if self.config.strict:
+            raise UserError(
+                f"{split} image {source.name(row)}: {reason}; repair it, or leave out --strict to skip it (to resume: "
+                f"strict: false in {self.folder / 'config.yaml'}, then --resume)"
+            )
+        if row in known:  # recorded in an earlier task or evaluation
+            return
+        if not p.bad_train and not p.bad_test:
+            self.callback.note(f"{source.name(row)}: {reason}; such images are skipped and listed in skipped.jsonl")
+        known.add(row)
+        self.skipped.write({"split": split, "image": source.name(row), "reason": reason})
+
+    def list_missing(self) -> None:
+        """List the images without a file in skipped.jsonl."""
+        for split, source in (("train", self.info.train), ("test", self.info.test)):
+            for row in np.flatnonzero(~source.present).tolist():
+                self.skipped.write({"split": split, "image": source.name(row), "reason": "no such file"})
+
+    @torch.no_grad()
+    def check_scores(self, batch: Batch) -> None:
+        """Finite weights can still give scores that are not finite: check those of the last batch."""
+        with without_cudnn(len(batch.images) < self.config.batch_size):
+            scores = self.method.scores(batch.images)
+        if not bool(scores.isfinite().all()):
+            raise self.diverged(self.progress.step, "the scores are not finite")
+
+    def diverged(self, step: int, what: str) -> Diverged:
+        """The error for a run that diverged, with its last good checkpoint."""
+        self.saver.wait()
+        state = self.folder.load_checkpoint()
+        last = "there was no checkpoint yet"
+        if state:
+            position = f"task {state['task'] + 1}, step {state['step']}"
+            last = f"the last good checkpoint ({position}) is {self.folder / 'checkpoint.pt'}"
+        return Diverged(
+            f"task {self.progress.task + 1}, step {step}: {what}; stopped, {last}. Lower lr, backbone_lr or "
+            f"later_backbone_lr in {self.folder / 'config.yaml'} and continue with --resume, or start again"
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint: everything needed to continue exactly from here."""
+        p, now = self.progress, time.monotonic()
+        method = self.method.state_dict()
+        if not all_finite(method):
+            raise self.diverged(p.step, "the weights are not finite")
+        p.seconds, self.started = p.seconds + now - self.started, now
+        self.saver.save(
+            {
+                **self.made_from, "config": self.config.to_dict(), **p.to_dict(),
+                "method": method, "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
+                "skipped_bytes": self.skipped.sync(),
+            }
+        )  # fmt: skip
+        if not self.config.checkpoint_seconds:  # a checkpoint after every step
+            self.saver.wait()
+        self.saved = time.monotonic()
+
+    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Restore a checkpoint. Returns the lengths of history.jsonl and skipped.jsonl that belong to it."""
+        try:
+            check_same_run(state, self.made_from, self.config, self.folder)
+            self.method.load_state_dict(state["method"])
+            set_random_state(state["random_state"], self.gpus)
+            self.progress = Progress.from_dict(state)
+            return int(state["history_bytes"]), int(state["skipped_bytes"])
+        except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(
+                f"{self.folder / 'checkpoint.pt'} does not fit {self.folder / 'config.yaml'}: {reason}"
+            ) from None
+
+    def summary(self) -> dict[str, Any]:
+        names = {"stream": self.info.name, "method": self.config.method, "fidelity": self.config.fidelity}
+        return {**names, "seed": self.config.seed, **summarise(self.progress.records, self.info.tasks)}
+
+    def write_results(self) -> None:
+        matrix = self.method.matrix()
+        if matrix is not None and self.progress.task == len(self.tasks):  # the last matrix has those of all tasks
+            self.folder.write_matrices(matrix, self.method.sizes, self.info.classes, self.label_server.truth())
+        self.folder.write_json("environment.json", self.environment())
+        self.folder.write_json("metrics.json", self.summary())  # last: it marks a finished run
+
+    def environment(self) -> dict[str, Any]:
+        """What the run ran on, and what it has cost so far."""
+        p = self.progress
+        seconds = p.seconds + time.monotonic() - self.started
+        return {
+            **machine(self.device),
+            "label": self.config.label,
+            "precision": self.method.setting.precision,
+            "recorded": self.method.setting.record,
+            "compiled": self.method.setting.compile,
+            "seconds": round(seconds, 3),
+            "images_per_second": round(p.images / seconds, 2) if seconds else None,
+            **memory(self.device),
+            "footprint": dataclasses.asdict(self.method.footprint()),
+            "stream_fingerprint": self.info.fingerprint,
+            "images_missing": sum(self.info.missing),
+            "images_skipped": len(p.bad_train) + len(p.bad_test),
+            "weights": self.provenance.to_dict(),
+        }
+
+    def check_stop(self) -> None:
+        """Raise `Stopped` if a stop was requested. The last checkpoint is written first."""
+        if self.stop_requested:
+            self.saver.wait()
+            raise Stopped(f"stopped; resume with: lifelabel train --resume {self.folder.path}")
+
+    def request_stop(self) -> None:
+        """The first Ctrl-C or SIGTERM: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""
+        self.stop_requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)

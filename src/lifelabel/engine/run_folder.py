@@ -1,0 +1,177 @@
+"""The run folder: the files of a run, written so that a kill at any moment loses none of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lifelabel.errors import UserError
+from lifelabel.utils.files import atomic_write, partial_name, write_text
+
+__all__ = ["JsonLines", "RunFolder"]
+
+_FORMAT = 3
+_FILES = (
+    "config.yaml",
+    "metrics.json",
+    "history.jsonl",
+    "skipped.jsonl",
+    "acm.npz",
+    "scores.npz",
+    "checkpoint.pt",
+    "environment.json",
+)
+_LOCK = ".lock"
+
+
+class RunFolder:
+    """A folder that belongs to one run. `new` locks it for a new run, `locked` for an existing one."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def is_run(self) -> bool:
+        return (self / "config.yaml").is_file()
+
+    def check(self, overwrite: bool) -> None:
+        """Refuse a folder that is not empty, unless it holds a run and `overwrite`. Nothing is changed."""
+        ours = {_LOCK, *map(partial_name, _FILES)}  # a killed run can leave these behind
+        try:
+            left = {entry.name for entry in self.path.iterdir()} - ours if self.path.exists() else set()
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
+        if left and not self.is_run:
+            raise UserError(f"{self.path} is not empty and holds no run: choose another --out")
+        if left and not overwrite:
+            raise UserError(
+                f"{self.path} holds a run: continue it with --resume {self.path}, or give another --out or --overwrite"
+            )
+
+    @contextlib.contextmanager
+    def new(self, overwrite: bool) -> Iterator[None]:
+        """Lock the folder for a new run. The files of a run that it replaces are deleted."""
+        self.check(overwrite)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
+        with self.locked():
+            for name in reversed(_FILES):  # config.yaml last: until then the folder still holds a run
+                (self / name).unlink(missing_ok=True)
+            yield
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for this process. A second process is refused. The lock ends with the process."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        try:
+            handle = open(self / _LOCK, "w")
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{self.path} is in use by another process; wait for it or stop it first") from None
+            try:
+                yield
+            finally:
+                # a process that was forked in between holds the lock too, and may run longer
+                fcntl.flock(handle, fcntl.LOCK_UN)
+
+    def write_text(self, name: str, text: str) -> None:
+        write_text(self / name, text)
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self / name).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"cannot read {self / name}: {error.strerror}; is {self.path} a run folder?") from None
+        except ValueError:
+            raise UserError(f"{self / name} is damaged: not JSON") from None
+
+    def write_matrices(
+        self, matrix: np.ndarray, sizes: Sequence[int], classes: Sequence[str], truth: np.ndarray | None
+    ) -> None:
+        """Write acm.npz: `task_1` … `task_T`, the matrix at the end of each task, `classes`, and `truth` if known.
+
+        Old-Old is frozen, so the matrix after task t is the leading block of the last one.
+        """
+        blocks = {f"task_{t + 1}": matrix[:c, :c] for t, c in enumerate(np.cumsum(sizes))}
+        known = {} if truth is None else {"truth": truth[: len(matrix), : len(matrix)]}
+        self.write_arrays("acm.npz", {**blocks, "classes": np.array(classes), **known})
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write a compressed .npz array by array. Views of one array take no more memory than the array."""
+        with atomic_write(self / name) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
+            for key, array in arrays.items():
+                with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        with atomic_write(self / "checkpoint.pt") as handle:
+            torch.save({"format": _FORMAT, **state}, handle)
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The last checkpoint, loaded as data (`weights_only`); None if there is none yet."""
+        path = self / "checkpoint.pt"
+        if not path.exists():
+            return None
+        try:
+            handle = open(path, "rb")
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from None
+        try:
+            with handle:
+                state = torch.load(handle, map_location="cpu", weights_only=True)
+        except Exception:  # a damaged file raises errors of torch, zipfile and pickle
+            raise UserError(f"{path} is damaged or cut short: run again with --config and --overwrite") from None
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
+            raise UserError(f"{path} is not a checkpoint of this version of lifelabel (format {_FORMAT})")
+        return state
+
+
+class JsonLines:
+    """A .jsonl file that grows. When a run resumes, lines after the last checkpoint are cut off."""
+
+    def __init__(self, path: Path, keep_bytes: int):
+        try:
+            self._file = open(path, "ab")
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+        if self._file.tell() < keep_bytes:
+            self._file.close()
+            raise UserError(f"{path} is shorter than when the checkpoint was written: it was cut or changed since")
+        self._file.truncate(keep_bytes)
+        self._file.seek(keep_bytes)
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row).encode() + b"\n")
+
+    def sync(self) -> int:
+        """Flush all lines to the disk. Returns the length of the file."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,38 @@
+"""The setting of a method from the configuration of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lifelabel.config.config import Config
+from lifelabel.nn import backbones
+from lifelabel.nn.cuda_graphs import should_compile
+from lifelabel.nn.device import resolve_precision
+from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
+from lifelabel.nn.setting import Setting
+
+__all__ = ["make_setting"]
+
+
+def make_setting(
+    config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device, steps: int = 0
+) -> Setting:
+    """The setting of a run of `steps` steps, with a new backbone. Its other fields are the options of the same name."""
+    backbone = backbones.build(config.backbone, config.pool, config.weights)
+    if config.normalize == "authors":
+        backbone.normalize = Normalize(AUTHORS_MEAN, AUTHORS_STD)
+    given: dict[str, Any] = {
+        "backbone": backbone,
+        "embed": embed,
+        "device": device,
+        "precision": resolve_precision(config.precision, device),
+        "record": config.compile != "off" and device.type == "cuda",
+        "compile": should_compile(config.compile, device, steps),
+    }
+    names = [field.name for field in dataclasses.fields(Setting) if field.name not in given]
+    return Setting(**given, **{name: getattr(config, name) for name in names})

@@ -1,0 +1,71 @@
+"""The frozen expert: the network as it was when the last task ended."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lifelabel.nn.backbones import Backbone
+from lifelabel.nn.setting import Setting, run_backbone
+
+__all__ = ["Expert"]
+
+
+class Expert:
+    """CNN_xpt and AGCN_xpt as they were when a task ended (Sec. 3.2).
+
+    The matrix and the label words of the expert are fixed, so its node outputs G are fixed too. They are computed once
+    per task and stored in place of the graph. For a linear head, `nodes` are the rows of its weight, and `bias` is its
+    bias.
+
+    The new expert takes over the network of the `previous` one, so that code compiled for it stays valid. The previous
+    expert cannot be used afterwards.
+    """
+
+    def __init__(
+        self, backbone: Backbone, nodes: Tensor, setting: Setting, bias: Tensor | None = None,
+        previous: Expert | None = None,
+    ):  # fmt: skip
+        self.setting = setting
+        if previous is None:
+            self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
+            if setting.fast:
+                _cast_products_to_bfloat16(self.backbone)
+        else:
+            self.backbone = previous.backbone
+            self.backbone.load_state_dict(backbone.state_dict())
+        self.nodes = nodes.detach().clone()
+        self.bias = None if bias is None else bias.detach().clone()
+
+    @classmethod
+    def restore(cls, state: dict[str, Any], backbone: Backbone, setting: Setting) -> Expert:
+        """The expert of a `state_dict`. `backbone` must have the same architecture. The device may be another one."""
+        nodes, bias = state["nodes"].to(setting.device), state.get("bias")
+        expert = cls(backbone, nodes, setting, None if bias is None else bias.to(setting.device))
+        expert.backbone.load_state_dict(state["backbone"])
+        return expert
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits for the old classes. Their sigmoids are the soft labels (Eq. 3)."""
+        logits = run_backbone(self.backbone, images, self.setting) @ self.nodes.T
+        return logits if self.bias is None else logits + self.bias
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory, in bytes."""
+        head = [self.nodes] if self.bias is None else [self.nodes, self.bias]
+        return sum(tensor.nbytes for tensor in (*self.backbone.state_dict().values(), *head))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"backbone": self.backbone.state_dict(), "nodes": self.nodes, "bias": self.bias}
+
+
+def _cast_products_to_bfloat16(backbone: Backbone) -> None:
+    """Cast the weights of convolutions and linear layers in place. Autocast would cast them in every step."""
+    for module in backbone.modules():
+        if type(module) in (nn.Conv2d, nn.Linear):
+            module.to(torch.bfloat16)

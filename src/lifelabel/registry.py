@@ -1,0 +1,245 @@
+"""Registries of methods, streams, backbones and metrics, and the plug-ins that add to them.
+
+A plug-in is Python code outside this package. There are three ways to add one:
+
+- an installed package with an entry point in the group `lifelabel.methods`, `lifelabel.streams`, `lifelabel.backbones`
+  or `lifelabel.metrics`;
+- a file or module given with `--plugin` (or in `$LIFELABEL_PLUGINS`), which calls `register`;
+- an object given as `module:NAME` or `FILE.py:NAME` in place of a name, as in `--method my_module:MyMethod`.
+
+Code is imported only if it is installed with an entry point, or if the user names it. A name in a file, such as the
+config.yaml of a run folder, imports nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from lifelabel.errors import UserError, unknown
+
+__all__ = ["Registry", "check_plugins", "load_plugin", "loaded_plugins", "resolve_name", "resolve_names"]
+
+_T = TypeVar("_T")
+_VARIABLE = "LIFELABEL_PLUGINS"
+_plugins: dict[str, tuple[str, ModuleType]] = {}
+"""The plug-ins of this process by the name of their module: their entry in `$LIFELABEL_PLUGINS`, and the module."""
+
+
+class Registry(Mapping[str, _T]):
+    """Objects by name: built-in ones, those of plug-ins, and those of installed packages (entry points).
+
+    If an entry point has the name of a built-in object, it is ignored.
+
+    >>> colours: Registry[int] = Registry("colour")
+    >>> colours.register("red", 1)
+    1
+    >>> colours["red"], list(colours)
+    (1, ['red'])
+    """
+
+    def __init__(self, kind: str, check: Callable[[Any], bool] = lambda item: True, expected: str = ""):
+        self.kind, self.check, self.expected = kind, check, expected
+        self._items: dict[str, _T] = {}
+        self._entry_points: dict[str, importlib.metadata.EntryPoint] | None = None
+
+    def register(self, name: str, item: _T | None = None) -> Any:
+        """Add `item` under `name`. Without an item, return a decorator that adds the decorated object."""
+        if not isinstance(name, str):
+            raise UserError(f"a {self.kind} is registered under a name: register('my-{self.kind}')")
+        if item is None:
+            return lambda decorated: self.register(name, decorated)
+        if name in self._items and not _same_definition(self._items[name], item):
+            raise UserError(f"{self.kind} '{name}' is registered already: choose another name")
+        self._items[name] = self._checked(name, item)
+        return item
+
+    def __getitem__(self, name: str) -> _T:
+        if name not in self._items:
+            found = self._from_plugin(name) if ":" in name else self._from_entry_point(name)
+            self._items[name] = self._checked(name, found)
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        _load_environment()
+        return iter(dict.fromkeys([*self._items, *self._installed()]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        try:
+            self[name]
+        except KeyError:
+            return False
+        return True
+
+    def registered(self) -> dict[str, _T]:
+        """The objects that are registered in this process. Nothing is imported."""
+        return dict(self._items)
+
+    def find(self, name: Any) -> _T:
+        """The object called `name`; a `UserError` with the closest name if there is none."""
+        if isinstance(name, str) and name in self:
+            return self[name]
+        plugin, colon, _ = str(name).rpartition(":")
+        if colon and _is_module(plugin):
+            raise UserError(
+                f"{self.kind} '{name}' is in a plug-in that is not loaded: give --plugin {plugin} or {plugin}.py"
+            )
+        raise unknown(self.kind, name, self)
+
+    def _installed(self) -> dict[str, importlib.metadata.EntryPoint]:
+        if self._entry_points is None:
+            points = importlib.metadata.entry_points(group=f"lifelabel.{self.kind}s")
+            self._entry_points = {point.name: point for point in reversed(list(points))}  # the first on the path wins
+        return self._entry_points
+
+    def _from_entry_point(self, name: str) -> Any:
+        _load_environment()
+        if name in self._items:
+            return self._items[name]
+        point = self._installed()[name]
+        package = point.dist.name if point.dist else point.module
+        return _import(point.load, f"the {self.kind} '{name}' of the installed package {package}")
+
+    def _from_plugin(self, name: str) -> Any:
+        _load_environment()
+        plugin, _, attribute = name.rpartition(":")
+        if plugin not in _plugins:
+            raise KeyError(name)
+        if not hasattr(_plugins[plugin][1], attribute):
+            raise UserError(f"plug-in {plugin} has no '{attribute}': give {plugin}:NAME with a name that it defines")
+        return getattr(_plugins[plugin][1], attribute)
+
+    def _checked(self, name: str, item: Any) -> _T:
+        if not self.check(item):
+            raise UserError(f"'{name}' is not a {self.kind}: it must be {self.expected}")
+        return item
+
+
+def load_plugin(plugin: str) -> str:
+    """Import a plug-in, a file FILE.py or an importable module, and return the name of its module.
+
+    This runs its code. Child processes load the same plug-ins, through `$LIFELABEL_PLUGINS`.
+    """
+    path = Path(plugin).expanduser()
+    is_file, name = _is_file(plugin), _module_name(plugin)
+    recorded = str(path.absolute()) if is_file else plugin
+    if is_file and not path.is_file():
+        raise UserError(f"there is no plug-in file {path}: give --plugin FILE.py or a module")
+    if is_file and not name.isidentifier():
+        raise UserError(f"{path} cannot be imported: rename it to a Python name, such as my_method.py")
+    if not _is_module(name):
+        raise UserError(f"'{plugin}' is not a plug-in: give --plugin FILE.py or a module")
+    if os.pathsep in recorded:
+        raise UserError(f"{recorded} cannot be listed in ${_VARIABLE}: move it to a folder without '{os.pathsep}'")
+    folder = str(path.absolute().parent if is_file else Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: a plug-in hides no installed module
+    if is_file:
+        _check_name_is_free(name, path)
+    module = _import(lambda: importlib.import_module(name), f"the plug-in {plugin}")
+    if name not in _plugins:
+        _plugins[name] = recorded, module
+        os.environ[_VARIABLE] = os.pathsep.join(dict.fromkeys([*_environment(), recorded]))
+    return name
+
+
+def loaded_plugins() -> list[str]:
+    """The plug-ins of this process: absolute paths of files, and names of modules."""
+    _load_environment()
+    return [recorded for recorded, _ in _plugins.values()]
+
+
+def resolve_name(name: Any) -> Any:
+    """The name of an object in its registry. The plug-in in `module:NAME` or `FILE.py:NAME` is loaded."""
+    plugin, colon, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
+    if not (colon and attribute.isidentifier() and (_is_file(plugin) or _is_module(plugin))):
+        return name
+    return f"{load_plugin(plugin)}:{attribute}"
+
+
+def resolve_names(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags with `resolve_name` applied to those that name an object of a registry."""
+    named = ("method", "stream", "backbone")
+    return {flag: resolve_name(value) if flag in named else value for flag, value in flags.items()}
+
+
+def check_plugins(plugins: tuple[str, ...]) -> None:
+    """Refuse a configuration whose plug-ins the user has not loaded. They are not loaded here: that runs their code."""
+    _load_environment()
+    for plugin in plugins:
+        if _module_name(plugin) not in _plugins:
+            raise UserError(f"this run needs the plug-in {plugin}: give --plugin {plugin}, which runs its code")
+
+
+def _same_definition(one: Any, other: Any) -> bool:
+    """Whether two objects are one class or function, perhaps defined again (a cell of a notebook that runs twice)."""
+    names = [(getattr(item, "__module__", ""), getattr(item, "__qualname__", "<lambda>")) for item in (one, other)]
+    return one is other or (names[0] == names[1] and not names[0][1].endswith("<lambda>"))
+
+
+def _is_file(plugin: str) -> bool:
+    return plugin.endswith(".py")
+
+
+def _is_module(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
+def _module_name(plugin: str) -> str:
+    return Path(plugin).stem if _is_file(plugin) else plugin
+
+
+def _environment() -> list[str]:
+    return [plugin for plugin in os.environ.get(_VARIABLE, "").split(os.pathsep) if plugin]
+
+
+def _load_environment() -> None:
+    for plugin in _environment():
+        if _module_name(plugin) not in _plugins:
+            load_plugin(plugin)
+
+
+def _check_name_is_free(name: str, path: Path) -> None:
+    """Refuse a plug-in file if `import name` imports another module."""
+    importlib.invalidate_caches()  # the file may be new
+    if name in sys.modules:
+        origin = getattr(sys.modules[name], "__file__", None)
+    else:
+        origin = getattr(importlib.util.find_spec(name), "origin", None)
+    if origin is None or Path(origin).resolve() != path.resolve():
+        raise UserError(f"{path} has the name of another module ({origin or name}): rename it")
+
+
+def _import(load: Callable[[], Any], what: str) -> Any:
+    """The result of `load`. An error in the imported code becomes one line with its file and line."""
+    try:
+        return load()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        reason = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        raise UserError(f"{what} cannot be imported: {reason}{_where(error)}") from error
+
+
+def _where(error: BaseException) -> str:
+    """File and line of an error in imported code. Empty for a SyntaxError, which has them in its message."""
+    machinery = Path(importlib.__file__).parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and path != Path(__file__) and machinery not in path.parents:
+            return f" ({path.name}, line {frame.lineno})"
+    return ""

@@ -1,0 +1,219 @@
+"""The description of a stream: counts of its tasks, classes, hidden labels and co-occurrences, and its bad images."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import numpy as np
+
+from lifelabel.errors import UserError
+from lifelabel.streams import paper
+from lifelabel.streams.base import BadImage, ImageSource, Split, Stream, true_matrix
+from lifelabel.streams.labels import Labels
+from lifelabel.streams.protocols import special_and_mixed
+from lifelabel.utils import processes
+
+__all__ = ["MAX_MATRIX_CLASSES", "Progress", "describe"]
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images that are done, and the number of all images."""
+
+MAX_MATRIX_CLASSES = 200
+"""Up to this many classes, a description has the complete co-occurrence matrix."""
+_MAX_PAIRS = 20
+"""Pairs of classes in the list of the strongest co-occurrences."""
+_MIN_GIVEN_IMAGES = 5
+"""P(C_i | C_j) is listed only if at least this many images have C_j."""
+_CHUNK = 64
+"""Images that a worker process opens at a time."""
+_MAX_SERIAL_IMAGES = 256
+"""Up to this many images, opening them takes less time than starting worker processes."""
+_MIN_SIDE = 64
+"""Pixels: a file is read to its end at any size, and a JPEG is decoded faster at a small one."""
+
+
+def describe(stream: Stream, decode: bool = False, progress: Progress | None = None) -> dict[str, Any]:
+    """The counts of a stream in the form of stream.json. A value that is not known is None.
+
+    With `decode`, every image is opened. Images that cannot be used are counted by reason and listed.
+    """
+    tasks = _tasks(stream)
+    test = stream.test.labels.take(np.concatenate(stream.test.rows))
+    return {
+        "name": stream.name,
+        "dataset": stream.dataset,
+        "sha256": stream.fingerprint,
+        "rules": json.loads(json.dumps(stream.rules, default=str), parse_constant=str),
+        "splits": {"train": _split(stream.train), "test": _split(stream.test)},
+        "labels_per_image": {**_labels_per_image(stream, tasks), "test": _share(len(test.column), len(test))},
+        "hidden": _hidden(stream, tasks),
+        "tasks": tasks,
+        "classes": _classes(stream, tasks),
+        "cooccurrence": _cooccurrence(stream),
+        "bad": _bad(stream, progress) if decode else None,
+        "problems": stream.problems.lines(),
+    }
+
+
+def _share(part: float, total: float) -> float | None:
+    return float(part / total) if total else None
+
+
+def _split(split: Split) -> dict[str, int | None]:
+    used = split.used()
+    names = {split.names[row] for row in used.tolist()}
+    missing: int | None = int(np.count_nonzero(~split.images.present[used]))
+    if getattr(split.images, "root", used) is None:
+        missing = None  # the folder of the images is not given
+    return {"images": len(names), "rows": sum(map(len, split.rows)), "missing": missing}
+
+
+def _tasks(stream: Stream) -> list[dict[str, Any]]:
+    is_of_paper = stream.dataset and tuple(task.classes for task in stream.tasks) == paper.TASKS.get(stream.dataset)
+    in_paper = paper.SPECIAL_AND_MIXED[stream.dataset] if is_of_paper else None
+    counts = special_and_mixed(stream)
+    cumulative = np.cumsum([len(rows) for rows in stream.test.rows]).tolist()
+    out = []
+    for index, (task, rows) in enumerate(zip(stream.tasks, stream.train.rows, strict=True)):
+        labels = stream.train.labels.take(rows)
+        visible = labels.within(task.columns)
+        special, mixed = counts[index] if counts else (None, None)
+        out.append({
+            "task": index + 1,
+            "classes": list(task.classes),
+            "train": len(rows),
+            "special": special,
+            "mixed": mixed,
+            "paper": list(in_paper[index]) if in_paper else None,
+            "test_new": len(stream.test.rows[index]),
+            "test_cumulative": cumulative[index],
+            "images_per_class": visible.counts()[task.columns].tolist(),
+            "labels": {"visible": len(visible.column), "true": len(labels.column) if stream.train.complete else None},
+        })  # fmt: skip
+    return out
+
+
+def _labels_per_image(stream: Stream, tasks: list[dict[str, Any]]) -> dict[str, float | None]:
+    rows = sum(task["train"] for task in tasks)
+    visible = sum(task["labels"]["visible"] for task in tasks)
+    true = sum(task["labels"]["true"] for task in tasks) if stream.train.complete else None
+    return {"true": None if true is None else _share(true, rows), "visible": _share(visible, rows)}
+
+
+def _hidden(stream: Stream, tasks: list[dict[str, Any]]) -> dict[str, float | None]:
+    """The share of the training labels that is hidden, and the share of the training rows with a hidden label."""
+    if not stream.train.complete:
+        return {"labels": None, "images": None}
+    true = sum(task["labels"]["true"] for task in tasks)
+    hidden = true - sum(task["labels"]["visible"] for task in tasks)
+    mixed = sum(task["mixed"] for task in tasks)
+    return {"labels": _share(hidden, true), "images": _share(mixed, sum(task["train"] for task in tasks))}
+
+
+def _classes(stream: Stream, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    true = stream.train.labels.take(stream.train.used()).counts().tolist() if stream.train.complete else None
+    test = stream.test.labels.take(stream.test.used()).counts().tolist()
+    visible = [count for task in tasks for count in task["images_per_class"]]
+    task_of = [task.index + 1 for task in stream.tasks for _ in task.classes]
+    return [
+        {"name": name, "task": task_of[c], "visible": visible[c], "true": true[c] if true else None, "test": test[c]}
+        for c, name in enumerate(stream.classes)
+    ]
+
+
+def _cooccurrence(stream: Stream) -> dict[str, Any]:
+    split, source = (stream.train, "training") if stream.train.complete else (stream.test, "test")
+    labels = split.labels.take(split.used())
+    matrix = true_matrix(labels) if labels.classes <= MAX_MATRIX_CLASSES else None
+    return {
+        "labels": f"complete {source} labels",
+        "images": len(labels),
+        "strongest": _strongest(stream, labels),
+        "matrix": None if matrix is None else matrix.round(4).tolist(),
+    }
+
+
+def _strongest(stream: Stream, labels: Labels) -> list[dict[str, Any]]:
+    """The highest P(C_i | C_j), for classes C_j of at least 5 images and of one image in a thousand."""
+    first, second, pair_images = labels.pairs()
+    i, j, both = np.r_[first, second], np.r_[second, first], np.r_[pair_images, pair_images]
+    counts, images = labels.counts(), len(labels)
+    frequent = counts[j] >= max(_MIN_GIVEN_IMAGES, images / 1000)
+    i, j, both = i[frequent], j[frequent], both[frequent]
+    probability = both / counts[j]
+    classes, task_of = stream.classes, [task.index + 1 for task in stream.tasks for _ in task.classes]
+    return [
+        {
+            "class": classes[i[k]], "given": classes[j[k]], "probability": round(float(probability[k]), 4),
+            "prior": round(float(counts[i[k]] / images), 4), "images": int(both[k]),
+            "tasks": [task_of[i[k]], task_of[j[k]]],
+        }
+        for k in np.lexsort((i, j, -both, -probability))[:_MAX_PAIRS].tolist()
+    ]  # fmt: skip
+
+
+# Opening every image
+
+
+def _bad(stream: Stream, progress: Progress | None) -> dict[str, Any]:
+    work = []
+    for kind, split in (("train", stream.train), ("test", stream.test)):
+        used = split.used()
+        work.append((kind, split.images, used[split.images.present[used]]))
+    total, done = sum(len(rows) for _, _, rows in work), 0
+    images = []
+    for kind, source, rows in work:
+        for opened, bad in _open_all(source, rows):
+            done += opened
+            images += [{"split": kind, "image": source.name(row), "reason": reason} for row, reason in bad]
+            if progress:
+                progress(done, total)
+    reasons = Counter(image["reason"] for image in images)
+    return {"opened": total, "reasons": dict(reasons.most_common()), "images": images}
+
+
+def _open_all(source: ImageSource, rows: np.ndarray) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Open images. Yields for each chunk the number of images, and the row and the reason of each bad one."""
+    chunks = [rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK)]
+    if len(rows) <= _MAX_SERIAL_IMAGES:
+        yield from (_open(source, chunk) for chunk in chunks)
+        return
+    context = multiprocessing.get_context(processes.START_METHOD)
+    pool = ProcessPoolExecutor(processes.num_cores(), context, _begin_worker, (source,))
+    try:
+        yield from pool.map(_open_in_worker, chunks)
+    except BrokenProcessPool:
+        raise UserError(
+            f"a worker process that opened images ({source.name(0)}, …) was killed: check that there is enough memory"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _open(source: ImageSource, rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
+    bad = []
+    for row in rows.tolist():
+        try:
+            source.read(row, _MIN_SIDE)
+        except BadImage as error:
+            bad.append((row, str(error)))
+    return len(rows), bad
+
+
+_worker: dict[str, ImageSource] = {}
+"""The images that this worker process opens. They are sent to it once, not with every chunk."""
+
+
+def _begin_worker(source: ImageSource) -> None:
+    processes.init_child()
+    _worker["images"] = source
+
+
+def _open_in_worker(rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
+    return _open(_worker["images"], rows)

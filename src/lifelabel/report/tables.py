@@ -1,0 +1,416 @@
+"""Tables of runs in the layout of the paper: for the terminal, Markdown, CSV, LaTeX and JSON.
+
+A row is a method or a variant of one. Its figures are mean ± sample standard deviation over its runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.table import Table
+
+from lifelabel.config.config import Config, short_value
+from lifelabel.methods.buffer import BufferOptions
+from lifelabel.options import declared
+from lifelabel.report.grids import Bold, escape_markdown, markdown_grid, rich_grid
+from lifelabel.report.runs import FinishedRun, facts, group_by_label, provenance
+from lifelabel.utils.files import write_text
+from lifelabel.utils.text import printable
+
+__all__ = ["Failure", "ResultTable", "Row", "notes", "one_line", "terminal", "write_tables"]
+
+_FORGETTING_ROW = "Forgetting ↓"
+_EQUAL = declared(Config, "equal")
+_EQUAL_BUFFER = declared(BufferOptions, "equal")
+_METRICS_NOTE = (
+    "mAP, CF1 and OF1 in % after the last task, on the whole test set, by A.5 of the paper: CF1 is the harmonic mean "
+    "of CP and CR at threshold 0.5. Forgetting, in the same columns, is that of the same metric by task, by A.5. A "
+    "value below zero means that later tasks helped."
+)
+_COSTS_NOTE = (
+    "Stored: what a method stores from task to task in addition to its network (images; bytes of everything). Seconds "
+    "include the evaluation. Peak memory is that of the device if there is one, otherwise that of the process."
+)
+_ERRORS_NOTE = (
+    "Error of the matrix: mean absolute error of P(C_i|C_j), i ≠ j, against the true matrix of the stream, by block."
+)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One figure of a run: its name in files, its head in tables, and its format."""
+
+    key: str
+    head: str
+    digits: int = 2
+    unit: float = 1
+    with_sd: bool = True
+    short_head: str = ""
+    """Its head in the terminal."""
+
+    def text(self, stat: _Stat, compact: bool = False) -> str:
+        if stat.mean is None:
+            return "–"
+        digits = max(self.digits - 1, 1) if compact and self.digits > 1 else self.digits
+        mean = f"{stat.mean / self.unit:,.{digits}f}"
+        if stat.sd is None or not self.with_sd:
+            return mean
+        return f"{mean}{'±' if compact else ' ± '}{stat.sd / self.unit:.{digits}f}"
+
+
+_SCORES = tuple(_Column(name, f"{name} ↑") for name in ("mAP", "CF1", "OF1"))
+_FORGETTING = tuple(_Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
+_COSTS = (
+    _Column("stored_images", "stored images", 0, 1, False, "stored"),
+    _Column("stored_bytes", "stored MB", 1, 1e6, False, "MB"),
+    _Column("seconds", "seconds", 0, 1, False, "s"),
+    _Column("images_per_second", "images/s", 0, 1, False, "img/s"),
+    _Column("peak_memory_bytes", "peak GB", 2, 1e9, False, "GB"),
+)
+_ERRORS = tuple(
+    _Column(f"acm_error_{block}", block.replace("_", "-"), 3) for block in ("all", "intra", "old_new", "new_old")
+)
+_COLUMNS = (*_SCORES, *_FORGETTING, *_COSTS, *_ERRORS)
+
+
+@dataclass(frozen=True)
+class _Stat:
+    """Mean and sample standard deviation of n values; None if there are too few."""
+
+    mean: float | None
+    sd: float | None
+    n: int
+
+    @staticmethod
+    def from_values(values: Sequence[float | None]) -> _Stat:
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        mean = statistics.mean(known) if known else None
+        return _Stat(mean, statistics.stdev(known) if len(known) > 1 else None, len(known))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A planned run that is not finished, and why."""
+
+    name: str
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: its first cells, the runs that its figures are computed from, and the number of planned runs."""
+
+    cells: tuple[str, ...]
+    runs: tuple[FinishedRun, ...]
+    planned: int
+    joint: bool = False
+    """True for an upper bound, trained on all tasks at once: it is not compared with the others."""
+
+    @property
+    def name(self) -> str:
+        return " / ".join(self.cells)
+
+    @functools.cached_property
+    def stats(self) -> dict[str, _Stat]:
+        values = [run.figures() for run in self.runs]
+        return {column.key: _Stat.from_values([value[column.key] for value in values]) for column in _COLUMNS}
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table: its title, the heads of its first columns, its rows, and the kinds of figures that it has."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+    failures: tuple[Failure, ...] = ()
+    forgetting: bool = True
+    costs: bool = True
+    errors: bool = False
+
+    @staticmethod
+    def from_runs(runs: Sequence[FinishedRun]) -> ResultTable:
+        """One row for each label, over its seeds and task orders."""
+        groups = group_by_label(runs)
+        rows = tuple(Row((name,), tuple(group), len(group), group[0].joint) for name, group in groups.items())
+        streams = ", ".join(sorted({run.stream for run in runs}))
+        return ResultTable(f"Runs on {streams}", ("method",), rows, errors=True)
+
+    @property
+    def runs(self) -> list[FinishedRun]:
+        return [run for row in self.rows for run in row.runs]
+
+    @property
+    def cost_columns(self) -> tuple[_Column, ...]:
+        return _COSTS if self.costs else ()
+
+    @property
+    def has_errors(self) -> bool:
+        return self.errors and any(row.stats["acm_error_all"].n for row in self.rows)
+
+
+def one_line(run: FinishedRun) -> str:
+    """The result of one run on one line."""
+    stats = Row(("",), (run,), 1).stats
+    columns = {column.key: column for column in _SCORES} | {"forgetting": _FORGETTING[0]}
+    return "  ".join(f"{name} {column.text(stats[column.key])}" for name, column in columns.items())
+
+
+# The content of a table in every format
+
+
+class _Line(NamedTuple):
+    cells: list[str]
+    is_forgetting: bool = False
+    """It belongs to the line above it."""
+
+
+def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
+    best = {column.key: _best(table, column) for column in _SCORES}
+    for row in table.rows:
+        cells = [*row.cells]
+        for column in (*_SCORES, *table.cost_columns):
+            stat = row.stats[column.key]
+            is_best = not row.joint and stat.mean is not None and stat.mean == best.get(column.key)
+            text = column.text(stat, compact)
+            cells.append(Bold(text) if is_best else text)
+        yield _Line(cells)
+        if table.forgetting and any(row.stats[column.key].n for column in _FORGETTING):
+            cells = [""] * len(table.head)
+            cells[len(cells) // 2] = _FORGETTING_ROW
+            cells += [column.text(row.stats[column.key], compact) for column in _FORGETTING]
+            yield _Line([*cells, *[""] * len(table.cost_columns)], is_forgetting=True)
+
+
+def _best(table: ResultTable, column: _Column) -> float | None:
+    """The highest mean of the lifelong rows; None if there is only one."""
+    means = [mean for row in table.rows if not row.joint and (mean := row.stats[column.key].mean) is not None]
+    return max(means) if len(means) > 1 else None
+
+
+def _heads(table: ResultTable, compact: bool = False) -> list[str]:
+    columns = (*_SCORES, *table.cost_columns)
+    return [*table.head, *((compact and column.short_head) or column.head for column in columns)]
+
+
+def _error_heads(table: ResultTable) -> list[str]:
+    return [*table.head, *(column.head for column in _ERRORS)]
+
+
+def _error_body(table: ResultTable) -> Iterator[_Line]:
+    """The error of the matrix by block."""
+    for row in table.rows:
+        yield _Line([*row.cells, *(column.text(row.stats[column.key]) for column in _ERRORS)])
+
+
+def notes(table: ResultTable) -> list[str]:
+    """The sentences under the table: how it was measured, what differs between rows, and what is missing."""
+    lines = [provenance(table.runs), _same_stream(table.runs), *_fairness(table)]
+    lines += [
+        f"{row.name}: {len(row.runs)} of {row.planned} runs." for row in table.rows if len(row.runs) < row.planned
+    ]
+    lines += [_METRICS_NOTE, *([_COSTS_NOTE] if table.costs else []), *([_ERRORS_NOTE] if table.has_errors else [])]
+    return lines
+
+
+def _same_stream(runs: Sequence[FinishedRun]) -> str:
+    prints = _fingerprints(runs)
+    if any(len(found) > 1 for found in prints.values()):
+        each = "; ".join(f"task order {order}: {', '.join(p[:8] for p in found)}" for order, found in prints.items())
+        return f"NOT THE SAME STREAM FOR ALL (fingerprints by task order: {each}): do not compare these figures."
+    fingerprints = "fingerprints by task order" if len(prints) > 1 else "fingerprint"
+    each = ", ".join(found[0][:8] for found in prints.values())
+    return f"All {len(runs)} runs are on the same stream ({fingerprints} {each})."
+
+
+def _fingerprints(runs: Sequence[FinishedRun]) -> dict[int, list[str]]:
+    """The fingerprints of the streams, by task order."""
+    orders = sorted({run.task_order for run in runs})
+    return {o: sorted({run.fingerprint for run in runs if run.task_order == o}) for o in orders}
+
+
+def _fairness(table: ResultTable) -> list[str]:
+    """Which options are equal for all rows, and one line for each option that is not."""
+    same, different = _equal_options(table)
+    equal = ", ".join(f"{name} {'default' if value is None else short_value(value)}" for name, value in same.items())
+    lines = [f"Equal for all: {equal}; one pass over the images."]
+    for name, by_row in different.items():
+        values: dict[str, list[str]] = {}
+        for row, value in by_row.items():
+            values.setdefault(short_value(value), []).append(row)
+        each = "; ".join(f"{value}: {', '.join(rows)}" for value, rows in values.items())
+        lines.append(f"NOT equal: {name} ({each}).")
+    return lines
+
+
+def _equal_options(table: ResultTable) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The options that a comparison should hold equal: those that are, and by row those that are not."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in table.rows:
+        for run in row.runs[:1]:
+            values = {name: run.config.get(name) for name in _EQUAL}
+            values |= {name: run.method_options[name] for name in _EQUAL_BUFFER if name in run.method_options}
+            values["precision"] = ", ".join(sorted({run.precision for run in row.runs}))
+            for name, value in values.items():
+                found.setdefault(name, {})[row.name] = value
+    same = {name: next(iter(rows.values())) for name, rows in found.items() if len(set(map(str, rows.values()))) == 1}
+    return same, {name: rows for name, rows in found.items() if name not in same}
+
+
+# The formats
+
+
+def write_tables(table: ResultTable, folder: Path) -> list[str]:
+    """Write table.md, table.csv, table.tex and table.json. Returns their names."""
+    files = {
+        "table.md": _markdown(table),
+        "table.csv": _csv(table),
+        "table.tex": _latex(table),
+        "table.json": json.dumps(_json(table), indent=1, allow_nan=False) + "\n",
+    }
+    for name, text in files.items():
+        write_text(folder / name, text)
+    return list(files)
+
+
+def _markdown(table: ResultTable) -> str:
+    left = len(table.head)
+    lines = [f"# {escape_markdown(table.title)}", ""]
+    lines += markdown_grid(_heads(table), [line.cells for line in _body(table)], left)
+    if table.has_errors:
+        lines += ["", "Error of the matrix:", ""]
+        lines += markdown_grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
+    for note in notes(table):
+        lines += ["", escape_markdown(note)]
+    if table.failures:
+        lines += ["", f"Not finished, and not in the table ({len(table.failures)}):", ""]
+        lines += [f"- {escape_markdown(f.name)}: {escape_markdown(f.reason)}" for f in table.failures]
+    return "\n".join(lines) + "\n"
+
+
+def _csv(table: ResultTable) -> str:
+    """One line per row: mean, standard deviation and number of values of each figure."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    parts = ("mean", "sd", "n")
+    writer.writerow([*table.head, "runs", "planned", *(f"{c.key}_{part}" for c in _COLUMNS for part in parts)])
+    for row in table.rows:
+        stats = [getattr(row.stats[column.key], part) for column in _COLUMNS for part in parts]
+        cells = map(printable, row.cells)
+        writer.writerow([*cells, len(row.runs), row.planned, *("" if value is None else value for value in stats)])
+    return out.getvalue()
+
+
+def _json(table: ResultTable) -> dict[str, Any]:
+    """Everything: the figures of every run, their statistics, equal and unequal options, and failures."""
+    same, different = _equal_options(table)
+    return {
+        "title": table.title,
+        "rows": [_json_row(table, row) for row in table.rows],
+        "equal": same,
+        "not_equal": different,
+        "fingerprints": {str(order): found for order, found in _fingerprints(table.runs).items()},
+        "provenance": facts(table.runs),
+        "failures": [{"run": f.name, "folder": str(f.folder), "reason": f.reason} for f in table.failures],
+        "notes": notes(table),
+    }
+
+
+def _json_row(table: ResultTable, row: Row) -> dict[str, Any]:
+    stats = {key: {"mean": stat.mean, "sd": stat.sd, "n": stat.n} for key, stat in row.stats.items()}
+    runs = [
+        {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, **run.figures()} for run in row.runs
+    ]
+    options = {k: v for k, v in row.runs[0].config.items() if k not in ("seed", "task_order")} if row.runs else None
+    return {
+        "name": row.name, "cells": dict(zip(table.head, row.cells, strict=True)), "joint": row.joint,
+        "planned": row.planned, "figures": stats, "options": options, "runs": runs,
+    }  # fmt: skip
+
+
+def _latex(table: ResultTable) -> str:
+    """With booktabs, for \\input in a document."""
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"% gray rows of forgetting: \usepackage[table]{xcolor}, and remove the % before each \rowcolor",
+        r"\begin{table}[t]",
+        r"  \centering",
+        rf"  \caption{{{_tex(table.title)}. {_tex(provenance(table.runs))}}}",
+        *_tabular(_heads(table), _body(table), len(table.head)),
+    ]
+    if table.has_errors:
+        lines += ["", r"  \medskip", "  Error of the matrix, by block", "", r"  \smallskip"]
+        lines += _tabular(_error_heads(table), _error_body(table), len(table.head))
+    lines += [f"  % {printable(note)}" for note in notes(table)[1:]]
+    lines += [f"  % not finished: {printable(failure.name)}: {printable(failure.reason)}" for failure in table.failures]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _tabular(head: Sequence[str], lines: Iterable[_Line], left: int) -> list[str]:
+    out = [rf"  \begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left)}}}", r"    \toprule"]
+    out.append("    " + " & ".join(rf"\textbf{{{_tex(name)}}}" for name in head) + r" \\")
+    for line in lines:
+        cells = [rf"\textbf{{{_tex(cell)}}}" if isinstance(cell, Bold) else _tex(cell) for cell in line.cells]
+        rule = r"    % \rowcolor{gray!20}" if line.is_forgetting else r"    \midrule"
+        out += [rule, f"    {' & '.join(cells)} " + r"\\"]
+    return [*out, r"    \bottomrule", r"  \end{tabular}"]
+
+
+_SYMBOLS = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$", "×": r"$\times$", "√": r"$\surd$", "λ": r"$\lambda$", "–": "--", "≠": r"$\neq$",
+}  # fmt: skip
+_FORMULAS = re.compile(
+    r"(?P<base>[A-Za-z0-9]+)\^(?P<power>\{[A-Za-z0-9+-]+\}|[A-Za-z0-9]+)|λ(?P<index>[0-9])|(?P<minus>(?<!\w)-(?=\d))"
+)
+"""Nothing in a formula needs an escape: the text may be untrusted."""
+
+
+def _tex(text: str) -> str:
+    r"""Text escaped for LaTeX. Powers, λ1 and negative numbers become formulas.
+
+    >>> print(_tex("A^{t-1} & B_1: -50 %"))
+    $A^{t-1}$ \& B\_1: $-$50 \%
+    """
+    out, position = "", 0
+    for found in _FORMULAS.finditer(text):
+        power, index = found["power"], found["index"]
+        formula = f"{found['base']}^{power}" if power else rf"\lambda_{index}" if index else "-"
+        out += _escape_tex(text[position : found.start()]) + f"${formula}$"
+        position = found.end()
+    return out + _escape_tex(text[position:])
+
+
+def _escape_tex(text: str) -> str:
+    return "".join(_SYMBOLS.get(letter, letter) for letter in printable(text))
+
+
+def terminal(table: ResultTable) -> list[Table]:
+    """Tables for a terminal of 100 columns."""
+    tables = [_rich_table(_heads(table, compact=True), _body(table, compact=True), len(table.head))]
+    if table.has_errors:
+        tables.append(_rich_table(_error_heads(table), _error_body(table), len(table.head)))
+        tables[-1].title = "error of the matrix"
+    return tables
+
+
+def _rich_table(heads: Sequence[str], body: Iterable[_Line], left: int) -> Table:
+    lines = list(body)
+    cells = [line.cells for line in lines]
+    table = rich_grid(heads, cells, left, max_width=30, box=box.SIMPLE, title_justify="left")
+    for row, line in zip(table.rows, lines, strict=True):
+        row.style = "dim" if line.is_forgetting else None
+    return table

@@ -1,0 +1,1 @@
+"""Many runs: the scheduler, comparisons of methods, and the search for options."""

@@ -1,0 +1,166 @@
+"""Plans of comparisons: the runs of a table, and the studies of the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lifelabel.config.config import Config, merge
+from lifelabel.errors import UserError, unknown
+from lifelabel.methods import METHODS
+from lifelabel.nn.device import resolve_device
+from lifelabel.search.scheduler import PlannedRun
+
+__all__ = ["STUDIES", "Plan", "Study", "Variant", "folder_name", "make_plan", "method_variants", "study_variants"]
+
+_MAX_ORDERS = 1000
+_VARIED = {"method": "--methods", "seed": "--seeds", "task_order": "--orders"}
+"""The options that differ between the runs of a comparison, with the flags that set them."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A comparison of variants of one method.
+
+    `head` has the heads of the first columns. A row has the cells of these columns, and the options of the method.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
+    method: str = "agcn"
+    forgetting: bool = True
+    """Whether the table has rows of forgetting."""
+    errors: bool = False
+    """Whether a second table has the error of the correlation matrix."""
+
+
+STUDIES = {
+    "acm": Study(
+        "Blocks of the matrix (the paper's Table 2, and the graph switched off)",
+        ("matrix", "A^{t-1} & B^t", "R^t & Q^t"),
+        (
+            (("A = I", "×", "×"), {"adjacency": "identity"}),
+            (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra"}),
+            (("+ R^t & Q^t", "√", "√"), {"blocks": "all"}),
+            (("without context", "√", "√"), {"blocks": "all", "context": 0.0}),
+        ),
+        forgetting=False,
+        errors=True,
+    ),
+    "lambdas": Study(
+        "Weights of the losses (the paper's Table 3)",
+        ("λ1", "λ2", "λ3"),
+        (
+            (("0.05", "0.95", "0"), {"lambdas": (0.05, 0.95, 0)}),
+            (("0.07", "0.93", "0"), {"lambdas": (0.07, 0.93, 0)}),
+            (("0.09", "0.91", "0"), {"lambdas": (0.09, 0.91, 0)}),
+            (("0.07", "0.93", "10^4"), {"lambdas": (0.07, 0.93, 1e4)}),
+            (("0.07", "0.93", "10^5"), {"lambdas": (0.07, 0.93, 1e5)}),
+            (("0.07", "0.93", "10^6"), {"lambdas": (0.07, 0.93, 1e6)}),
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the table: its first cells, its method with options, and the first part of its folder names."""
+
+    cells: tuple[str, ...]
+    method: str
+    options: dict[str, Any]
+    folder: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a table: every variant with every seed and every task order."""
+
+    variants: tuple[Variant, ...]
+    seeds: tuple[int, ...]
+    orders: int
+    shared: dict[str, Any]
+    """Options of every run. An option of a method applies to the methods that have it."""
+    out: Path
+
+    def runs(self, variant: Variant) -> list[PlannedRun]:
+        """The runs of one row."""
+        known = {field.name for field in dataclasses.fields(METHODS[variant.method].Options)}
+        given = {k: v for k, v in (self.shared.get("method_options") or {}).items() if k in known}
+        base = merge(self.shared, {"method": variant.method})
+        base["method_options"] = {**given, **variant.options}
+        planned = []
+        for order in range(self.orders):
+            for seed in self.seeds:
+                name = f"{', '.join(variant.cells)}, seed {seed}" + (f", task order {order}" if order else "")
+                folder = self.out / (variant.folder + (f"-o{order}" if order else "") + f"-s{seed}")
+                planned.append(PlannedRun(name, folder, {**base, "seed": seed, "task_order": order}))
+        return planned
+
+
+def method_variants(methods: Sequence[str]) -> tuple[Variant, ...]:
+    """One variant per method, in the order of `lifelabel list methods`."""
+    listed = list(METHODS)
+    ordered = [name for name in listed if name in methods] + [name for name in methods if name not in listed]
+    return tuple(Variant((name,), name, {}, folder_name(name)) for name in dict.fromkeys(ordered))
+
+
+def folder_name(method: str) -> str:
+    """The name of a method as the name of a folder.
+
+    >>> folder_name("der++"), folder_name("my_module:MyMethod")
+    ('der++', 'my_module-MyMethod')
+    """
+    return re.sub(r"[^\w.+-]+", "-", method)
+
+
+def study_variants(name: str) -> tuple[Variant, ...]:
+    """The variants of a study of `STUDIES`."""
+    study = STUDIES[name]
+    return tuple(
+        Variant(cells, study.method, options, f"{name}-{number}")
+        for number, (cells, options) in enumerate(study.rows, start=1)
+    )
+
+
+def make_plan(
+    variants: tuple[Variant, ...], seeds: Sequence[int], orders: int, out: Path, from_file: Mapping[str, Any],
+    given: Mapping[str, Any], file_name: str = "the configuration",
+) -> Plan:  # fmt: skip
+    """A plan of runs. All options are checked here, before the first run starts.
+
+    `from_file` has the options of a YAML file, which messages call `file_name`. `given` has those of flags, which win.
+    """
+    if not 1 <= orders <= _MAX_ORDERS:
+        raise UserError(f"--orders must be 1 to {_MAX_ORDERS}, not {orders}")
+    shared = merge(from_file, given)
+    if {shared.get("method")} == {variant.method for variant in variants}:
+        del shared["method"]  # the file is a preset of the only method
+    for name, flag in _VARIED.items():
+        if name in shared:
+            where = f"--set {name}" if name in given else f"{file_name}: {name}"
+            raise UserError(f"{where}: the runs of a comparison differ in it; remove it, and give {flag}")
+    _check_method_options(variants, shared.get("method_options") or {})
+    plan = Plan(variants, tuple(dict.fromkeys(seeds)), orders, shared, out)
+    for variant in variants:
+        device = Config.make(plan.runs(variant)[0].values).device
+        if device != "auto":  # resolving `auto` would initialise the GPU in this process
+            resolve_device(device)
+    return plan
+
+
+def _check_method_options(variants: Sequence[Variant], given: Any) -> None:
+    """Refuse an option that none of the chosen methods has, or that the rows of a study set."""
+    if not isinstance(given, dict):
+        raise UserError("method_options must hold `option: value` lines")
+    known = {f.name for variant in variants for f in dataclasses.fields(METHODS[variant.method].Options)}
+    for name in given:
+        if name not in known:
+            raise unknown("option of the chosen methods", name, known)
+        if any(name in variant.options for variant in variants):
+            raise UserError(f"method.{name}: the rows of this study differ in it; remove it")

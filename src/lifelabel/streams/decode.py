@@ -1,0 +1,125 @@
+"""Decoding of untrusted image files. docs/photographs.md lists the formats and how each defect is handled."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError, features
+
+from lifelabel.streams.base import BadImage
+
+__all__ = ["open_image"]
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else []))
+"""Formats that Pillow may try. MPO, a JPEG followed by further images, is opened as JPEG."""
+_MAX_FILE_BYTES = 200_000_000
+_MAX_PIXELS = 100_000_000
+_EXIF_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+_ORIENTATION, _TILE_WIDTH, _TILE_HEIGHT = 274, 322, 323
+
+
+def _ignore_pillow_warnings() -> None:
+    """Switch off Pillow's warnings about unusual files. `BadImage` reports the files that cannot be used.
+
+    This is done once per process: warning filters are global, so changing them around each file is not thread-safe.
+    """
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning, module=r"PIL\.")
+
+
+_ignore_pillow_warnings()
+
+
+def open_image(path: Path | str, min_side: int = 0) -> Image.Image:
+    """The image in a file, upright, in RGB. Raises `BadImage` with the reason if it cannot be used.
+
+    With `min_side` a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, if no side falls below `min_side` pixels.
+    """
+    data = _read(path)
+    try:
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        _check_size(image)
+        if min_side and min(image.size) >= 2 * min_side:
+            image.draft(None, (min_side, min_side))
+        image.load()
+        return _upright(_to_rgb(image), image)
+    except BadImage:
+        raise
+    except UnidentifiedImageError as error:
+        raise BadImage("corrupt" if data.startswith(_MAGIC) else "not an image of a known format") from error
+    except Image.DecompressionBombError as error:
+        raise BadImage("more than 100 megapixels") from error
+    except MemoryError as error:
+        raise BadImage("not enough memory to decode it") from error
+    except Exception as error:  # decoders raise many types of exceptions
+        raise BadImage("truncated" if "truncated" in str(error).lower() else "corrupt") from error
+
+
+def _read(path: Path | str) -> bytes:
+    """The bytes of a regular file. Anything else is not opened: reading a named pipe could block for ever."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadImage("not a regular file")
+        if not status.st_size:
+            raise BadImage("an empty file")
+        if status.st_size > _MAX_FILE_BYTES:
+            raise BadImage("a file of more than 200 MB")
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BadImage("no such file") from error
+    except OSError as error:
+        raise BadImage(f"cannot be read ({error.strerror})") from error
+
+
+def _check_size(image: Image.Image) -> None:
+    """Check the size in the header before memory is allocated. A TIFF tile can be larger than its image."""
+    tags: Mapping[int, int] = getattr(image, "tag_v2", {})
+    tile = tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_HEIGHT, 0)
+    if max(image.width * image.height, tile) > _MAX_PIXELS:
+        raise BadImage("more than 100 megapixels")
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any mode to RGB. Transparent pixels are blended with white. 16-bit values are reduced to 8 bits."""
+    mode = image.mode
+    if mode == "F":
+        raise BadImage("floating-point pixels")
+    if mode == "I" or mode.startswith("I;16"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise BadImage("pixels of more than 16 bits")
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGB", image.size, "white")
+        white.paste(rgba, mask=rgba.getchannel("A"))
+        return white
+    return image if mode == "RGB" else image.convert("RGB")
+
+
+def _upright(image: Image.Image, source: Image.Image) -> Image.Image:
+    """Rotate and mirror by the EXIF orientation of `source`. Unreadable EXIF data is ignored."""
+    if source.format == "JPEG" and not ("exif" in source.info or "xmp" in source.info):
+        return image
+    try:
+        transpose = _EXIF_TRANSPOSE.get(source.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF data raises many types of exceptions; the pixels are valid
+        return image
+    return image if transpose is None else image.transpose(transpose)

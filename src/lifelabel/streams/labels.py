@@ -1,0 +1,138 @@
+"""Sparse multi-label tables: the classes of each image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+__all__ = ["Labels"]
+
+
+class Labels:
+    """A sparse boolean table, images x classes, in compressed row form.
+
+    Row i has its ones in the columns `column[start[i] : start[i + 1]]`, in ascending order. `scipy.sparse` offers the
+    same, but would add 143 MB to the installation and 0.26 s to the import.
+
+    >>> labels = Labels.from_lists([[0, 2], [], [1]], classes=3)
+    >>> labels[0].tolist(), labels.counts().tolist()
+    ([0, 2], [1, 1, 1])
+    >>> labels.dense().astype(int).tolist()
+    [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    """
+
+    def __init__(self, start: np.ndarray, column: np.ndarray, classes: int):
+        self.start, self.column, self.classes = start, column, classes
+        for array in (start, column):
+            array.setflags(write=False)
+
+    @staticmethod
+    def from_lists(rows: Iterable[Iterable[int]], classes: int) -> Labels:
+        """From the columns of each image, in any order. Repeated columns count once."""
+        start, column = [0], []
+        for row in rows:
+            column += sorted(set(row))
+            start.append(len(column))
+        return Labels(np.array(start, np.int64), np.array(column, np.int32), classes)
+
+    @staticmethod
+    def from_dense(array: np.ndarray) -> Labels:
+        """From a boolean array, images x classes."""
+        rows, columns = np.nonzero(array)
+        start = np.searchsorted(rows, np.arange(len(array) + 1))
+        return Labels(start.astype(np.int64), columns.astype(np.int32), array.shape[1])
+
+    @staticmethod
+    def from_keys(keys: np.ndarray, images: int, classes: int) -> Labels:
+        """From `row * classes + column` of every label, in any order. Repeated keys count once."""
+        keys = np.unique(keys)
+        start = np.searchsorted(keys, np.arange(images + 1) * classes)
+        return Labels(start.astype(np.int64), (keys % classes).astype(np.int32), classes)
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.column[self.start[row] : self.start[row + 1]]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Labels)
+            and self.classes == other.classes
+            and np.array_equal(self.start, other.start)
+            and np.array_equal(self.column, other.column)
+        )
+
+    def row(self) -> np.ndarray:
+        """The row of every entry of `column`."""
+        return np.repeat(np.arange(len(self)), self.per_image())
+
+    def per_image(self) -> np.ndarray:
+        """The number of labels of each image."""
+        return np.diff(self.start)
+
+    def counts(self) -> np.ndarray:
+        """The number of images of each class."""
+        return np.bincount(self.column, minlength=self.classes)
+
+    def take(self, rows: np.ndarray) -> Labels:
+        """The given rows, in that order."""
+        begin = self.start[rows]
+        lengths = self.start[np.asarray(rows, np.int64) + 1] - begin
+        start = np.concatenate([[0], np.cumsum(lengths)])
+        index = np.arange(start[-1]) - np.repeat(start[:-1] - begin, lengths)
+        return Labels(start, self.column[index], self.classes)
+
+    def select_classes(self, columns: Sequence[int] | np.ndarray) -> Labels:
+        """The given classes, renumbered: `columns[k]` becomes column k."""
+        new_column = np.full(self.classes, -1, np.int32)
+        new_column[np.asarray(columns, np.int64)] = np.arange(len(columns))
+        renumbered = new_column[self.column]
+        column, rows = renumbered[renumbered >= 0], self.row()[renumbered >= 0]
+        start = np.searchsorted(rows, np.arange(len(self) + 1)).astype(np.int64)
+        return Labels(start, column[np.lexsort((column, rows))], len(columns))
+
+    def within(self, columns: slice) -> Labels:
+        """The same table with every label outside `columns` removed. Columns keep their numbers."""
+        inside = (self.column >= columns.start) & (self.column < columns.stop)
+        start = np.concatenate([[0], np.cumsum(inside)])[self.start]
+        return Labels(start, self.column[inside], self.classes)
+
+    def dense(self, columns: slice | None = None) -> np.ndarray:
+        """A boolean array, images x classes: all columns, or those in `columns`."""
+        low, high = (0, self.classes) if columns is None else (columns.start, columns.stop)
+        inside = (self.column >= low) & (self.column < high)
+        array = np.zeros((len(self), high - low), bool)
+        array[self.row()[inside], self.column[inside] - low] = True
+        return array
+
+    def cooccurrence(self) -> np.ndarray:
+        """C x C counts of images that have both labels. The diagonal has the count of each class."""
+        counts = np.diag(self.counts().astype(np.int64))
+        i, j, count = self.pairs()
+        counts[i, j] = counts[j, i] = count
+        return counts
+
+    def pairs(self, chunk: int = 1 << 22) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Classes i < j that appear together in some image, and the number of such images.
+
+        Time and memory grow with the number of labels, not with C x C. `chunk` limits the pairs counted at a time.
+
+        >>> [array.tolist() for array in Labels.from_lists([[0, 2], [0, 1, 2], [1]], classes=3).pairs()]
+        [[0, 0, 1], [1, 2, 2], [1, 2, 1]]
+        """
+        lengths = self.per_image()
+        codes, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for length in np.unique(lengths[lengths > 1]).tolist():
+            left, right = np.triu_indices(length, 1)
+            starts = self.start[:-1][lengths == length]
+            step = max(1, chunk // len(left))
+            for at in range(0, len(starts), step):
+                columns = self.column[starts[at : at + step, None] + np.arange(length)].astype(np.int64)
+                code, count = np.unique(columns[:, left] * self.classes + columns[:, right], return_counts=True)
+                codes.append(code)
+                counts.append(count)
+        code, index = np.unique(np.concatenate(codes), return_inverse=True)
+        count = np.bincount(index, weights=np.concatenate(counts), minlength=len(code)).astype(np.int64)
+        return code // self.classes, code % self.classes, count

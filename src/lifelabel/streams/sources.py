@@ -1,0 +1,213 @@
+"""The streams that `--stream` accepts by name, with their options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lifelabel.errors import UserError, unknown
+from lifelabel.options import option, read, with_defaults
+from lifelabel.registry import Registry
+from lifelabel.streams import coco, manifest, nus_wide, published, scenes, table, voc
+from lifelabel.streams.base import Stream
+from lifelabel.streams.protocols import ProtocolOptions, make_stream
+
+__all__ = ["STREAMS", "Source", "build", "resolve"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stream with a name: one line of help, a dataclass of options, and a function that builds it from options."""
+
+    summary: str
+    Options: type
+    build: Callable[[Any], Stream]
+    photographs: bool = True
+    """Whether its images are photographs. Photographs have their own defaults and presets."""
+
+
+_ROOT = "the folder of the images, and of the label files of the data set"
+
+
+@dataclass(frozen=True)
+class _CocoOptions(ProtocolOptions):
+    root: str | None = option(None, _ROOT, path=True, label=False, flag="Data")
+
+
+@dataclass(frozen=True)
+class _NusWideOptions(ProtocolOptions):
+    root: str | None = option(None, _ROOT, path=True, label=False, flag="Data")
+    split: str = option(
+        "official",
+        "test images: those of the official split, or a share of all images drawn by the seed",
+        choices=("official", "share"),
+    )
+    test_share: float = option(0.221, "share of test images, with split=share", above=0, high=0.9)
+
+
+@dataclass(frozen=True)
+class _VocOptions(ProtocolOptions):
+    root: str | None = option(None, _ROOT, path=True, label=False, flag="Data")
+    year: str = option("2007", "which VOC: 2007 (trainval, test) or 2012 (train, val)", choices=("2007", "2012"))
+    difficult: str = option(
+        "positive", "whether objects marked difficult count as present", choices=("positive", "negative")
+    )
+
+
+@dataclass(frozen=True)
+class _TableOptions(ProtocolOptions):
+    file: str | None = option(None, "the table: CSV, TSV or Parquet", path=True, label=False)
+    root: str | None = option(
+        None, "the folder of the images; none: the folder of the table", path=True, label=False, flag="Data"
+    )
+    test_share: float = option(
+        0.2, "share of the images used for test if the table has no column 'split'", above=0, high=0.9
+    )
+
+
+@dataclass(frozen=True)
+class _FileOptions:
+    file: str | None = option(None, "the file or folder that describes the stream", path=True, label=False)
+    root: str | None = option(None, "the folder of the images", path=True, label=False, flag="Data")
+
+
+def _root(options: Any, name: str) -> Path:
+    if options.root is None:
+        raise UserError(f"stream {name} needs the folder of its images and labels: give --root DIR")
+    path = Path(options.root).expanduser()
+    if not path.is_dir():
+        raise UserError(f"stream {name}: there is no folder {path}; give another --root DIR")
+    return path
+
+
+def _optional_root(options: Any, name: str) -> Path | None:
+    return None if options.root is None else _root(options, name)
+
+
+def _file(options: Any, name: str) -> Path:
+    if options.file is None:
+        raise UserError(f"stream {name} needs a file: give its path in place of the name '{name}'")
+    path = Path(options.file).expanduser()
+    if not path.exists():
+        raise UserError(f"there is no {path}: give the path of the file or folder that describes the stream")
+    return path
+
+
+def _coco(name: str) -> Callable[[_CocoOptions], Stream]:
+    return lambda options: make_stream(coco.read(_root(options, name)), options, name, "coco", default_tasks=8)
+
+
+def _nus_wide(name: str) -> Callable[[_NusWideOptions], Stream]:
+    def build(options: _NusWideOptions) -> Stream:
+        found = nus_wide.read(_root(options, name), options.split, options.test_share, options.seed)
+        stream = make_stream(found, options, name, "nus-wide", default_tasks=9)
+        share = {"test_share": options.test_share} if options.split == "share" else {}
+        return dataclasses.replace(stream, rules={**stream.rules, "split": options.split, **share})
+
+    return build
+
+
+def _voc(name: str) -> Callable[[_VocOptions], Stream]:
+    def build(options: _VocOptions) -> Stream:
+        found = voc.read(_root(options, name), options.year, options.difficult)
+        stream = make_stream(found, options, name, "voc", default_tasks=5)
+        return dataclasses.replace(stream, rules={**stream.rules, "year": options.year, "difficult": options.difficult})
+
+    return build
+
+
+def _table(options: _TableOptions) -> Stream:
+    path = _file(options, "table")
+    root = _optional_root(options, "table")
+    found = table.read(path, root, test_share=options.test_share, seed=options.seed)
+    return make_stream(found, options, path.stem, default_tasks=5)
+
+
+def _published(options: _FileOptions) -> Stream:
+    return published.read(_file(options, "published"), _optional_root(options, "published"))
+
+
+def _manifest(options: _FileOptions) -> Stream:
+    return manifest.read(_file(options, "manifest"), _optional_root(options, "manifest"))
+
+
+_OVERLAP = {"protocol": "overlap", "order": "alphabetical"}
+
+_BUILTIN: dict[str, Source] = {
+    "scenes": Source(
+        "procedural images of everyday things, no download; P(C_i|C_j) is known",
+        scenes.ScenesOptions, scenes.build, photographs=False,
+    ),
+    "split-coco": Source(
+        "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
+        with_defaults(_CocoOptions, order="paper"), _coco("split-coco"),
+    ),
+    "split-wide": Source(
+        "NUS-WIDE, the paper's protocol: top 21 concepts, 7 tasks of 3, disjoint images",
+        with_defaults(_NusWideOptions, order="paper", split="share"), _nus_wide("split-wide"),
+    ),
+    "coco-b0-c10": Source(
+        "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
+        with_defaults(_CocoOptions, **_OVERLAP, base=0, step=10), _coco("coco-b0-c10"),
+    ),
+    "coco-b40-c10": Source(
+        "the same with 40 classes in the first task, then 4 tasks of 10",
+        with_defaults(_CocoOptions, **_OVERLAP, base=40, step=10), _coco("coco-b40-c10"),
+    ),
+    "voc-b0-c4": Source(
+        "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images",
+        with_defaults(_VocOptions, **_OVERLAP, base=0, step=4), _voc("voc-b0-c4"),
+    ),
+    "voc-b10-c2": Source(
+        "the same with 10 classes in the first task, then 5 tasks of 2",
+        with_defaults(_VocOptions, **_OVERLAP, base=10, step=2), _voc("voc-b10-c2"),
+    ),
+    "coco": Source("COCO 2014 or 2017 with your own protocol options", _CocoOptions, _coco("coco")),
+    "nus-wide": Source("NUS-WIDE with your own protocol options", _NusWideOptions, _nus_wide("nus-wide")),
+    "voc": Source("PASCAL VOC 2007 or 2012 with your own protocol options", _VocOptions, _voc("voc")),
+    "table": Source(
+        "your own photographs: a CSV, TSV or Parquet table of images and labels (--stream FILE.csv)",
+        with_defaults(_TableOptions, order="frequency"), _table,
+    ),
+    "published": Source(
+        "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)", _FileOptions, _published,
+    ),
+    "manifest": Source("a stream written by `lifelabel data build` (--stream FILE.yaml)", _FileOptions, _manifest),
+}  # fmt: skip
+
+STREAMS: Registry[Source] = Registry("stream", lambda item: isinstance(item, Source), "a lifelabel.streams.Source")
+for _name, _source in _BUILTIN.items():
+    STREAMS.register(_name, _source)
+
+_SUFFIXES = {
+    ".yaml": "manifest", ".yml": "manifest", ".zip": "published",
+    ".csv": "table", ".tsv": "table", ".txt": "table", ".parquet": "table", ".pq": "table",
+}  # fmt: skip
+
+
+def resolve(stream: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and options of a stream. `stream` is a name, or the path of a file or folder that describes a stream.
+
+    >>> resolve("photos.csv", {"tasks": 3})
+    ('table', {'tasks': 3, 'file': 'photos.csv'})
+    """
+    if stream in STREAMS:
+        return stream, dict(options)
+    path = Path(stream)
+    kind = _SUFFIXES.get(path.suffix.lower()) or ("published" if path.is_dir() else None)
+    if kind is None:
+        raise unknown("stream", stream, [*STREAMS, "FILE.csv", "FILE.yaml", "FILE.zip"])
+    return kind, {**options, "file": stream}
+
+
+def build(stream: str, options: Mapping[str, Any]) -> Stream:
+    """Build a stream from its name, or from the path of a file that describes it, and its options.
+
+    >>> build("scenes", {"train_images": 100, "test_images": 20}).classes[:4]
+    ('sky', 'boat', 'house', 'cup')
+    """
+    name, given = resolve(stream, options)
+    return STREAMS[name].build(read(STREAMS[name].Options, given, "stream", f"stream {name}"))

@@ -1,0 +1,62 @@
+"""Files written atomically, and files read with a limit on their size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from lifelabel.errors import UserError
+
+__all__ = ["atomic_write", "partial_name", "read_limited", "write_text"]
+
+
+def partial_name(name: str) -> str:
+    """The name of the temporary file of `atomic_write`. It remains if the process is killed."""
+    return f".{name}.new"
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, temporary_name: str = "") -> Iterator[IO[bytes]]:
+    """Write a file completely or not at all.
+
+    The bytes go to a temporary file in the same folder, called `partial_name` or `temporary_name`. It is flushed to the
+    disk and then renamed to `path`.
+    """
+    temporary = path.parent / (temporary_name or partial_name(path.name))
+    try:
+        with open(temporary, "wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_write(path) as handle:
+        handle.write(text.encode())
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """The bytes of an untrusted file: a regular file of at most `limit` bytes.
+
+    A named pipe is refused: reading it could block forever.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is not a regular file: give the path of a file")
+        if status.st_size > limit:
+            raise UserError(f"{path} has more than {limit:,} bytes: this cannot be the right file")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None

@@ -1,0 +1,25 @@
+"""Text for messages: printable and short."""
+
+from __future__ import annotations
+
+import reprlib
+
+__all__ = ["printable", "shorten"]
+
+
+def printable(text: object) -> str:
+    r"""Text from an untrusted file, with every control character replaced.
+
+    >>> printable("a\x1b[2Jb")
+    'a�[2Jb'
+    """
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
+def shorten(value: object) -> str:
+    """A value for a message, cut to about 100 characters."""
+    return value[:100] if isinstance(value, str) else _REPR.repr(value)
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict = 2, 4, 4

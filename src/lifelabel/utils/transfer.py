@@ -1,0 +1,37 @@
+"""Copies between host and device that do not block the queue of the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["HostCopy", "record_event", "to_device"]
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a host tensor to the device. On a GPU the copy is asynchronous, from pinned memory."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+class HostCopy:
+    """An asynchronous copy of a device tensor to the host. `wait` returns it when it has arrived."""
+
+    def __init__(self, source: Tensor):
+        self.tensor = source
+        if source.device.type == "cuda":
+            self.tensor = torch.empty_like(source, device="cpu", pin_memory=True).copy_(source, non_blocking=True)
+        self.arrived = record_event(source.device)
+
+    def wait(self) -> Tensor:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.tensor
+
+
+def record_event(device: torch.device) -> torch.cuda.Event | None:
+    """An event after the work queued on the device so far. None on the CPU, where work is synchronous."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
