@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all the set-up: a virtual environment in .venv, with the versions tested together.
+# `make demo` and `make test` do all the set-up: a virtual environment in .venv with the versions of constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,8 @@ demo: $(VENV)/.installed
 test: $(VENV)/.test-installed
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/python -m pytest
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n auto
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lifelabel needs Python 3.10 or newer: make PYTHON=python3.12")'

@@ -1,4 +1,4 @@
-"""Runs that several tests read: made once a session, by the real command. Tests that change one take a copy."""
+"""Fixtures of several tests: the command line, and small runs. A test that changes a run uses a copy of it."""
 
 import os
 import shutil
@@ -9,22 +9,34 @@ from types import SimpleNamespace
 
 import pytest
 
-# Before torch is imported, here and in the commands that tests start: on a machine with other work, torch's threads
-# spend most of their time waiting for each other.
+# Before torch is imported, here and in the commands that tests start: on a busy machine, torch's threads wait for each
+# other most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Commands run in folders of their own, where a relative path to the package would lead nowhere.
+# Commands run in other folders, where a relative path does not lead to the package.
 os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ.get("PYTHONPATH", "src").split(os.pathsep)))
 
+# Only the plug-ins of a test are loaded.
+os.environ.pop("LIFELABEL_PLUGINS", None)
+
 SMALL = ("--set", "stream.train_images=60", "--set", "stream.test_images=60", "--device", "cpu")
-"""Five tasks of 12 training images, two steps each; on the CPU, where the same seed gives the same bits."""
+"""Five tasks of 12 training images, two steps each. On the CPU the same seed gives the same bits."""
 
 
 def command(*args, **more):
-    """The real command, in a process of its own."""
+    """Run the real command in its own process."""
     return subprocess.run(
         [sys.executable, "-m", "lifelabel", *map(str, args)], capture_output=True, text=True, encoding="utf-8", **more
     )
+
+
+def line_of_error(done):
+    """The line of a command that must have failed because of a mistake of the user: one line and exit code 2."""
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.endswith("\n"), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.removeprefix("error: ").removesuffix("\n")
 
 
 @pytest.fixture(scope="session")
@@ -34,12 +46,18 @@ def small():
 
 @pytest.fixture(scope="session")
 def lifelabel():
+    """`lifelabel ARGS` in its own process."""
     return command
 
 
 @pytest.fixture(scope="session")
+def error_line():
+    return line_of_error
+
+
+@pytest.fixture(scope="session")
 def agcn_train(tmp_path_factory):
-    """What `lifelabel train --method agcn` did, and the folder it made: (process, folder)."""
+    """The result of `lifelabel train --method agcn`: (process, run folder)."""
     folder = tmp_path_factory.mktemp("agcn") / "runs" / "a"
     done = command("train", "--method", "agcn", *SMALL, "--out", folder)
     assert done.returncode == 0, done.stderr
@@ -48,20 +66,20 @@ def agcn_train(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def agcn_run(agcn_train):
-    """The folder of a small finished AGCN run; not to be changed."""
+    """The folder of a small finished AGCN run. It must not be changed."""
     return agcn_train[1]
 
 
 @pytest.fixture
 def agcn_copy(agcn_run, tmp_path):
-    """The same run in a folder of the test's own."""
+    """A copy of the same run, which the test may change."""
     return Path(shutil.copytree(agcn_run, tmp_path / "copy"))
 
 
 @pytest.fixture
 def main(monkeypatch, capsys):
     """`lifelabel ARGS` in this process: exit code, stdout, stderr."""
-    from lifelabel import cli
+    from lifelabel.cli import main as cli
 
     def run(*args):
         monkeypatch.setattr(sys, "argv", ["lifelabel", *map(str, args)])
@@ -76,12 +94,5 @@ def main(monkeypatch, capsys):
 
 @pytest.fixture
 def refused(main):
-    """`lifelabel ARGS` that must fail as a user's mistake: the one line."""
-
-    def run(*args):
-        done = main(*args)
-        assert done.returncode == 2, done
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-        return done.stderr.removeprefix("error: ").rstrip("\n")
-
-    return run
+    """`lifelabel ARGS` that must fail because of a mistake of the user: the line."""
+    return lambda *args: line_of_error(main(*args))

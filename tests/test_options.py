@@ -1,17 +1,18 @@
-"""Options: what converts to what, and what an error says."""
+"""Options: conversion of values, limits, and error messages."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pytest
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.options import convert, option, read
+from lifelabel.options import _convert as convert
+from lifelabel.options import declared, option, read, with_defaults
 
 
 @dataclass(frozen=True)
-class Knobs:
-    images: int = option(100, "how many images", low=1, high=1000)
+class Options:
+    images: int = option(100, "number of images", low=1, high=1000)
     rate: float = option(0.1, "a rate", above=0)
     soft: bool = option(False, "soft labels")
     mode: str = option("soft", "which labels", choices=("soft", "hard"))
@@ -21,19 +22,47 @@ class Knobs:
     sizes: tuple[int, ...] = option((1,), "any number of sizes", low=1)
 
 
-def knobs(**values):
-    return read(Knobs, values, "knobs")
+def make(**values):
+    return read(Options, values, "example")
 
 
-def error(**values):
+def message_of(**values):
     with pytest.raises(UserError) as caught:
-        knobs(**values)
+        make(**values)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_nothing_given_is_the_defaults():
-    assert knobs() == Knobs()
+def test_defaults():
+    expected = {
+        "images": 100, "rate": 0.1, "soft": False, "mode": "soft", "path": None, "norm": 1.5,
+        "weights": (1.0, 2.0, 3.0), "sizes": (1,),
+    }  # fmt: skip
+    assert asdict(make()) == expected
+
+
+def test_other_defaults():
+    """A copy of the options with other defaults has the same declarations."""
+    other = with_defaults(Options, images=7, mode="hard")
+    assert (read(other, {}, "").images, read(other, {}, "").mode, read(other, {}, "").rate) == (7, "hard", 0.1)
+    assert make().images == 100
+    with pytest.raises(UserError, match=r"^images must be at most 1000, not 1001$"):
+        read(other, {"images": 1001}, "")
+
+
+def test_roles():
+    @dataclass
+    class Roles:
+        seed: int = option(0, "a seed", label=False)
+        lr: float = option(0.1, "a rate", resume=True)
+        device: str = option("auto", "a device", free=True)
+        file: str | None = option(None, "a file", path=True)
+
+    names = {role: declared(Roles, role) for role in ("free", "resume", "label", "path", "equal", "flag")}
+    assert names == {
+        "free": ("device",), "resume": ("lr", "device"), "label": ("lr", "file"), "path": ("file",), "equal": (),
+        "flag": (),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -45,7 +74,7 @@ def test_nothing_given_is_the_defaults():
         ("images", "1e2", 100),
         ("images", " 12 ", 12),
         ("rate", 3, 3.0),
-        ("rate", "1e-3", 1e-3),  # what YAML makes of 1e-3
+        ("rate", "1e-3", 1e-3),  # YAML reads 1e-3 as text
         ("rate", "0.5", 0.5),
         ("soft", True, True),
         ("soft", False, False),
@@ -63,7 +92,7 @@ def test_nothing_given_is_the_defaults():
     ],
 )
 def test_conversion(name, given, expected):
-    value = getattr(knobs(**{name: given}), name)
+    value = getattr(make(**{name: given}), name)
     assert value == expected
     assert type(value) is type(expected)
     if isinstance(value, tuple):
@@ -101,8 +130,8 @@ def test_conversion(name, given, expected):
         ("sizes", [1, 2.5], "a whole number"),
     ],
 )
-def test_a_wrong_type_is_named_with_what_was_expected(name, given, what):
-    assert error(**{name: given}).startswith(f"knobs.{name} must be {what}, not ")
+def test_a_wrong_type_is_reported_with_the_expected_one(name, given, what):
+    assert message_of(**{name: given}).startswith(f"example.{name} must be {what}, not ")
 
 
 def test_whole_numbers_keep_every_digit():
@@ -112,11 +141,11 @@ def test_whole_numbers_keep_every_digit():
 
 @pytest.mark.parametrize("given", ["1,2", [1, 2, 3, 4], ""])
 def test_a_tuple_of_the_wrong_length(given):
-    assert error(weights=given).startswith("knobs.weights takes 3 values, not ")
+    assert message_of(weights=given).startswith("example.weights takes 3 values, not ")
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "said"),
+    ("name", "given", "limit"),
     [
         ("images", 0, "at least 1, not 0"),
         ("images", -5, "at least 1, not -5"),
@@ -128,53 +157,53 @@ def test_a_tuple_of_the_wrong_length(given):
         ("sizes", [3, 0], "at least 1, not 0"),
     ],
 )
-def test_a_value_out_of_range(name, given, said):
-    assert error(**{name: given}) == f"knobs.{name} must be {said}"
+def test_a_value_out_of_range(name, given, limit):
+    assert message_of(**{name: given}) == f"example.{name} must be {limit}"
 
 
-def test_the_ends_of_a_range_are_in_it():
-    assert knobs(images=1).images == 1
-    assert knobs(images=1000).images == 1000
-    assert knobs(weights=(0, 0, 0)).weights == (0, 0, 0)
+def test_the_limits_of_a_range_are_allowed():
+    assert make(images=1).images == 1
+    assert make(images=1000).images == 1000
+    assert make(weights=(0, 0, 0)).weights == (0, 0, 0)
 
 
 @pytest.mark.parametrize("given", [math.nan, math.inf, -math.inf, "nan", "inf", "-inf", "1e999"])
 @pytest.mark.parametrize("name", ["rate", "norm", "weights"])
 def test_nan_and_infinity_are_refused(name, given):
     value = [1.0, given, 1.0] if name == "weights" else given
-    assert error(**{name: value}).startswith(f"knobs.{name} must be a finite number, not ")
+    assert message_of(**{name: value}).startswith(f"example.{name} must be a finite number, not ")
 
 
-def test_a_choice_offers_the_nearest():
-    assert error(mode="sofd") == "unknown value for knobs.mode 'sofd': did you mean 'soft'? (known: hard, soft)"
+def test_a_wrong_choice_has_the_closest_one_as_a_hint():
+    assert message_of(mode="sofd") == "unknown value for example.mode 'sofd': did you mean 'soft'? (known: hard, soft)"
 
 
-def test_a_choice_far_from_all_offers_none():
-    said = error(mode="zzz")
-    assert "did you mean" not in said
-    assert "'zzz'" in said
-    assert "hard, soft" in said
+def test_a_very_different_choice_has_no_hint():
+    message = message_of(mode="zzz")
+    assert "did you mean" not in message
+    assert "'zzz'" in message
+    assert "hard, soft" in message
 
 
-def test_an_unknown_name_offers_the_nearest_and_lists_all():
-    said = error(imges=3)
-    assert "'imges'" in said
-    assert "knobs" in said
-    assert "did you mean 'images'?" in said
-    assert "images, mode, norm, path, rate, sizes, soft, weights" in said
+def test_an_unknown_name_has_a_hint_and_the_known_names():
+    message = message_of(imges=3)
+    assert "'imges'" in message
+    assert "example" in message
+    assert "did you mean 'images'?" in message
+    assert "images, mode, norm, path, rate, sizes, soft, weights" in message
 
 
 @pytest.mark.parametrize("name", [3, None, True, (1, 2)])
 def test_a_name_that_is_not_text(name):
     with pytest.raises(UserError, match="unknown option"):
-        read(Knobs, {name: 1}, "knobs")
+        read(Options, {name: 1}, "example")
 
 
 def test_a_top_level_name_has_no_prefix():
     with pytest.raises(UserError, match=r"^images must be at least 1, not 0$"):
-        read(Knobs, {"images": 0}, "")
+        read(Options, {"images": 0}, "")
     with pytest.raises(UserError, match="option of a run 'imges'"):
-        read(Knobs, {"imges": 0}, "")
+        read(Options, {"imges": 0}, "")
 
 
 def test_unknown_takes_any_iterable_and_sorts():

@@ -1,4 +1,4 @@
-"""AGCN against the paper and the authors' code, re-computed slowly: loops, logarithms, no parts of the package."""
+"""AGCN against the paper and the authors' code, computed slowly: loops, logarithms, no parts of the package."""
 
 import copy
 import functools
@@ -8,14 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from stepping import assert_never_waits_for_the_gpu
+from support.methods import assert_no_host_sync, assert_resumes_exactly, same
 
-from lifelabel import losses
-from lifelabel.config import Config
-from lifelabel.graph import embed
-from lifelabel.learner import Setting
+from lifelabel.config.config import Config
+from lifelabel.engine.setup import make_setting
 from lifelabel.methods import Batch
 from lifelabel.methods.agcn import AGCN
+from lifelabel.nn import losses
+from lifelabel.nn.graph import ACM, CalibratedACM, embed
 
 TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
 IMAGES = 6
@@ -25,12 +25,12 @@ def make(fidelity="tuned", **more):
     torch.manual_seed(0)
     config = Config.make({"fidelity": fidelity, "method_options": {"hidden": 16, **more}})
     words = functools.partial(embed, dim=12, norm=config.word_norm)
-    setting = Setting.of(config, lambda labels: torch.from_numpy(words(labels)[0]), torch.device("cpu"))
+    setting = make_setting(config, lambda labels: torch.from_numpy(words(labels)[0]), torch.device("cpu"))
     return AGCN(setting, config.method_options)
 
 
-def of_first(method, images):
-    """Scores of the classes of the first task, of two and of three."""
+def scores_by_task(method, images):
+    """Scores of the classes of the first task, of the first two tasks, and of all three."""
     return [method.logits(method.features(images), count) for count in (2, 5, 7)]
 
 
@@ -57,58 +57,58 @@ def slow_graph(adjacency, words, w1, w2, activate_output):
 
 
 class SlowReference:
-    """The matrix of Eq. 4-7 and what the graph multiplies with, from every label seen, one image at a time."""
+    """The matrix of Eq. 4-7 and the adjacency of the graph, from all labels so far, one image at a time."""
 
     def __init__(self, fidelity, mix, prevalence):
         self.fidelity, self.mix, self.prevalence = fidelity, mix, prevalence
-        self.ends = []  # of each task before: its hard labels, and the soft labels as they were counted
+        self.tasks = []  # of each earlier task: its hard labels, and the soft labels as they were counted
         self.matrix = np.zeros((0, 0))
         self.adjacency = np.zeros((0, 0))
 
     def after(self, ys, zs):
-        """The whole matrix after the images of this task so far: hard labels `ys`, the expert's logits `zs`."""
+        """The matrix after the images of this task so far, with hard labels `ys` and logits `zs` of the expert."""
         new, old = len(ys[0]), len(self.matrix)
         soft = [np.exp(z) / np.exp(z).sum() if self.fidelity == "release" else sigmoid(z) for z in zs]
         if self.fidelity == "tuned":
             soft = self.calibrated(soft, old)
-        self.now = ys, soft
+        self.current = ys, soft
         a = np.eye(old + new)
         a[:old, :old] = self.matrix
         for j in range(new):
             n_j = sum(y[j] for y in ys)
             for i in range(new):
                 if i != j:
-                    start = 1e-6 if self.fidelity == "release" else 0  # the code's N_j starts there
+                    start = 1e-6 if self.fidelity == "release" else 0  # the initial N_j of the authors' code
                     a[old + i, old + j] = sum(y[i] * y[j] for y in ys) / (n_j + start) if n_j else 0
             for i in range(old):
-                together = sum(s[i] * y[j] for s, y in zip(soft, ys, strict=True))
-                a[i, old + j] = together / n_j if n_j else 0
-                q = together / (self.images_of(i) if self.fidelity == "tuned" else sum(s[i] for s in soft))
+                joint = sum(s[i] * y[j] for s, y in zip(soft, ys, strict=True))
+                a[i, old + j] = joint / n_j if n_j else 0
+                q = joint / (self.expected_images(i) if self.fidelity == "tuned" else sum(s[i] for s in soft))
                 a[old + j, i] = q / 2 if self.fidelity == "release" else q
         return a
 
-    def own_labels(self, i):
-        """The labels that were shown of old class i, from all images of its task."""
-        for ys, _ in self.ends:
+    def hard_labels(self, i):
+        """The hard labels of old class i, of all images of its task."""
+        for ys, _ in self.tasks:
             if i < len(ys[0]):
                 return [y[i] for y in ys]
             i -= len(ys[0])
 
     def calibrated(self, soft, old):
-        """Each old class's soft labels, scaled so that their mean is at most `prevalence` times its share so far."""
-        images = len(soft) + sum(len(ys) for ys, _ in self.ends)
+        """The soft labels of each old class, scaled so that their mean is at most `prevalence` times its share."""
+        images = len(soft) + sum(len(ys) for ys, _ in self.tasks)
         out = [s.copy() for s in soft]
         for i in range(old):
-            most = self.prevalence * sum(self.own_labels(i)) / images
+            limit = self.prevalence * sum(self.hard_labels(i)) / images
             mean = sum(s[i] for s in soft) / len(soft)
             for s in out:
-                s[i] *= min(1, most / mean)
+                s[i] *= min(1, limit / mean)
         return out
 
-    def images_of(self, i):
-        """How many images of the whole stream show old class i: shown in its task, expected in the later ones."""
-        later = [s[i] for _, soft in [*self.ends, self.now] for s in soft if i < len(s)]
-        return sum(self.own_labels(i)) + sum(later)
+    def expected_images(self, i):
+        """Expected images of the stream with old class i: hard labels in its task, soft labels in later ones."""
+        later = [s[i] for _, soft in [*self.tasks, self.current] for s in soft if i < len(s)]
+        return sum(self.hard_labels(i)) + sum(later)
 
     def to_adjacency(self, a):
         old, total = len(self.matrix), len(a)
@@ -193,12 +193,12 @@ def test_every_step_equals_the_slow_computation(fidelity):
         g = slow_graph(adjacency, words, w1, w2, activate_output=fidelity == "paper")
         expert_net = copy.deepcopy(method.learner.backbone).eval()
         slow.matrix, slow.adjacency = matrix, adjacency
-        slow.ends.append(slow.now)
+        slow.tasks.append(slow.current)
         np.testing.assert_allclose(method.expert.nodes.numpy(), g, atol=1e-4)
 
 
 def test_the_step_follows_the_weighted_sum_of_the_losses():
-    """With two lambdas at zero, the gradient is the remaining loss's alone."""
+    """If two lambdas are zero, the gradient is that of the third loss."""
     for position, name in enumerate(("cls", "dst", "gph")):
         lambdas = [0.0, 0.0, 0.0]
         lambdas[position] = 2.0
@@ -215,7 +215,7 @@ def test_the_step_follows_the_weighted_sum_of_the_losses():
         z = twin.expert.logits(batch.images)
         twin.acm.update(batch.labels, z.sigmoid())
         nodes = twin.nodes()
-        y_hat = twin.learner.features(batch.images) @ nodes.T
+        y_hat = twin.learner.train_features(batch.images) @ nodes.T
         loss = {
             "cls": losses.classification(y_hat[:, 2:], batch.labels),
             "dst": losses.distillation(y_hat[:, :2], z.sigmoid()),
@@ -243,7 +243,7 @@ def test_the_expert_is_frozen_while_the_student_learns():
     assert not all(torch.equal(v, student[k]) for k, v in method.learner.backbone.state_dict().items())
 
 
-def test_earlier_classes_are_scored_with_the_matrix_they_had():
+def test_an_earlier_test_set_is_scored_with_the_matrix_of_its_task():
     for kind in ("mixed", "binarised", "raw", "identity"):
         method = make(adjacency=kind, context=0.0)
         adjacencies = []
@@ -255,74 +255,112 @@ def test_earlier_classes_are_scored_with_the_matrix_they_had():
             adjacencies.append(method.adjacency.dense())
         images = batches(0)[0].images
         with torch.no_grad():
-            scores = of_first(method, images)
-            features = method.learner.features(images)
+            scores = scores_by_task(method, images)
+            features = method.learner.eval_features(images)
             for score, a, count in zip(scores, adjacencies, (2, 5, 7), strict=True):
                 torch.testing.assert_close(score, features @ method.graph(a, method.words[:count]).T)
             torch.testing.assert_close(scores[-1], method.scores(images))
 
 
-def learned(**more):
-    method = make(**more)
-    for t, classes in enumerate(TASKS):
-        method.begin_task(classes)
+def learn(method, tasks=range(3)):
+    for t in tasks:
+        method.begin_task(TASKS[t])
         for batch in batches(t):
             method.observe(batch)
         method.end_task()
     return method
 
 
-def test_context_adds_what_the_other_labels_say():
-    method, images = learned(context=0.4), batches(0)[0].images
-    with torch.no_grad():
-        logits = (method.learner.features(images) @ method.nodes().T).double().numpy()
-        got = method.scores(images).numpy()
+def unrefined(method, images, num_classes=None):
+    return method.learner.eval_features(images) @ method.nodes(num_classes).T
+
+
+def slow_log_lift(tasks):
+    """Log-lifts from hard labels and calibrated soft labels, one pair of classes and one image at a time.
+
+    `tasks` has, for each task, the hard labels and the soft labels of the old classes of all images. Both the joint
+    and the expected count of two classes are over the images of the later class's task.
+    """
     task = [t for t, names in enumerate(TASKS) for _ in names]
-    a, shown = method.matrix(), method.acm.shown_so_far().numpy()
-    expected, seen = method.acm.expected_so_far().numpy(), 3 * 2 * IMAGES
-    for x in range(IMAGES):
-        heard = list(logits[x])
-        for _ in range(2):  # the second time, what each label has become
-            say = [0.0] * 7
-            for i, j in itertools.permutations(range(7), 2):
-                first, last = (i, j) if task[i] <= task[j] else (j, i)
-                together = a[first, last] * shown[last]
-                lift = (together + 1) / (expected[i] * expected[j] / seen + 1)
-                say[i] += sigmoid(heard[j]) * math.log(min(max(lift, 0.05), 50))
-            heard = [logit + 0.4 * each for logit, each in zip(logits[x], say, strict=True)]
-        assert got[x] == pytest.approx(np.array(heard), abs=1e-4)
+    lift = np.zeros((len(task), len(task)))
+    for i, j in itertools.permutations(range(len(task)), 2):
+        images = [[*soft, *hard] for hard, soft in zip(*tasks[max(task[i], task[j])], strict=True)]
+        joint = sum(image[i] * image[j] for image in images)
+        independent = sum(image[i] for image in images) * sum(image[j] for image in images) / len(images)
+        lift[i, j] = math.log(min(max((joint + 1) / (independent + 1), 0.05), 50))
+    return lift
 
 
-def test_earlier_classes_are_scored_in_the_context_they_had():
-    method, images = make(context=0.5), batches(0)[0].images
-    lifts = []
+def slow_refine(logits, lift, weight):
+    refined = list(logits)
+    for _ in range(2):
+        sums = [sum(sigmoid(refined[j]) * lift[i, j] for j in range(len(logits))) for i in range(len(logits))]
+        refined = [logit + weight * each for logit, each in zip(logits, sums, strict=True)]
+    return refined
+
+
+def test_scores_are_refined_by_the_relations_of_labels():
+    method, slow = make(context=0.4, prevalence=0.9), SlowReference("tuned", 0.05, 0.9)
     for t, classes in enumerate(TASKS):
         method.begin_task(classes)
+        ys, zs = [], []
         for batch in batches(t):
+            ys += list(batch.labels.numpy())
+            zs += list(method.expert.logits(batch.images).double().numpy() if t else np.zeros((IMAGES, 0)))
             method.observe(batch)
+        slow.matrix = slow.after(ys, zs)
+        slow.tasks.append(slow.current)
         method.end_task()
+    lift, images = slow_log_lift(slow.tasks), batches(0)[0].images
+    assert np.abs(lift).max() > 0.3
+    with torch.no_grad():
+        logits, scores = unrefined(method, images).double().numpy(), method.scores(images).numpy()
+    for row, got in zip(logits, scores, strict=True):
+        assert got == pytest.approx(np.array(slow_refine(row, lift, 0.4)), abs=1e-4)
+
+
+def test_an_earlier_test_set_is_scored_with_the_leading_block_of_the_log_lifts():
+    method, images = make(context=0.5), batches(0)[0].images
+    log_lifts = []
+    for t in range(3):
+        learn(method, [t])
+        with torch.no_grad():
+            method.scores(images)
+        log_lifts.append(method.log_lift.clone())
+    with torch.no_grad():
+        for count, lift, scores in zip((2, 5, 7), log_lifts, scores_by_task(method, images), strict=True):
+            assert lift.shape == (count, count) and torch.equal(method.log_lift[:count, :count], lift)
+            for row, got in zip(unrefined(method, images, count), scores, strict=True):
+                assert got.tolist() == pytest.approx(slow_refine(row.tolist(), lift.double().numpy(), 0.5), abs=1e-4)
+
+
+def test_scores_follow_the_counts_of_the_current_task():
+    """The cached log-lifts are computed again after a step."""
+    method, images = learn(make(context=0.5), range(2)), batches(0)[0].images
+    method.begin_task(TASKS[2])
+    for batch in batches(2):
         method.scores(images)
-        lifts.append(method.lifts[len(method.words)].clone())
+        method.observe(batch)
+        log_lift = method.relations.log_lift(method.acm)
+        assert torch.equal(method.scores(images), method.relations.refine_logits(unrefined(method, images), log_lift))
+
+
+@pytest.mark.parametrize("options", [{"context": 0.0}, {"adjacency": "identity", "context": 0.4}])
+def test_without_context_or_without_a_graph_scores_are_not_refined(options):
+    method, images = learn(make(**options)), batches(0)[0].images
+    assert method.relations is None
     with torch.no_grad():
-        of_first(method, images)
-    for count, lift in zip((2, 5, 7), lifts, strict=True):
-        torch.testing.assert_close(method.lifts[count], lift)
-    twin = make(context=0.5)
-    twin.load_state_dict(method.state_dict())
-    with torch.no_grad():
-        for ours, theirs in zip(of_first(method, images), of_first(twin, images), strict=True):
-            torch.testing.assert_close(ours, theirs)
+        assert torch.equal(method.scores(images), unrefined(method, images))
 
 
-def test_no_graph_means_no_context_either():
-    plain, none = learned(adjacency="identity", context=0.4), learned(adjacency="identity", context=0.0)
-    images = batches(0)[0].images
-    with torch.no_grad():
-        torch.testing.assert_close(plain.scores(images), none.scores(images))
+def test_context_does_not_affect_training():
+    plain, refined = learn(make(context=0.0)), learn(make(context=0.4))
+    for part in ("learner", "acm", "expert"):
+        assert same(plain.state_dict()[part], refined.state_dict()[part])
 
 
-def test_intra_task_blocks_alone_leave_no_relation_between_tasks():
-    method = learned(blocks="intra", mix=0.3)
+def test_with_intra_blocks_classes_of_different_tasks_are_not_related():
+    method = learn(make(blocks="intra", mix=0.3))
     a = method.adjacency.dense().numpy()
     task = np.array([t for t, names in enumerate(TASKS) for _ in names])
     apart = task[:, None] != task[None, :]
@@ -330,8 +368,63 @@ def test_intra_task_blocks_alone_leave_no_relation_between_tasks():
     with torch.no_grad():
         images = batches(0)[0].images
         before = method.scores(images)
-        method.acm.sum_zy += 1  # what links the last task to the others
+        assert not method.log_lift.numpy()[apart].any() and method.log_lift.any()
+        method.acm.sum_zy += 1  # the counts that relate the last task to the others
+        method.log_lift = None
         torch.testing.assert_close(method.scores(images), before)
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "options", "kind", "halve"),
+    [
+        ("paper", {}, ACM, False),
+        ("release", {}, ACM, True),
+        ("plain", {}, ACM, True),
+        ("tuned", {}, CalibratedACM, False),
+        ("tuned", {"new_old": "bayes"}, CalibratedACM, False),
+        ("tuned", {"prevalence": None}, CalibratedACM, False),
+        ("tuned", {"new_old": "halved", "prevalence": None}, ACM, True),
+    ],
+)
+def test_the_published_matrix_is_used_unless_an_option_calibrates_it(fidelity, options, kind, halve):
+    acm = make(fidelity, **options).acm
+    assert type(acm) is kind and acm.halve == halve
+    if kind is CalibratedACM:
+        assert acm.over_stream == (options.get("new_old", "stream") == "stream")
+        assert acm.prevalence == options.get("prevalence", 4.0)
+
+
+@pytest.mark.parametrize("fidelity", ["tuned", "paper"])
+def test_unknown_labels_are_not_used(fidelity):
+    expected, changed = make(fidelity), make(fidelity)
+    for t, classes in enumerate(TASKS):
+        for method in (expected, changed):
+            method.begin_task(classes)
+        for given in batches(t):
+            known = torch.rand(given.labels.shape) < 0.7
+            assert not known.all()
+            expected.observe(Batch(given.images, given.labels * known, known, classes))
+            changed.observe(Batch(given.images, given.labels * known + (~known).float(), known, classes))
+        for method in (expected, changed):
+            method.end_task()
+    assert same(expected.state_dict(), changed.state_dict())
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("options", [{}, {"context": 0.0}])
+def test_a_run_that_stops_after_any_call_resumes_exactly(stop, options):
+    assert_resumes_exactly(lambda: make(**options), TASKS, batches, stop)
+
+
+def test_a_restored_method_has_the_same_scores_and_matrix():
+    method, images = learn(make()), batches(0)[0].images
+    restored = make()
+    restored.load_state_dict(copy.deepcopy(method.state_dict()))
+    with torch.no_grad():
+        for scores, expected in zip(scores_by_task(restored, images), scores_by_task(method, images), strict=True):
+            assert torch.equal(scores, expected)
+    np.testing.assert_array_equal(restored.matrix(), method.matrix())
+    assert restored.footprint() == method.footprint()
 
 
 @pytest.mark.gpu
@@ -340,5 +433,5 @@ def test_intra_task_blocks_alone_leave_no_relation_between_tasks():
 def test_no_host_sync_in_a_step_on_the_gpu(precision):
     device = torch.device("cuda")
     config = Config.make({"precision": precision})
-    setting = Setting.of(config, lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
-    assert_never_waits_for_the_gpu(AGCN(setting, config.method_options), TASKS, batches)
+    setting = make_setting(config, lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
+    assert_no_host_sync(AGCN(setting, config.method_options), TASKS, batches)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from replaying import (
+from support.replay import (
     TASKS,
-    Double,
-    assert_goes_on_exactly,
-    assert_never_waits_for_the_gpu,
+    Float64Network,
+    assert_no_host_sync,
+    assert_resumes_exactly,
     batch,
     cross_entropy,
     entries_of,
@@ -27,22 +27,22 @@ def test_a_step_is_that_of_the_slow_computation(reduction, frozen):
     method.observe(batch(method, 1, 0))
     for step in (1, 2):
         given, items = batch(method, 1, step), list(method.buffer.items)
-        assert {item.first for item in items} == {0, 2} and not all(item.known.all() for item in items)
-        double = Double(method, frozen)
-        logits = double.logits(torch.cat([given.images.double(), images_of(items)]))  # one pass over both
+        assert {item.offset for item in items} == {0, 2} and not all(item.known.all() for item in items)
+        network = Float64Network(method, frozen)
+        logits = network.logits(torch.cat([given.images.double(), images_of(items)]))  # one pass over both
         cls = cross_entropy(logits[:4], entries_of_batch(given, 2), reduction)
         replay = cross_entropy(logits[4:], entries_of(items), reduction)
         parts = method.observe(given)
         assert parts["cls"].item() == pytest.approx(cls.item(), rel=1e-4)
         assert parts["replay"].item() == pytest.approx(replay.item(), rel=1e-4)
-        expected = double.gradient(cls + 0.7 * replay)
+        expected = network.gradient(cls + 0.7 * replay)
         np.testing.assert_allclose(gradient(method), expected, atol=1e-4 * np.abs(expected).max())
 
 
-def test_an_unknown_label_of_a_kept_image_moves_nothing():
-    """Kept images of the first task know nothing of the second: its head learns from the new batch alone."""
+def test_an_unknown_label_of_a_stored_image_has_no_effect():
+    """Stored images of the first task have no labels of the second: its head learns only from the new batch."""
     method = learn_first_task(make("er", replay_weight=1e6))
-    given = batch(method, 1, 0, hidden=1.0)  # the new batch knows nothing either
+    given = batch(method, 1, 0, hidden=1.0)  # all labels of the new batch are unknown too
     before = [w.detach().clone() for w in method.head.weights]
     parts = method.observe(given)
     assert parts["cls"].item() == 0 and parts["replay"].item() > 0
@@ -57,30 +57,35 @@ def test_a_batch_is_not_replayed_in_its_own_step_but_in_the_next():
     assert method.observe(batch(method, 0, 1))["replay"].item() > 0
 
 
-def test_as_many_are_replayed_as_asked_for():
-    for asked, expected in ((None, 4), (3, 3), (6, 6)):
-        method = learn_first_task(make("er", replay_batch=asked), steps=4)
+def test_replay_batch_sets_the_number_of_replayed_images():
+    for count, expected in ((None, 4), (3, 3), (6, 6)):
+        method = learn_first_task(make("er", replay_batch=count), steps=4)
         given = batch(method, 1, 0)
-        replayed = method.recall(method.draw(given))
+        replayed = method.recall(method.sample(given))
         logits = method.forward(given, replayed)
         assert len(replayed.images) == expected and logits.shape == (4 + expected, 5)
         assert replayed.labels.shape == replayed.known.shape == (expected, 5)
 
 
-def test_it_says_what_it_keeps():
+def test_the_footprint_counts_images_and_bytes():
     method = learn_first_task(make("er", buffer_images=5), steps=4)
-    kept = method.kept()
-    assert kept.images == 5
-    assert kept.bytes == sum(len(item.jpeg) + 2 + 2 for item in method.buffer.items)
-    small = learn_first_task(make("er", buffer_bytes=2 * kept.bytes // 5), steps=4).kept()
-    assert 0 < small.images < 5 and small.bytes <= 2 * kept.bytes // 5
+    stored = method.footprint()
+    assert stored.images == 5
+    assert stored.bytes == sum(len(item.jpeg) + 2 + 2 for item in method.buffer.items)
+    small = learn_first_task(make("er", buffer_bytes=2 * stored.bytes // 5), steps=4).footprint()
+    assert 0 < small.images < 5 and small.bytes <= 2 * stored.bytes // 5
 
 
-def test_it_goes_on_exactly(tmp_path):
-    assert_goes_on_exactly("er", tmp_path)
+@pytest.mark.parametrize(("augment", "mirror"), [("none", False), ("flip", True), ("crop-flip", True)])
+def test_replayed_images_are_mirrored_if_training_images_are(augment, mirror):
+    assert make("er", augment=augment).buffer.mirror == mirror
+
+
+def test_it_resumes_exactly(tmp_path):
+    assert_resumes_exactly("er", tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_no_host_sync_in_a_step_on_the_gpu():
-    assert_never_waits_for_the_gpu("er")
+    assert_no_host_sync("er")

@@ -8,15 +8,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from stepping import assert_goes_on_to_the_bit, assert_never_waits_for_the_gpu
+from support.methods import assert_no_host_sync, assert_resumes_exactly
 from torch import nn
 
-from lifelabel.backbones import Backbone
-from lifelabel.config import Config
-from lifelabel.learner import Setting
+from lifelabel.config.config import Config
+from lifelabel.engine.setup import make_setting
 from lifelabel.methods import Batch
 from lifelabel.methods.ewc import EWC
 from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.nn.backbones import Backbone
 
 TASKS = [("sky", "sea", "sun"), ("boat", "fish")]
 
@@ -32,7 +32,7 @@ def make(method=EWC, device="cpu", precision="fp32", **options):
     torch.manual_seed(0)
     config = Config.make({"batch_norm": "frozen", "lr": 0.05, "backbone_lr": 0.02, "later_backbone_lr": 0.02})
     config = dataclasses.replace(config, precision=precision)
-    setting = Setting.of(config, lambda labels: torch.zeros(len(labels), 1), torch.device(device))
+    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 1), torch.device(device))
     return method(dataclasses.replace(setting, backbone=small_backbone()), method.Options(**options))
 
 
@@ -53,17 +53,17 @@ def learn(method, task):
 
 
 def weights(method):
-    """Every weight, in the order in which they came."""
+    """All weights, in the order in which they were added."""
     rows = zip(method.head.weights, method.head.biases, strict=True)
     return [*method.learner.backbone.parameters(), *itertools.chain(*rows)]
 
 
-def row_of(tensors):
+def flat(tensors):
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def log_likelihood(logits, labels, known):
-    """Of the labels that are known, one after the other."""
+    """The log-likelihood of the known labels, one at a time."""
     total = logits.sum() * 0
     for i, j in itertools.product(*map(range, logits.shape)):
         if known[i, j]:
@@ -73,7 +73,7 @@ def log_likelihood(logits, labels, known):
 
 
 def gradient(value, method):
-    return row_of(torch.autograd.grad(value, weights(method), retain_graph=True))
+    return flat(torch.autograd.grad(value, weights(method), retain_graph=True))
 
 
 def test_the_fisher_values_are_those_of_the_bernoulli_likelihood():
@@ -83,77 +83,77 @@ def test_the_fisher_values_are_those_of_the_bernoulli_likelihood():
         method.head.weights[0].mul_(4)  # so that probabilities are not all near one half
     images, known = torch.randn(2, 3, 12, 12), torch.tensor([[True, False, True], [True, True, True]])
 
-    by_image = torch.zeros(len(row_of(weights(method))))  # p (1 - p) (dz / dtheta)^2, an image and a class at a time
-    for image, shown in zip(images, known, strict=True):
-        for z in method.scores(image[None])[0][shown]:
+    by_image = torch.zeros(len(flat(weights(method))))  # p (1 - p) (dz / dtheta)^2, one image and class at a time
+    for image, known_row in zip(images, known, strict=True):
+        for z in method.scores(image[None])[0][known_row]:
             p = z.sigmoid().item()
             by_image += p * (1 - p) * gradient(z, method).square()
 
     logits = method.scores(images)
-    by_labelling = torch.zeros_like(by_image)  # E (d log P / dtheta)^2 over all that the labels of both could be
-    for drawn in itertools.product((0.0, 1.0), repeat=5):
+    by_labelling = torch.zeros_like(by_image)  # E (d log P / dtheta)^2 over all possible labels of both images
+    for values in itertools.product((0.0, 1.0), repeat=5):
         labels = torch.zeros(2, 3)
-        labels[known] = torch.tensor(drawn)
+        labels[known] = torch.tensor(values)
         log_p = log_likelihood(logits, labels, known)
         by_labelling += log_p.exp().item() * gradient(log_p, method).square()
     torch.testing.assert_close(by_labelling, by_image, rtol=1e-3, atol=1e-6)
 
-    draws = []
+    samples = []
     for _ in range(600):
         method.squares.zero_()
-        method.measure(logits, known)
-        draws.append(method.squares.clone())
-    mean, error = torch.stack(draws).mean(0), torch.stack(draws).std(0) / math.sqrt(len(draws))
+        method.estimate_fisher(logits, known)
+        samples.append(method.squares.clone())
+    mean, error = torch.stack(samples).mean(0), torch.stack(samples).std(0) / math.sqrt(len(samples))
     assert ((mean - by_image).abs() <= 5 * error + 1e-5).all()
     assert error.sum() < 0.06 * by_image.sum()  # the comparison is sharp
 
 
-def test_the_fisher_values_are_gathered_before_each_step_and_added_up_over_tasks():
+def test_the_fisher_values_are_estimated_before_each_step_and_summed_over_tasks():
     method = make(decay=0.25, fisher_every=2)
     before = torch.zeros(0)
     for task in range(2):
         method.begin_task(TASKS[task])
-        squares = torch.zeros(len(row_of(weights(method))))
+        squares = torch.zeros(len(flat(weights(method))))
         for step, batch in enumerate(batches(task)):
             if step in (0, 2):
                 torch.manual_seed(step)
                 logits = method.scores(batch.images)[:, -len(TASKS[task]) :]
-                drawn = torch.bernoulli(logits.sigmoid())
-                squares += gradient(log_likelihood(logits, drawn, batch.known), method).square()
+                sampled = torch.bernoulli(logits.sigmoid())
+                squares += gradient(log_likelihood(logits, sampled, batch.known), method).square()
             torch.manual_seed(step)
             method.observe(batch)
         method.end_task()
         expected = squares / 6  # two steps of three images
         expected[: len(before)] += 0.25 * before
         torch.testing.assert_close(method.fisher, expected, rtol=1e-3, atol=1e-7)
-        assert torch.equal(method.anchor, row_of(weights(method)))
-        assert method.kept().bytes == 2 * 4 * len(expected) and method.kept().images == 0
+        assert torch.equal(method.anchor, flat(weights(method)))
+        assert method.footprint().bytes == 2 * 4 * len(expected) and method.footprint().images == 0
         before = expected
 
 
-def test_the_pull_and_its_gradient_equal_a_loop():
+def test_the_penalty_and_its_gradient_equal_a_loop():
     method = make(strength=1000.0)
     learn(method, 0)
-    assert [loss.item() for loss in (method.observe(batches(0)[0])["ewc"], method.pull())] == [0, 0]
+    assert [loss.item() for loss in (method.observe(batches(0)[0])["ewc"], method.penalty())] == [0, 0]
     method.end_task()
     learn(method, 1)
     batch, twin = batches(1)[0], copy.deepcopy(method)
-    theta, anchor, fisher = (v.double().numpy() for v in (row_of(weights(method)), method.anchor, method.fisher))
-    pull, slope = 0.0, np.zeros(len(theta))
+    theta, anchor, fisher = (v.double().numpy() for v in (flat(weights(method)), method.anchor, method.fisher))
+    penalty, penalty_gradient = 0.0, np.zeros(len(theta))
     for k in range(len(anchor)):
-        pull += fisher[k] * (theta[k] - anchor[k]) ** 2 / 2
-        slope[k] = fisher[k] * (theta[k] - anchor[k])
+        penalty += fisher[k] * (theta[k] - anchor[k]) ** 2 / 2
+        penalty_gradient[k] = fisher[k] * (theta[k] - anchor[k])
     logits = twin.scores(batch.images)[:, 3:]
     cls = -log_likelihood(logits, batch.labels, batch.known) / batch.known.sum()
-    of_cls = gradient(cls, twin).double().numpy()
+    cls_gradient = gradient(cls, twin).double().numpy()
 
     got = method.observe(batch)
-    assert np.abs(1000 * slope).max() > 0.1 * np.abs(of_cls).max()
-    assert got["ewc"].item() == pytest.approx(pull, rel=1e-4)
+    assert np.abs(1000 * penalty_gradient).max() > 0.1 * np.abs(cls_gradient).max()
+    assert got["ewc"].item() == pytest.approx(penalty, rel=1e-4)
     assert got["cls"].item() == pytest.approx(cls.item(), rel=1e-4)
-    given = row_of([weight.grad for weight in weights(method)])
-    np.testing.assert_allclose(given, of_cls + 1000 * slope, rtol=1e-3, atol=1e-6)
-    assert torch.equal(method.head.weights[0], twin.head.weights[0])  # nothing else would move the old rows
+    given = flat([weight.grad for weight in weights(method)])
+    np.testing.assert_allclose(given, cls_gradient + 1000 * penalty_gradient, rtol=1e-3, atol=1e-6)
+    assert torch.equal(method.head.weights[0], twin.head.weights[0])  # only the penalty could change the old rows
 
 
 def test_without_strength_it_is_fine_tuning_to_the_bit():
@@ -166,31 +166,31 @@ def test_without_strength_it_is_fine_tuning_to_the_bit():
         assert torch.equal(a, b)
 
 
-def test_a_label_that_is_not_known_leaves_no_trace():
+def test_an_unknown_label_has_no_effect():
     torch.manual_seed(1)
-    shown, hidden = torch.ones(3, 3, dtype=torch.bool), torch.tensor([0.0, 1.0, 0.0])
-    shown[:, 1] = False
+    known, hidden = torch.ones(3, 3, dtype=torch.bool), torch.tensor([0.0, 1.0, 0.0])
+    known[:, 1] = False
     states = []
     for labels in (torch.zeros(3, 3), hidden.repeat(3, 1)):
         method = make()
         method.begin_task(TASKS[0])
         torch.manual_seed(2)
-        method.observe(Batch(torch.randn(3, 3, 12, 12), labels, shown, TASKS[0]))
+        method.observe(Batch(torch.randn(3, 3, 12, 12), labels, known, TASKS[0]))
         method.end_task()
         states.append((method.anchor, method.fisher))
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
-    of_rows = method.fisher[-18:-3].view(3, 5)
-    assert (of_rows.sum(1) > 0).tolist() == [True, False, True]
+    rows = method.fisher[-18:-3].view(3, 5)
+    assert (rows.sum(1) > 0).tolist() == [True, False, True]
     assert (method.fisher[-3:] > 0).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("stop", [2, 4, 5, 7, 8])
-def test_a_run_that_stops_after_any_call_goes_on_to_the_bit(stop):
-    assert_goes_on_to_the_bit(lambda: make(fisher_every=2, decay=0.5), TASKS, batches, stop)
+def test_a_run_that_stops_after_any_call_resumes_exactly(stop):
+    assert_resumes_exactly(lambda: make(fisher_every=2, decay=0.5), TASKS, batches, stop)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    assert_never_waits_for_the_gpu(make(device="cuda", precision=precision), TASKS, batches)
+    assert_no_host_sync(make(device="cuda", precision=precision), TASKS, batches)

@@ -1,11 +1,11 @@
-"""What moves and what does not, to the bit."""
+"""Which weights and statistics change, bit by bit."""
 
 import pytest
 import torch
-from stepping import assert_goes_on_to_the_bit
+from support.methods import assert_resumes_exactly
 
-from lifelabel.config import Config
-from lifelabel.learner import Setting
+from lifelabel.config.config import Config
+from lifelabel.engine.setup import make_setting
 from lifelabel.methods import Batch
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.frozen import Frozen
@@ -15,9 +15,9 @@ TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
 
 def make(method=Frozen, **options):
     torch.manual_seed(0)
-    # a regime under which every other method's backbone and statistics move in every task
+    # options with which backbone and statistics of every other method change in every task
     config = Config.make({"batch_norm": "running", "later_backbone_lr": 0.01})
-    setting = Setting.of(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu"))
+    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu"))
     return method(setting, method.Options(**options))
 
 
@@ -36,8 +36,8 @@ def parts(method):
     return {name: value.clone() for name, value in named.items()}
 
 
-def moved(method, task):
-    """The names of what one task changes, of what was there before it and of its own rows."""
+def changed_by(method, task):
+    """The names of the weights and statistics that one task changes."""
     method.begin_task(TASKS[task])
     before = parts(method)
     for batch in batches(task):
@@ -47,43 +47,42 @@ def moved(method, task):
 
 
 @pytest.mark.parametrize("learn_first", [False, True])
-def test_only_new_rows_move_once_the_backbone_is_frozen(learn_first):
+def test_only_new_rows_change_once_the_backbone_is_frozen(learn_first):
     method = make(learn_first=learn_first)
     everything = {*method.learner.backbone.state_dict(prefix="backbone."), "head.weights.0", "head.biases.0"}
-    assert moved(method, 0) == (everything if learn_first else {"head.weights.0", "head.biases.0"})
+    assert changed_by(method, 0) == (everything if learn_first else {"head.weights.0", "head.biases.0"})
     for task in (1, 2):
         images = torch.randn(3, 3, 32, 32)
         with torch.no_grad():
             before = method.scores(images)
-        assert moved(method, task) == {f"head.weights.{task}", f"head.biases.{task}"}
+        assert changed_by(method, task) == {f"head.weights.{task}", f"head.biases.{task}"}
         with torch.no_grad():
             torch.testing.assert_close(method.scores(images)[:, : before.shape[1]], before)
 
 
-def test_the_first_task_is_fine_tuning_where_the_backbone_may_learn_in_it():
+def test_with_learn_first_the_first_task_is_fine_tuning():
     frozen, plain = make(learn_first=True), make(FineTuning)
     for method in (frozen, plain):
         torch.manual_seed(0)
-        moved(method, 0)
+        changed_by(method, 0)
     assert all(torch.equal(value, parts(plain)[name]) for name, value in parts(frozen).items())
 
 
-def test_a_frozen_backbone_builds_no_graph_and_runs_as_when_it_is_scored():
+def test_a_frozen_backbone_has_no_gradients_and_is_in_eval_mode():
     method = make(learn_first=True)
     method.begin_task(TASKS[0])
     images = batches(0)[0].images
-    assert method.learner.features(images).requires_grad
+    assert method.learner.train_features(images).requires_grad
     method.begin_task(TASKS[1])
-    features = method.learner.features(images)
+    features = method.learner.train_features(images)
     assert not features.requires_grad
-    with torch.no_grad():
-        assert torch.equal(method.learner.features(images), features)
+    assert torch.equal(method.learner.eval_features(images), features)
     assert not any(module.training for module in method.learner.backbone.modules())
     assert method.head(features).requires_grad
-    assert method.kept().bytes == 0
+    assert method.footprint().bytes == 0
 
 
 @pytest.mark.parametrize("stop", [2, 6])
 @pytest.mark.parametrize("learn_first", [False, True])
-def test_a_run_that_stops_after_any_call_goes_on_to_the_bit(stop, learn_first):
-    assert_goes_on_to_the_bit(lambda: make(learn_first=learn_first), TASKS, batches, stop)
+def test_a_run_that_stops_after_any_call_resumes_exactly(stop, learn_first):
+    assert_resumes_exactly(lambda: make(learn_first=learn_first), TASKS, batches, stop)

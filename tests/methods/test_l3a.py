@@ -8,15 +8,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from stepping import same
-from waiting import no_waiting
+from support.methods import same
+from support.no_waiting import no_waiting
 
-from lifelabel import losses, train
-from lifelabel.config import Config
+from lifelabel import train
+from lifelabel.config.config import Config
+from lifelabel.engine.setup import make_setting
 from lifelabel.errors import UserError
-from lifelabel.learner import Setting
 from lifelabel.methods import Batch
 from lifelabel.methods.l3a import L3A
+from lifelabel.nn import losses
 
 TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
 IMAGES = 12
@@ -30,11 +31,11 @@ def make(seed=0, device="cpu", precision="fp32", **more):
     torch.manual_seed(seed)
     known = {"projection": UNITS, "ridge": 2.0, "pseudo_threshold": THRESHOLD, "warm_up": 0, **more}
     config = Config.make({"method": "l3a", "precision": precision, "method_options": known})
-    return L3A(Setting.of(config, lambda labels: None, torch.device(device)), config.method_options)
+    return L3A(make_setting(config, lambda labels: None, torch.device(device)), config.method_options)
 
 
 def batches(task, sizes=(5, 7)):
-    """The same images of a task, cut in another way; some have no label, some entries are not known."""
+    """The images of a task in batches of these sizes; some have no label, some entries are unknown."""
     torch.manual_seed(100 + task)
     shape = sum(sizes), len(TASKS[task])
     images, labels = torch.randn(shape[0], 3, 32, 32), torch.rand(shape) < 0.4
@@ -53,40 +54,40 @@ def learn(method, tasks=(0, 1, 2), sizes=(5, 7)):
 
 
 def bits(state):
-    """A state as bytes: what `torch.save` writes of it."""
+    """A state as `torch.save` writes it."""
     out = io.BytesIO()
     torch.save(state, out)
     return out
 
 
-def slow_weight(labels, arrived):
-    """The weight of the last image of `labels`: what each class's images are, among those since its task began."""
-    mine, rarity, count = labels[-1], [], []
-    for c in range(len(mine)):
-        among = labels[arrived[c] :]
-        count.append(sum(y[c] for y in among))
-        rarity.append(math.sqrt((len(among) + 1) / (count[-1] + 1)))
-    shown = [rarity[c] for c in range(len(mine)) if mine[c]]
-    if not shown:
+def slow_weight(labels, begin):
+    """The weight of the last image of `labels`, from the rates of classes among the images since their task began."""
+    last, rarity, count = labels[-1], [], []
+    for c in range(len(last)):
+        since = labels[begin[c] :]
+        count.append(sum(y[c] for y in since))
+        rarity.append(math.sqrt((len(since) + 1) / (count[-1] + 1)))
+    positives = [rarity[c] for c in range(len(last)) if last[c]]
+    if not positives:
         return 1.0
-    every = [rarity[c] for c in range(len(mine)) for _ in range(int(count[c]))]
-    return np.mean(shown) / np.mean(every)
+    all_labels = [rarity[c] for c in range(len(last)) for _ in range(int(count[c]))]
+    return np.mean(positives) / np.mean(all_labels)
 
 
 def slow_ridge(tasks, threshold, weighting, ridge):
     """W after each task, from all rows of Z so far at once; `tasks` holds (z, visible labels) for every image."""
-    zs, ys, omegas, arrived, solved = [], [], [], [], []
+    zs, ys, omegas, begin, solved = [], [], [], [], []
     w = np.zeros((WIDTH, 0))
     for images in tasks:
-        arrived += [len(zs)] * len(images[0][1])
+        begin += [len(zs)] * len(images[0][1])
         for z, visible in images:
             values = z @ w
             pseudo = [float(threshold is not None and value > threshold) for value in values]
             zs.append(z)
             ys.append(np.array(pseudo + list(visible)))
-            omegas.append(slow_weight(ys, arrived) if weighting == "inverse" else 1.0)
+            omegas.append(slow_weight(ys, begin) if weighting == "inverse" else 1.0)
         z_all, omega = np.array(zs), np.diag(omegas)
-        y_all = np.array([np.pad(y, (0, len(arrived) - len(y))) for y in ys])  # a negative of what came later
+        y_all = np.array([np.pad(y, (0, len(begin) - len(y))) for y in ys])  # a negative for all later classes
         w = np.linalg.solve(z_all.T @ omega @ z_all + ridge * np.eye(WIDTH), z_all.T @ omega @ y_all)
         solved.append((w, y_all))
     return solved
@@ -107,11 +108,11 @@ def test_the_sums_over_tasks_equal_one_ridge_regression_on_all_images(sizes, wei
         method.end_task()
         got.append(method.weights.numpy())
     solved = slow_ridge(rows, threshold, weighting, ridge=2.0)
-    for ours, (w, _) in zip(got, solved, strict=True):
-        np.testing.assert_allclose(ours, w, atol=1e-8 * abs(w).max())
+    for weights, (w, _) in zip(got, solved, strict=True):
+        np.testing.assert_allclose(weights, w, atol=1e-8 * abs(w).max())
     w, y = solved[-1]
     pseudo = y[IMAGES : 2 * IMAGES, :2], y[2 * IMAGES :, :5]
-    assert all((0 < part.mean() < 1) == (threshold is not None) for part in pseudo)  # the case is not an empty one
+    assert all((0 < part.mean() < 1) == (threshold is not None) for part in pseudo)  # there are some pseudo labels
     images = batches(1)[0].images
     expected = (method.expand(method.features(images)).numpy() @ w - method.options.decision) * 4
     np.testing.assert_allclose(method.scores(images).numpy(), expected, atol=1e-5)
@@ -129,23 +130,23 @@ def test_z_is_the_standardised_features_a_random_layer_of_them_and_a_one():
     np.testing.assert_allclose(
         method.expand(method.features(images)), np.hstack([f, hidden, np.ones((len(f), 1))]), atol=1e-4
     )
-    alone = make(projection=0)
-    np.testing.assert_allclose(alone.expand(alone.features(images))[:, :-1].std(1, correction=0), 1, atol=1e-4)
-    assert alone.expand(alone.features(images)).shape[1] == 257
+    plain = make(projection=0)
+    np.testing.assert_allclose(plain.expand(plain.features(images))[:, :-1].std(1, correction=0), 1, atol=1e-4)
+    assert plain.expand(plain.features(images)).shape[1] == 257
 
 
-def test_what_is_not_known_is_not_used():
-    honest, misled = learn(make(), range(2)), make()
+def test_unknown_labels_are_not_used():
+    expected, changed = learn(make(), range(2)), make()
     for t in range(2):
-        misled.begin_task(TASKS[t])
+        changed.begin_task(TASKS[t])
         for batch in batches(t):
             assert not batch.known.all()
-            misled.observe(Batch(batch.images, batch.labels + (~batch.known).float(), batch.known, batch.classes))
-        misled.end_task()
-    assert same(honest.state_dict(), misled.state_dict())
+            changed.observe(Batch(batch.images, batch.labels + (~batch.known).float(), batch.known, batch.classes))
+        changed.end_task()
+    assert same(expected.state_dict(), changed.state_dict())
 
 
-def test_without_a_warm_up_there_is_no_gradient_and_the_backbone_does_not_move():
+def test_without_a_warm_up_there_is_no_gradient_and_the_backbone_does_not_change():
     method = make()
     before = copy.deepcopy(method.backbone.state_dict())
     learn(method)
@@ -154,7 +155,7 @@ def test_without_a_warm_up_there_is_no_gradient_and_the_backbone_does_not_move()
     assert not any(tensor.requires_grad for tensor in (method.gram, method.cross, method.weights))
 
 
-def test_in_mid_task_new_classes_have_the_value_zero_and_old_ones_stay():
+def test_during_a_task_new_classes_have_the_value_zero_and_old_ones_do_not_change():
     method = learn(make(), range(1))
     images = batches(1)[0].images
     before = method.scores(images)
@@ -178,14 +179,14 @@ def test_the_warm_up_trains_whole_batches_then_freezes():
     before = copy.deepcopy(method.backbone.state_dict())
     for batch in (first, second):
         assert method.learner is not None and not method.gram.any()
-        logits = copy.deepcopy(method.learner)
+        learner = copy.deepcopy(method.learner)
         expected = losses.classification(
-            logits.head(logits.features(batch.images)), batch.labels, method.setting.reduction, batch.known
+            learner.head(learner.train_features(batch.images)), batch.labels, method.setting.reduction, batch.known
         )
         assert method.observe(batch)["cls"].item() == pytest.approx(expected.item())
     trained = copy.deepcopy(method.backbone.state_dict())
-    moved = [key for key in before if not torch.equal(before[key], trained[key])]
-    assert "body.0.weight" in moved and "body.1.running_mean" in moved
+    changed = [key for key in before if not torch.equal(before[key], trained[key])]
+    assert "body.0.weight" in changed and "body.1.running_mean" in changed
     assert method.learner is None and not method.gram.any()
     for batch in (third, fourth):
         method.observe(batch)
@@ -194,7 +195,7 @@ def test_the_warm_up_trains_whole_batches_then_freezes():
     assert same(trained, method.backbone.state_dict())
     assert all(p.grad is None and not p.requires_grad for p in method.backbone.parameters())
 
-    plain.backbone.load_state_dict(trained)  # the images of the warm-up are no part of the sums
+    plain.backbone.load_state_dict(trained)  # the images of the warm-up are not part of the sums
     for batch in (third, fourth):
         plain.observe(batch)
     plain.end_task()
@@ -203,9 +204,10 @@ def test_the_warm_up_trains_whole_batches_then_freezes():
 
 
 @pytest.mark.parametrize("warm_up", [IMAGES, IMAGES + 1])
-def test_a_warm_up_that_leaves_no_image_is_refused(warm_up):
+def test_a_warm_up_with_all_images_is_refused(warm_up):
     method = make(warm_up=warm_up)
-    with pytest.raises(UserError, match=f"method.warm_up={warm_up} took all 12 images of the first task"):
+    expected = f"method.warm_up={warm_up} used all 12 images of the first task and left none for the regression"
+    with pytest.raises(UserError, match=expected):
         learn(method, range(1))
 
 
@@ -215,7 +217,7 @@ def test_a_ridge_that_vanishes_in_rounding_is_refused():
 
 
 @pytest.mark.parametrize("warm_up", [0, 3, 9])
-def test_goes_on_from_any_step_bit_by_bit(warm_up):
+def test_it_resumes_exactly_from_any_step(warm_up):
     sizes = (3, 4, 2, 3)
     straight = make(warm_up=warm_up)
     states = []
@@ -225,30 +227,30 @@ def test_goes_on_from_any_step_bit_by_bit(warm_up):
             straight.observe(batch)
             states.append((t, bits(straight.state_dict())))
         straight.end_task()
-    for place, (t, saved) in enumerate(states):
+    for step, (t, saved) in enumerate(states):
         saved.seek(0)
-        again = make(seed=99, warm_up=warm_up)  # its own first weights and random layer are others
+        again = make(seed=99, warm_up=warm_up)  # other initial weights and another random layer
         again.load_state_dict(torch.load(saved, weights_only=True))
-        for batch in batches(t, sizes)[place % len(sizes) + 1 :]:
+        for batch in batches(t, sizes)[step % len(sizes) + 1 :]:
             again.observe(batch)
         again.end_task()
         learn(again, range(t + 1, 2), sizes)
-        assert same(straight.state_dict(), again.state_dict()), place
+        assert same(straight.state_dict(), again.state_dict()), step
     learn(again, [2])
     twin = make(seed=99, warm_up=warm_up)
     twin.load_state_dict(straight.state_dict())
-    learn(twin, [2])  # in place, in its own sums
+    learn(twin, [2])  # the sums are updated in place, and are not shared
     learn(straight, [2])
     assert same(straight.state_dict(), again.state_dict()) and same(straight.state_dict(), twin.state_dict())
 
 
-def test_what_is_kept_does_not_grow_with_the_images():
+def test_the_footprint_does_not_grow_with_the_images():
     few, many = learn(make(), range(2)), make()
     learn(many, range(2), sizes=(5, 7, 30))
-    # the random layer in float32; the sum of Z' Z, that of Z' Y, W, and two numbers a class in float64
+    # the random layer in float32; the sums of Z' Z and Z' Y, W, and two numbers per class in float64
     expected = 256 * UNITS * 4 + (WIDTH * WIDTH + 2 * WIDTH * 5 + 2 * 5) * 8
     for method in (few, many):
-        assert method.kept().images == 0 and method.kept().bytes == expected
+        assert method.footprint().images == 0 and method.footprint().bytes == expected
     assert len(bits(few.state_dict()).getvalue()) == len(bits(many.state_dict()).getvalue())
 
 
@@ -260,7 +262,7 @@ def test_a_run_logs_one_loss_through_warm_up_and_regression(tmp_path):
     )  # fmt: skip
     lines = [json.loads(line) for line in (done.folder / "history.jsonl").read_text().splitlines()]
     assert len(lines) >= 25 and all(list(line["losses"]) == ["cls"] for line in lines)
-    assert done.environment["kept"]["images"] == 0 and done.environment["kept"]["bytes"] > 0
+    assert done.environment["footprint"]["images"] == 0 and done.environment["footprint"]["bytes"] > 0
 
 
 @pytest.mark.gpu

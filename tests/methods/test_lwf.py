@@ -1,4 +1,4 @@
-"""LwF against its losses and their slopes, re-computed slowly: loops, logarithms, no parts of the package."""
+"""LwF against its losses and their gradients, computed slowly: loops, logarithms, no parts of the package."""
 
 import copy
 import math
@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from stepping import assert_goes_on_to_the_bit, assert_never_waits_for_the_gpu
+from support.methods import assert_no_host_sync, assert_resumes_exactly
 
-from lifelabel.config import Config
-from lifelabel.learner import Setting
+from lifelabel.config.config import Config
+from lifelabel.engine.setup import make_setting
 from lifelabel.methods import Batch
 from lifelabel.methods.lwf import LwF
 
@@ -20,7 +20,7 @@ IMAGES = 5
 def make(device="cpu", lambdas=(0.2, 0.6), **options):
     torch.manual_seed(0)
     config = Config.make({"method": "lwf", "method_options": {"lambdas": lambdas}, **options})
-    setting = Setting.of(config, lambda labels: torch.zeros(len(labels), 1), torch.device(device))
+    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 1), torch.device(device))
     return LwF(setting, config.method_options)
 
 
@@ -51,18 +51,18 @@ def logits_of(backbone, head, images):
     return features, features @ w.T + b
 
 
-def slow(logits, targets, shares):
-    """The cross entropy, each entry with its share, and its slope by the logits."""
-    loss, slope = 0.0, np.zeros_like(logits)
+def slow(logits, targets, weights):
+    """The cross entropy with a weight per entry, and its gradient by the logits."""
+    loss, gradient = 0.0, np.zeros_like(logits)
     for i, j in np.ndindex(*logits.shape):
         p = 1 / (1 + math.exp(-logits[i, j]))
-        loss -= shares[i, j] * (targets[i, j] * math.log(p) + (1 - targets[i, j]) * math.log(1 - p))
-        slope[i, j] = shares[i, j] * (p - targets[i, j])
-    return loss, slope
+        loss -= weights[i, j] * (targets[i, j] * math.log(p) + (1 - targets[i, j]) * math.log(1 - p))
+        gradient[i, j] = weights[i, j] * (p - targets[i, j])
+    return loss, gradient
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_losses_and_slopes_equal_the_slow_computation(reduction):
+def test_losses_and_gradients_equal_the_slow_computation(reduction):
     method = make(reduction=reduction)
     learn(method, 0)
     method.end_task()
@@ -77,21 +77,21 @@ def test_losses_and_slopes_equal_the_slow_computation(reduction):
         student[0].set_training(freeze_statistics=True)
         features, logits = logits_of(*student, batch.images)
         known = batch.known.double().numpy()
-        shares = known / (IMAGES if reduction == "sum" else known.sum())
-        cls, of_cls = slow(logits[:, old:], batch.labels.numpy(), shares)
-        even = np.full((IMAGES, old), 1 / IMAGES if reduction == "sum" else 1 / (IMAGES * old))
-        dst, of_dst = slow(logits[:, :old], sigmoid(logits_of(*expert, batch.images)[1]), even)
+        weights = known / (IMAGES if reduction == "sum" else known.sum())
+        cls, cls_gradient = slow(logits[:, old:], batch.labels.numpy(), weights)
+        equal = np.full((IMAGES, old), 1 / IMAGES if reduction == "sum" else 1 / (IMAGES * old))
+        dst, dst_gradient = slow(logits[:, :old], sigmoid(logits_of(*expert, batch.images)[1]), equal)
 
         got = method.observe(batch)
         assert got.keys() == {"cls", "dst"}
         assert got["cls"].item() == pytest.approx(cls, rel=1e-4)
         assert got["dst"].item() == pytest.approx(dst, rel=1e-4)
-        slope = np.concatenate([0.6 * of_dst, 0.2 * of_cls], 1)
+        expected = np.concatenate([0.6 * dst_gradient, 0.2 * cls_gradient], 1)
         given = torch.cat([part.grad for part in method.head.weights]).numpy()
-        np.testing.assert_allclose(given, slope.T @ features, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(given, expected.T @ features, rtol=1e-3, atol=1e-5)
 
 
-def test_the_first_task_is_classification_alone():
+def test_the_first_task_has_only_the_classification_loss():
     method = make()
     method.begin_task(TASKS[0])
     batch = batches(0)[0]
@@ -99,14 +99,14 @@ def test_the_first_task_is_classification_alone():
     student[0].set_training(freeze_statistics=False)
     features, logits = logits_of(*student, batch.images)
     known = batch.known.double().numpy()
-    cls, slope = slow(logits, batch.labels.numpy(), known / known.sum())
+    cls, expected = slow(logits, batch.labels.numpy(), known / known.sum())
     got = method.observe(batch)
     assert got.keys() == {"cls"} and got["cls"].item() == pytest.approx(cls, rel=1e-4)
-    np.testing.assert_allclose(method.head.weights[0].grad.numpy(), slope.T @ features, rtol=1e-3, atol=1e-5)
-    assert method.kept().bytes == 0
+    np.testing.assert_allclose(method.head.weights[0].grad.numpy(), expected.T @ features, rtol=1e-3, atol=1e-5)
+    assert method.footprint().bytes == 0
 
 
-def test_the_copy_does_not_move_while_the_network_learns_and_is_what_is_kept():
+def test_the_expert_does_not_change_while_the_network_learns_and_is_the_footprint():
     method = make(later_backbone_lr=0.01)
     learn(method, 0)
     method.end_task()
@@ -119,17 +119,17 @@ def test_the_copy_does_not_move_while_the_network_learns_and_is_what_is_kept():
         assert (method.scores(images)[:, :2] - before).abs().max() > 1e-3
     method.end_task()
     saved = [*method.learner.backbone.state_dict().values(), *method.head.parameters()]
-    assert method.kept().bytes == sum(each.numel() * each.element_size() for each in saved)
-    assert method.kept().images == 0
+    assert method.footprint().bytes == sum(each.numel() * each.element_size() for each in saved)
+    assert method.footprint().images == 0
 
 
 @pytest.mark.parametrize("stop", [2, 4, 6])
-def test_a_run_that_stops_after_any_call_goes_on_to_the_bit(stop):
-    assert_goes_on_to_the_bit(make, TASKS, batches, stop)
+def test_a_run_that_stops_after_any_call_resumes_exactly(stop):
+    assert_resumes_exactly(make, TASKS, batches, stop)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    assert_never_waits_for_the_gpu(make("cuda", precision=precision), TASKS, batches)
+    assert_no_host_sync(make("cuda", precision=precision), TASKS, batches)

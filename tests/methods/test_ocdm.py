@@ -1,4 +1,4 @@
-"""OCDM against a slow version: every divergence from lists of labels, for every deletion that could be made."""
+"""OCDM against a slow version that computes the divergence after every possible removal from lists of labels."""
 
 import collections
 import math
@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from lifelabel.buffer import encode
-from lifelabel.config import Config
-from lifelabel.learner import Setting
-from lifelabel.methods import METHODS, Batch, ocdm
-from lifelabel.methods.base import Host
-from lifelabel.methods.ocdm import Candidates
+from lifelabel.config.config import Config
+from lifelabel.engine.setup import make_setting
+from lifelabel.methods import METHODS, Batch, HostBatch, ocdm
+from lifelabel.methods.buffer import encode
+from lifelabel.methods.ocdm import _Candidates
 from lifelabel.methods.prs import Partitions
 
 NONE = -1
@@ -20,9 +19,9 @@ NONE = -1
 
 def slow_divergence(images, p):
     """KL(p || q) of a list of label lists; q is smoothed."""
-    kept = collections.Counter(label for image in images for label in image)
-    total = sum(kept[label] + 1e-6 for label in p)
-    return sum(share * math.log(share / ((kept[label] + 1e-6) / total)) for label, share in p.items())
+    stored = collections.Counter(label for image in images for label in image)
+    total = sum(stored[label] + 1e-6 for label in p)
+    return sum(share * math.log(share / ((stored[label] + 1e-6) / total)) for label, share in p.items())
 
 
 def slow_shares(seen, rho):
@@ -30,69 +29,69 @@ def slow_shares(seen, rho):
     return {label: count**rho / sum(other**rho for other in n.values()) for label, count in n.items()}
 
 
-def slow_deletion(images, p):
-    """The first image without which the others are nearest to p."""
+def slow_removal(images, p):
+    """The first image without which the others are closest to p."""
     without = [slow_divergence(images[:k] + images[k + 1 :], p) for k in range(len(images))]
     return next(k for k, divergence in enumerate(without) if divergence <= min(without) + 1e-12)
 
 
 def random_image(rng, classes):
-    """Few labels, so that there are ties; some images show nothing."""
-    shown = np.flatnonzero(rng.random(classes) < rng.choice([0.0, 0.2, 0.5]))
-    return shown.tolist() or [NONE]
+    """Few labels, so that there are ties; some images have no label."""
+    labels = np.flatnonzero(rng.random(classes) < rng.choice([0.0, 0.2, 0.5]))
+    return labels.tolist() or [NONE]
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.2, -0.2])
-def test_images_are_deleted_in_the_order_of_the_slow_version(rho):
+def test_images_are_removed_in_the_order_of_the_slow_version(rho):
     """Down to the last image, from memories and batches of many sizes; also with a single class."""
     rng = np.random.default_rng(11)
     for case in range(60):
         classes = 1 if case < 5 else int(rng.integers(2, 7))
         stream = [random_image(rng, classes) for _ in range(int(rng.integers(2, 20)))]
-        passed, in_memory = rng.integers(0, len(stream) // 2 + 1, 2).tolist()
+        begin, in_memory = rng.integers(0, len(stream) // 2 + 1, 2).tolist()
         memory = Partitions(rho)
         memory.grow(classes)
-        for place, image in enumerate(stream):
+        for k, image in enumerate(stream):
             memory.see(np.array(image) + 1)
-            if passed <= place < passed + in_memory:
+            if begin <= k < begin + in_memory:
                 memory.add(np.array(image) + 1)
-        rest = stream[passed:]
-        fast = Candidates(memory, [np.array(image) + 1 for image in rest[in_memory:]])
+        rest = stream[begin:]
+        fast = _Candidates(memory, [np.array(image) + 1 for image in rest[in_memory:]])
         left, p = list(range(len(rest))), slow_shares(stream, rho)
         while left:
-            expected = left.pop(slow_deletion([rest[k] for k in left], p))
-            assert fast.nearest() == expected
-            fast.delete(expected)
+            expected = left.pop(slow_removal([rest[k] for k in left], p))
+            assert fast.best_to_remove() == expected
+            fast.remove(expected)
 
 
-def test_of_equals_the_first_leaves_whatever_the_order_of_a_sum():
-    """Two images whose classes have 8, 11, 12 and 12, 11, 8 images: a + b + c is not c + b + a to the last bit."""
+def test_the_first_of_equal_images_is_removed_despite_rounding():
+    """Two images whose classes have 8, 11, 12 and 12, 11, 8 images: in floating point a + b + c is not c + b + a."""
     memory = Partitions(0.0)
     memory.grow(7)
     singles = [[label] for label, count in enumerate([8, 11, 12, 12, 11, 8, 2]) for _ in range(count - 1)]
     for image in [[0, 1, 2], [3, 4, 5], *singles]:
         memory.see(np.array(image) + 1)
         memory.add(np.array(image) + 1)
-    assert Candidates(memory, []).nearest() == 0
+    assert _Candidates(memory, []).best_to_remove() == 0
 
 
 def make(**options):
     config = Config.make({"method": "ocdm", "method_options": options})
-    made = Setting.of(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu"))
+    made = make_setting(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu"))
     return METHODS["ocdm"](made, config.method_options)
 
 
 def hosts(rng):
     """Two tasks of four and three classes; some labels are unknown; JPEGs of many sizes."""
-    for first, classes in [(0, 4)] * 8 + [(4, 3)] * 8:
+    for offset, classes in [(0, 4)] * 8 + [(4, 3)] * 8:
         noise = rng.integers(0, 256, (7, 8, 8, 3)) * rng.random((7, 1, 1, 1))
         known = rng.random((7, classes)) < 0.8
         labels = (rng.random((7, classes)) < 0.3) & known
-        yield first, Host(torch.from_numpy(noise.astype(np.uint8)), labels, known)
+        yield offset, HostBatch(torch.from_numpy(noise.astype(np.uint8)), labels, known)
 
 
 class SlowBuffer:
-    """Memory and batch as one list of (JPEG, bytes, labels), which is cut down to the budgets."""
+    """Memory and batch as one list of (JPEG, bytes, labels). Images are removed until it fits the budgets."""
 
     def __init__(self, rho, images, limit):
         self.rho, self.images, self.limit, self.memory, self.seen = rho, images, limit or math.inf, [], []
@@ -100,68 +99,68 @@ class SlowBuffer:
     def offer(self, items):
         self.seen += [labels for *_, labels in items]
         p, union, old = slow_shares(self.seen, self.rho), self.memory + items, len(self.memory)
-        here = list(range(len(union)))
+        left = list(range(len(union)))
 
-        def delete():
-            here.pop(slow_deletion([union[k][2] for k in here], p))
+        def remove():
+            left.pop(slow_removal([union[k][2] for k in left], p))
 
-        while len(here) > self.images:
-            delete()
-        here[:] = [k for k in here if union[k][1] <= self.limit]
-        while sum(union[k][1] for k in here) > self.limit:
-            delete()
-        for place in reversed([k for k in range(old) if k not in here]):
-            self.memory[place] = self.memory[-1]
+        while len(left) > self.images:
+            remove()
+        left[:] = [k for k in left if union[k][1] <= self.limit]
+        while sum(union[k][1] for k in left) > self.limit:
+            remove()
+        for position in reversed([k for k in range(old) if k not in left]):
+            self.memory[position] = self.memory[-1]
             self.memory.pop()
-        self.memory += [union[k] for k in here if k >= old]
+        self.memory += [union[k] for k in left if k >= old]
 
 
 @pytest.mark.parametrize(
     ("rho", "images", "limit"), [(0.0, 10, None), (0.2, 12, 6000), (-0.2, 1000, 5000), (0.0, 3, 700)]
 )
-def test_a_stream_leaves_the_images_that_the_slow_version_keeps(rho, images, limit):
-    """The same images at the same places after every batch, in both budgets; also a batch larger than the memory."""
+def test_the_stored_images_of_a_stream_are_those_of_the_slow_version(rho, images, limit):
+    """The same images at the same positions after every batch, in both budgets; also a batch larger than the memory."""
     method = make(rho=rho, buffer_images=images, buffer_bytes=limit)
     slow = SlowBuffer(rho, images, limit)
-    for first, host in hosts(np.random.default_rng(3)):
-        if sum(method.sizes) == first:
-            method.begin_task([f"{first + k}" for k in range(host.labels.shape[1])])
-        method.remember(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
+    for offset, host in hosts(np.random.default_rng(3)):
+        if sum(method.sizes) == offset:
+            method.begin_task([f"{offset + k}" for k in range(host.labels.shape[1])])
+        method.store(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
         jpegs = [encode(pixels) for pixels in host.pixels.numpy()]
-        shown = [(first + np.flatnonzero(row)).tolist() or [NONE] for row in host.labels]
-        slow.offer([(j, len(j) + 2 * host.labels.shape[1], y) for j, y in zip(jpegs, shown, strict=True)])
+        labels = [(offset + np.flatnonzero(row)).tolist() or [NONE] for row in host.labels]
+        slow.offer([(j, len(j) + 2 * host.labels.shape[1], y) for j, y in zip(jpegs, labels, strict=True)])
         assert [item.jpeg for item in method.buffer.items] == [jpeg for jpeg, *_ in slow.memory]
         assert method.buffer.bytes == sum(size for _, size, _ in slow.memory) <= (limit or math.inf)
         assert len(method.buffer) <= images
     assert len(slow.memory) < len(slow.seen)
 
 
-def test_only_what_enters_is_encoded(monkeypatch):
+def test_only_stored_images_are_encoded(monkeypatch):
     encoded = []
-    capture = ocdm.capture
-    monkeypatch.setattr(ocdm, "capture", lambda *given: encoded.append(capture(*given)) or encoded[-1])
+    make_item = ocdm.make_item
+    monkeypatch.setattr(ocdm, "make_item", lambda *given: encoded.append(make_item(*given)) or encoded[-1])
     method = make(buffer_images=10)
     method.begin_task("abcd")
     counts = []
     for _, host in list(hosts(np.random.default_rng(0)))[:8]:
         before = {id(item) for item in method.buffer.items}
         encoded.clear()
-        method.remember(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
+        method.store(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
         assert {id(item) for item in encoded} == {id(item) for item in method.buffer.items} - before
         counts.append(len(encoded))
     assert counts[0] == 7 and min(counts) < 7
 
 
-def test_a_rare_class_does_not_fill_the_memory_with_images_that_show_nothing():
-    """They are a class like the others: a share, and no more, is theirs."""
+def test_a_rare_class_does_not_fill_the_memory_with_images_without_a_label():
+    """Images without a label are a class like the others, with one share."""
     method = make(buffer_images=60)
     method.begin_task("abcd")
     rng = np.random.default_rng(0)
     for step in range(100):
         labels = rng.random((10, 4)) < (0.3, 0.3, 0.3, 0)
         labels[0, 3] = step < 2
-        host = Host(torch.zeros(10, 4, 4, 3, dtype=torch.uint8), labels, np.ones_like(labels))
-        method.remember(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
+        host = HostBatch(torch.zeros(10, 4, 4, 3, dtype=torch.uint8), labels, np.ones_like(labels))
+        method.store(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
     empty = sum(not item.labels.any() for item in method.buffer.items)
     assert 10 <= empty <= 20
     assert sum(item.labels[3] for item in method.buffer.items) == 2

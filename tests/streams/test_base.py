@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lifelabel.streams.base import Labels, Names, Problems, Split, Stream, cut_classes, split_classes, true_matrix
+from lifelabel.streams.base import Names, Problems, Split, Stream, classes_to_tasks, equal_tasks, true_matrix
+from lifelabel.streams.labels import Labels
 
 CLASSES = ("a", "b", "c", "d", "e")
 
 
-class Pictures:
+class Images:
     def __init__(self, present):
         self.present = present
 
@@ -19,60 +20,60 @@ class Pictures:
     def name(self, row):
         return f"{row}.jpg"
 
-    def picture(self, row, least=0):
+    def read(self, row, min_side=0):
         return Image.new("RGB", (4, 4), (row, row, row))
 
 
 def make(seed=0, complete=True, present=None):
     rng = np.random.default_rng(seed)
     labels = rng.random((12, 5)) < 0.5
-    images = Pictures(np.ones(12, bool) if present is None else present)
+    images = Images(np.ones(12, bool) if present is None else present)
     names = Names(f"{i}.jpg" for i in range(12))
     rows = (np.array([0, 2, 4, 5, 9]), np.array([1, 3, 6, 7, 8, 11]))  # image 10 is in no task
-    split = Split(images, names, Labels.of_dense(labels), rows, complete)
-    return Stream("made up", split_classes(CLASSES, 2), split, split), labels
+    split = Split(images, names, Labels.from_dense(labels), rows, complete)
+    return Stream("made up", equal_tasks(CLASSES, 2), split, split), labels
 
 
-def test_classes_are_cut_into_runs():
-    assert [t.classes for t in split_classes(CLASSES, 2)] == [("a", "b", "c"), ("d", "e")]
-    assert [(t.first, t.last) for t in split_classes(CLASSES, 3)] == [(0, 2), (2, 4), (4, 5)]
-    assert [t.classes for t in cut_classes(CLASSES, [1, 4])] == [("a",), ("b", "c", "d", "e")]
+def test_classes_are_divided_into_tasks():
+    assert [t.classes for t in equal_tasks(CLASSES, 2)] == [("a", "b", "c"), ("d", "e")]
+    assert [(t.offset, t.end) for t in equal_tasks(CLASSES, 3)] == [(0, 2), (2, 4), (4, 5)]
+    assert [t.classes for t in classes_to_tasks(CLASSES, [1, 4])] == [("a",), ("b", "c", "d", "e")]
     assert make()[0].classes == CLASSES
 
 
-def test_labels_keep_only_the_ones_and_lose_nothing():
+def test_sparse_labels_agree_with_dense_labels():
     dense = np.random.default_rng(1).random((50, 7)) < 0.3
-    labels = Labels.of_dense(dense)
-    assert labels == Labels.of_lists([np.flatnonzero(row)[::-1] for row in dense], 7)
+    labels = Labels.from_dense(dense)
+    assert labels == Labels.from_lists([np.flatnonzero(row)[::-1] for row in dense], 7)
     assert np.array_equal(labels.dense(), dense)
     assert np.array_equal(labels.dense(slice(2, 5)), dense[:, 2:5])
     assert np.array_equal(labels.counts(), dense.sum(0))
     assert np.array_equal(labels.per_image(), dense.sum(1))
-    assert np.array_equal(labels.together(), dense.T.astype(int) @ dense.astype(int))
+    assert np.array_equal(labels.cooccurrence(), dense.T.astype(int) @ dense.astype(int))
     rows = np.array([49, 3, 3, 0])
     assert np.array_equal(labels.take(rows).dense(), dense[rows])
-    assert np.array_equal(labels.choose([6, 0, 3]).dense(), dense[:, [6, 0, 3]])
-    kept = labels.within(slice(1, 4)).dense()
-    assert np.array_equal(kept[:, 1:4], dense[:, 1:4]) and not kept[:, [0, 4, 5, 6]].any()
-    assert all(sorted(row) == list(row) for row in (labels.choose([6, 0, 3])[i].tolist() for i in range(50)))
+    assert np.array_equal(labels.select_classes([6, 0, 3]).dense(), dense[:, [6, 0, 3]])
+    inside = labels.within(slice(1, 4)).dense()
+    assert np.array_equal(inside[:, 1:4], dense[:, 1:4]) and not inside[:, [0, 4, 5, 6]].any()
+    assert all(sorted(row) == list(row) for row in (labels.select_classes([6, 0, 3])[i].tolist() for i in range(50)))
 
 
-def test_a_label_named_twice_counts_once():
-    assert Labels.of_lists([[2, 0, 2]], 3)[0].tolist() == [0, 2]
+def test_a_repeated_label_counts_once():
+    assert Labels.from_lists([[2, 0, 2]], 3)[0].tolist() == [0, 2]
 
 
-def test_labels_without_images_or_ones():
-    none = Labels.of_lists([], 3)
-    assert len(none) == 0 and none.dense().shape == (0, 3) and none.together().tolist() == [[0] * 3] * 3
-    assert Labels.of_lists([[], []], 3).choose([1]).dense().tolist() == [[False], [False]]
+def test_tables_without_images_and_images_without_labels():
+    none = Labels.from_lists([], 3)
+    assert len(none) == 0 and none.dense().shape == (0, 3) and none.cooccurrence().tolist() == [[0] * 3] * 3
+    assert Labels.from_lists([[], []], 3).select_classes([1]).dense().tolist() == [[False], [False]]
 
 
 def test_labels_cannot_be_changed():
     with pytest.raises(ValueError, match="read-only"):
-        Labels.of_lists([[0]], 1).column[0] = 5
+        Labels.from_lists([[0]], 1).column[0] = 5
 
 
-def test_names_are_a_sequence_of_texts():
+def test_names_are_a_sequence_of_strings():
     texts = ["a.jpg", "", "naïve café.png", "b.jpg"]
     names = Names(texts)
     assert list(names) == texts and names[-1] == "b.jpg" and names[1:3] == texts[1:3]
@@ -81,23 +82,23 @@ def test_names_are_a_sequence_of_texts():
         names[4]
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
-def test_pairs_are_counted_as_a_product_of_matrices_does(at_once):
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
+def test_pairs_agree_with_a_matrix_product(chunk):
     dense = np.random.default_rng(1).random((200, 9)) < 0.4
-    first, second, both = Labels.of_dense(dense).pairs(at_once)
-    together = np.triu(dense.T.astype(int) @ dense.astype(int), 1)
-    counted = np.zeros_like(together)
-    counted[first, second] = both
-    assert np.array_equal(counted, together)
+    first, second, count = Labels.from_dense(dense).pairs(chunk)
+    cooccurrence = np.triu(dense.T.astype(int) @ dense.astype(int), 1)
+    counted = np.zeros_like(cooccurrence)
+    counted[first, second] = count
+    assert np.array_equal(counted, cooccurrence)
 
 
 def test_conditional_frequencies():
     dense = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 0]], bool)
-    matrix = true_matrix(Labels.of_dense(dense))
+    matrix = true_matrix(Labels.from_dense(dense))
     assert matrix[0, 1] == 1 and matrix[1, 0] == pytest.approx(2 / 3) and not matrix[:, 2].any()
 
 
-def test_problems_count_all_and_show_a_few():
+def test_problems_have_a_count_and_up_to_five_examples():
     problems = Problems()
     assert not problems
     for line in range(9):
@@ -109,7 +110,7 @@ def test_problems_count_all_and_show_a_few():
     ]
 
 
-def test_a_view_holds_the_images_and_labels_of_its_task_alone():
+def test_a_view_has_only_the_images_and_labels_of_its_task():
     stream, labels = make()
     view = stream.train_view(1)
     assert view.rows.tolist() == [1, 3, 6, 7, 8, 11]
@@ -118,7 +119,7 @@ def test_a_view_holds_the_images_and_labels_of_its_task_alone():
     assert view.labels.classes == 2 and view.labels.column.base is None  # the complete labels cannot be reached
 
 
-def test_images_without_a_file_are_left_out_of_views():
+def test_views_skip_images_without_a_file():
     present = np.ones(12, bool)
     present[[3, 9]] = False
     stream, _ = make(present=present)
@@ -126,7 +127,7 @@ def test_images_without_a_file_are_left_out_of_views():
     assert stream.joint_view().rows.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 11]
 
 
-def test_the_joint_view_holds_everything_that_is_known():
+def test_the_joint_view_has_all_known_labels():
     stream, labels = make()
     view = stream.joint_view()
     assert view.task.classes == CLASSES and view.known(np.array([0])) is None
@@ -134,30 +135,30 @@ def test_the_joint_view_holds_everything_that_is_known():
     assert np.array_equal(view.labels.dense(), labels[view.rows])
 
     partial = make(complete=False)[0].joint_view()
-    own = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]], bool)
-    assert np.array_equal(partial.known(np.arange(11)), own[[0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]])
-    assert np.array_equal(partial.known(np.array([3, 0])), own[[1, 0]])
+    task_classes = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]], bool)
+    assert np.array_equal(partial.known(np.arange(11)), task_classes[[0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]])
+    assert np.array_equal(partial.known(np.array([3, 0])), task_classes[[1, 0]])
 
 
-def test_the_fingerprint_is_of_what_the_protocol_shows():
+def test_the_fingerprint_depends_on_tasks_images_and_visible_labels():
     stream, labels = make()
     assert stream.fingerprint == make()[0].fingerprint
 
     def with_labels(split, row, column):
         changed = labels.copy()
         changed[row, column] ^= True
-        other = dataclasses.replace(getattr(stream, split), labels=Labels.of_dense(changed))
+        other = dataclasses.replace(getattr(stream, split), labels=Labels.from_dense(changed))
         return dataclasses.replace(stream, **{split: other})
 
     assert with_labels("train", 1, 0).fingerprint == stream.fingerprint  # hidden: image 1 belongs to the other task
-    others = [make(seed=1)[0], dataclasses.replace(stream, tasks=split_classes(CLASSES, 3)[:2])]
+    others = [make(seed=1)[0], dataclasses.replace(stream, tasks=equal_tasks(CLASSES, 3)[:2])]
     others += [with_labels("train", 1, 3), with_labels("test", 1, 0)]
     swapped = dataclasses.replace(stream.train, rows=stream.train.rows[::-1])
     others.append(dataclasses.replace(stream, train=swapped))
     assert len({other.fingerprint for other in [*others, stream]}) == len(others) + 1
 
 
-def test_problems_hold_nothing_that_a_terminal_would_obey():
+def test_problems_replace_control_characters():
     problems = Problems()
     assert problems.brief() == ""
     problems.add("odd rows", "line 3: \x1b[31mred\n")

@@ -13,9 +13,9 @@ def image(number, edition="COCO_train2014_"):
 
 
 def region(image_id, category_id, crowd=0):
-    outline = {"counts": [5, 7], "size": [480, 640]} if crowd else [[1.5, 2e-1, 3, -4.0], [5, 6]]
+    info = {"counts": [5, 7], "size": [480, 640]} if crowd else [[1.5, 2e-1, 3, -4.0], [5, 6]]
     return {
-        "segmentation": outline,
+        "segmentation": info,
         "iscrowd": crowd,
         "image_id": image_id,
         "bbox": [0, 0, 9, 9],
@@ -39,7 +39,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_both_parts_in_the_order_of_the_files_and_classes_by_id(root):
+def test_images_are_in_the_order_of_the_files_and_classes_in_the_order_of_their_ids(root):
     found = coco.read(root)
     assert (found.name, found.root, found.classes) == ("coco", root, ("person", "car"))
     assert list(found.train.names) == [f"COCO_train2014_{n:012}.jpg" for n in (9, 25, 30)]
@@ -54,7 +54,7 @@ def test_crowds_count_and_repeats_count_once(root):
     assert [row.tolist() for row in coco.read(root).train.labels] == [[1], [0]]
 
 
-def test_the_edition_of_2017_is_read_where_2014_is_not_complete(root):
+def test_the_edition_of_2017_is_read_if_2014_is_not_complete(root):
     write(root, "train2017", [image(9, "")], [region(9, 1)])
     write(root, "val2017", [image(25, "")], [])
     assert len(coco.read(root).train.names) == 3
@@ -64,33 +64,35 @@ def test_the_edition_of_2017_is_read_where_2014_is_not_complete(root):
     assert list(found.test.names) == ["000000000025.jpg"]
 
 
-def test_what_is_missing_is_named(root, tmp_path):
-    with pytest.raises(UserError, match=r"no folder .*nowhere"):
+def test_missing_files_are_named(root, tmp_path):
+    with pytest.raises(UserError, match=r"there is no folder .*nowhere: give the folder that contains COCO's"):
         coco.read(tmp_path / "nowhere")
     (root / "annotations/instances_val2014.json").unlink()
-    with pytest.raises(UserError, match=r"lacks annotations/instances_val2014.json: .*2017"):
+    with pytest.raises(UserError, match=r"has no annotations/instances_val2014.json: .*2017"):
         coco.read(root)
     (root / "annotations/instances_train2014.json").unlink()
-    with pytest.raises(UserError, match=r"lacks annotations/instances_train2014.json and annotations/instances_val"):
+    with pytest.raises(
+        UserError, match=r"has no annotations/instances_train2014.json and no annotations/instances_val"
+    ):
         coco.read(root)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"images": [', "damaged"),
-        (b"\xff\xfe\x00", "damaged"),
-        ("[" * 100_000, "damaged"),
+        ('{"images": [', "is damaged: it is not valid JSON"),
+        (b"\xff\xfe\x00", "is damaged: it is not valid JSON"),
+        ("[" * 100_000, "is damaged: it is not valid JSON"),
         ("[]", "no list 'categories'"),
         ('{"image_id": 1}', "no list 'categories'"),
         (json.dumps({"categories": CATEGORIES, "images": [image(1)]}), "no list 'annotations'"),
-        (json.dumps({"categories": [], "images": [], "annotations": []}), "must list categories"),
+        (json.dumps({"categories": [], "images": [], "annotations": []}), "must list at least one category"),
         (json.dumps({"categories": CATEGORIES, "images": [], "annotations": []}), "no images"),
         (json.dumps({"categories": [{"id": 1}], "images": [], "annotations": []}), "category without"),
         (json.dumps({"categories": CATEGORIES * 2, "images": [], "annotations": []}), "category 3 twice"),
         (
             json.dumps({"categories": [{"id": k, "name": "car"} for k in (1, 2)], "images": [], "annotations": []}),
-            "a name of its own",
+            "each with a different name",
         ),
     ],
 )
@@ -104,17 +106,17 @@ def test_a_file_that_cannot_be_used_is_refused(root, text, message):
 
 def test_an_id_given_to_two_files_is_refused(root):
     write(root, "train2014", [image(9), {"id": 9, "file_name": "other.jpg"}], [])
-    with pytest.raises(UserError, match="image id 9 to two files"):
+    with pytest.raises(UserError, match=r"uses the image id 9 for two files; one of them is other.jpg"):
         coco.read(root)
 
 
-def test_parts_of_two_data_sets_are_refused(root):
+def test_files_of_two_data_sets_are_refused(root):
     write(root, "val2014", [image(42)], [], categories=[{"id": 1, "name": "person"}])
-    with pytest.raises(UserError, match="same categories"):
+    with pytest.raises(UserError, match=r"does not list the same categories as annotations/instances_train2014.json"):
         coco.read(root)
 
 
-def test_a_huge_file_is_refused_unread(root):
+def test_a_huge_file_is_refused_without_reading_it(root):
     path = root / "annotations/instances_train2014.json"
     with path.open("r+b") as file:
         file.truncate((4 << 30) + 1)
@@ -122,7 +124,7 @@ def test_a_huge_file_is_refused_unread(root):
         coco.read(root)
 
 
-def test_what_can_be_left_out_is_counted(root):
+def test_entries_that_cannot_be_used_are_skipped_and_counted(root):
     images = [image(9), image(9), {"file_name": "no-id.jpg"}, "text", {"id": 5, "file_name": "../../up.jpg"}, image(25)]
     images += [{"id": 77, "file_name": "two\nlines.jpg"}, {"id": [1], "file_name": "list.jpg"}]
     annotations = [region(9, 1), region(99, 1), region(25, 8), {"id": 3}, {"image_id": [9], "category_id": 1}]
@@ -132,7 +134,7 @@ def test_what_can_be_left_out_is_counted(root):
     assert [row.tolist() for row in found.train.labels] == [[0], []]
     assert found.problems.counts == {
         "images listed twice": 1,
-        "images left out: no id or no usable file name": 5,
+        "images skipped: no id or no usable file name": 5,
         "annotations of an image that is not listed": 3,
         "annotations of a category that is not listed": 1,
     }
@@ -148,7 +150,7 @@ def test_labels_by_name_over_chosen_classes(root):
     assert coco.labels_by_name(root, ["person"])["COCO_train2014_000000000025.jpg"] == {0}
 
 
-def test_labels_by_name_knows_an_image_by_its_number_in_either_edition(tmp_path):
+def test_labels_by_name_has_the_number_of_an_image_in_either_edition(tmp_path):
     write(tmp_path, "train2017", [image(9, "")], [region(9, 3)])
     found = coco.labels_by_name(tmp_path, ["car"])
     assert found[coco.number("COCO_val2014_000000000009.jpg")] == found["000000000009.jpg"] == {0}

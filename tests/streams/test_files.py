@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from lifelabel.streams.base import BadImage, Names
-from lifelabel.streams.files import FOLDERS, FileImages, safe_path
+from lifelabel.streams.files import _FOLDERS, FileImages, safe_path
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from lifelabel.streams.files import FOLDERS, FileImages, safe_path
         (r".\a\.\b.jpg", "a/b.jpg"),
         ("a..b/...jpg", "a..b/...jpg"),
         ("été/日本 1.jpg", "été/日本 1.jpg"),
-        ("caf\udce9.jpg", "caf\udce9.jpg"),  # a byte of a name on the disk that is not UTF-8
+        ("caf\udce9.jpg", "caf\udce9.jpg"),  # a byte of a file name that is not UTF-8
         ("x" * 1024, "x" * 1024),
     ],
 )
@@ -60,14 +60,14 @@ def found(root, *names):
     return list(FileImages(root, Names(names)).found)
 
 
-@pytest.mark.parametrize("folder", ["", *(f"{folder}/" for folder in FOLDERS)])
+@pytest.mark.parametrize("folder", ["", *(f"{folder}/" for folder in _FOLDERS)])
 def test_photographs_are_found_in_the_usual_folders(tmp_path, folder):
     put(tmp_path, f"{folder}a.jpg")
     put(tmp_path, f"{folder}actor/b.jpg")
     assert found(tmp_path, "a.jpg", r".\actor\b.jpg", "c.jpg") == [f"{folder}a.jpg", f"{folder}actor/b.jpg", ""]
 
 
-def test_the_root_comes_first_and_a_folder_is_never_guessed(tmp_path):
+def test_the_root_is_searched_first_and_no_other_folder_is_used(tmp_path):
     put(tmp_path, "a.jpg")
     put(tmp_path, "images/a.jpg")
     put(tmp_path, "cats/b.jpg")
@@ -84,25 +84,25 @@ def test_coco_names_are_found_in_either_edition_and_any_of_its_folders(tmp_path)
     assert found(tmp_path, "COCO_train2014_000000000010.jpg", "MY_train2014_000000000009.jpg") == ["", ""]
 
 
-def test_pictures_by_row(tmp_path):
+def test_images_are_read_by_row(tmp_path):
     put(tmp_path, "images/red.jpg")
     put(tmp_path, "images/blue.jpg", (0, 0, 255))
     source = FileImages(tmp_path, Names(["blue.jpg", "none.jpg", "red.jpg"]))
     assert len(source) == 3 and source.present.tolist() == [True, False, True]
-    assert source.knows_labels is False and source.name(1) == "none.jpg"
+    assert source.drawn_from_labels is False and source.name(1) == "none.jpg"
     for copy in (source, pickle.loads(pickle.dumps(source))):
-        assert copy.picture(0).getpixel((0, 0)) == (0, 0, 255)
-        assert copy.picture(2, 100).getpixel((0, 0)) == (255, 0, 0)
+        assert copy.read(0).getpixel((0, 0)) == (0, 0, 255)
+        assert copy.read(2, 100).getpixel((0, 0)) == (255, 0, 0)
         with pytest.raises(BadImage, match="no such file"):
-            copy.picture(1)
+            copy.read(1)
 
 
-def test_a_file_that_went_away_is_no_such_file(tmp_path):
+def test_a_file_removed_after_the_listing_is_reported_as_missing(tmp_path):
     put(tmp_path, "a.jpg")
     source = FileImages(tmp_path, Names(["a.jpg"]))
     (tmp_path / "a.jpg").unlink()
     with pytest.raises(BadImage, match="no such file"):
-        source.picture(0)
+        source.read(0)
 
 
 @pytest.mark.parametrize("root", [None, "nowhere", "a.jpg"])
@@ -111,11 +111,11 @@ def test_without_a_folder_all_are_absent(tmp_path, root):
     source = FileImages(root and tmp_path / root, Names(["a.jpg", "b.jpg"]))
     assert source.present.dtype == bool and not source.present.any()
     with pytest.raises(BadImage, match="no such file"):
-        source.picture(0)
+        source.read(0)
     assert FileImages(root and tmp_path / root, Names([])).present.shape == (0,)
 
 
-def test_a_name_that_leads_out_is_never_opened(tmp_path, monkeypatch):
+def test_a_name_that_points_outside_the_root_is_never_opened(tmp_path, monkeypatch):
     put(tmp_path, "secret.jpg")
     root = tmp_path / "data"
     put(root, "a.jpg")
@@ -123,10 +123,10 @@ def test_a_name_that_leads_out_is_never_opened(tmp_path, monkeypatch):
     names = ["../secret.jpg", "images/../../secret.jpg", r"..\secret.jpg", str(tmp_path / "secret.jpg"), "a\0.jpg", ""]
     source = FileImages(root, Names(names))
     assert not source.present.any()
-    monkeypatch.setattr("lifelabel.images.open_picture", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr("lifelabel.streams.files.open_image", lambda *_: pytest.fail("opened"))
     for row in range(len(names)):
         with pytest.raises(BadImage):
-            source.picture(row)
+            source.read(row)
 
 
 def test_a_linked_folder_counts_as_under_the_root(tmp_path):
@@ -136,18 +136,18 @@ def test_a_linked_folder_counts_as_under_the_root(tmp_path):
     assert found(tmp_path / "root", "a.jpg") == ["train2014/a.jpg"]
 
 
-def test_a_folder_is_listed_once_however_many_images_it_holds(tmp_path, monkeypatch):
+def test_a_folder_is_listed_once_for_any_number_of_images(tmp_path, monkeypatch):
     (tmp_path / "train2014" / "b").mkdir(parents=True)
     for n in range(0, 1000, 2):
         (tmp_path / "train2014" / f"{n}.jpg").touch()
-    listed, asked = [], []
+    listed, checked = [], []
     scandir, status = os.scandir, os.stat
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
-    monkeypatch.setattr(os, "stat", lambda path, **more: asked.append(str(path)) or status(path, **more))
+    monkeypatch.setattr(os, "stat", lambda path, **more: checked.append(str(path)) or status(path, **more))
     names = [f"{n}.jpg" for n in range(1000)] + [f"b/{n}.jpg" for n in range(1000)]
     source = FileImages(tmp_path, Names(names))
     assert np.flatnonzero(source.present).tolist() == list(range(0, 1000, 2))
-    assert len(listed) == len(set(listed)) == 4 and len(asked) <= len(FOLDERS)
+    assert len(listed) == len(set(listed)) == 4 and len(checked) <= len(_FOLDERS)
 
 
 def test_a_hundred_thousand_names_are_small_to_send():

@@ -9,8 +9,9 @@ from PIL import Image
 
 from lifelabel.errors import UserError
 from lifelabel.streams import manifest
-from lifelabel.streams.base import Labels, Names, true_matrix
+from lifelabel.streams.base import Names, true_matrix
 from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
 
 CLASSES = ("a", "yes", "1", "b: #c", "é", "'\"", "null", "[x")
@@ -34,7 +35,7 @@ def stream(images=60, seed=0, names=(), root=Path("no such folder"), **options):
     for kind in ("train", "test"):
         shown = rng.random((images, len(CLASSES))) < 0.3
         texts = [*names, *(f"{kind}/{row:03}.jpg" for row in range(len(names), images))]
-        pools.append(Pool(Names(texts), Labels.of_dense(shown)))
+        pools.append(Pool(Names(texts), Labels.from_dense(shown)))
     options = ProtocolOptions(**{"tasks": 4, **options})
     return make_stream(Collection("made", root, CLASSES, *pools), options, "name: #1", "voc")
 
@@ -60,7 +61,7 @@ def test_a_complete_manifest_gives_the_same_stream_again(tmp_path, protocol):
     assert (tmp_path / "n.yaml").read_bytes() == (tmp_path / "m.yaml").read_bytes()
 
 
-def test_without_hidden_labels_training_images_show_their_own_task_alone(tmp_path):
+def test_without_hidden_labels_training_images_have_only_labels_of_their_own_task(tmp_path):
     made = stream()
     manifest.write(made, tmp_path / "m.yaml")
     again = manifest.read(tmp_path / "m.yaml", None)
@@ -74,7 +75,7 @@ def test_without_hidden_labels_training_images_show_their_own_task_alone(tmp_pat
     assert not (tmp_path / "n.yaml").exists()
 
 
-def test_where_nothing_is_hidden_the_labels_stay_complete(tmp_path):
+def test_if_no_label_is_hidden_the_labels_stay_complete(tmp_path):
     made = stream(protocol="overlap")
     manifest.write(made, tmp_path / "m.yaml")
     again = manifest.read(tmp_path / "m.yaml", None)
@@ -84,12 +85,12 @@ def test_where_nothing_is_hidden_the_labels_stay_complete(tmp_path):
 
 def test_what_the_file_looks_like(tmp_path):
     names = Names(["x.jpg", "y.jpg", "z.jpg"])
-    pool = Pool(names, Labels.of_lists([[0, 1], [1, 2], [2]], 3))
+    pool = Pool(names, Labels.from_lists([[0, 1], [1, 2], [2]], 3))
     made = make_stream(Collection("made", tmp_path, ("a", "b", "c"), pool, pool), ProtocolOptions(base=2, step=1), "s")
     manifest.write(made, tmp_path / "m.yaml", complete=True)
     hidden = hashlib.sha256(b"2 y.jpg").hexdigest()
     assert (tmp_path / "m.yaml").read_text() == (
-        f"{manifest.HEADER}lifelabel_stream: 1\nname: s\ndataset: ''\nsha256: {made.fingerprint}\n"
+        f"{manifest._HEADER}lifelabel_stream: 1\nname: s\ndataset: ''\nsha256: {made.fingerprint}\n"
         "rules:\n  source: made\n  protocol: disjoint\n  order: source\n  base: 2\n  step: 1\n  seed: 0\n"
         "tasks:\n- [a, b]\n- [c]\n"
         "train:\n- |2\n  0,1 x.jpg\n  1 y.jpg\n- |2\n  2 z.jpg\n"
@@ -121,7 +122,7 @@ def test_images_without_a_label_and_tasks_without_a_test_image(tmp_path):
     assert [len(rows) for rows in again.rows] == [1, 0, 12, 0]
 
 
-def test_pictures_are_found_under_the_root(tmp_path):
+def test_images_are_found_under_the_root(tmp_path):
     (tmp_path / "train").mkdir()
     made = stream(images=20)
     Image.new("RGB", (8, 8)).save(tmp_path / "train" / Path(made.train.names[3]).name)
@@ -139,11 +140,13 @@ def test_writing_leaves_nothing_half_done(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_text("old")
     bad = dataclasses.replace(made, test=dataclasses.replace(made.test, names=Names(["\udcff.jpg"] * len(made.test))))
-    with pytest.raises(UserError, match=r"cannot name the image .*udcff.jpg.*: rename it"):
+    with pytest.raises(UserError, match=r"cannot name the image .*udcff.jpg.*: rename the file, in printable UTF-8"):
         manifest.write(bad, path)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["m.yaml"]
-    with pytest.raises(UserError, match="cannot write the manifest"):
-        manifest.write(made, tmp_path / "no" / "m.yaml")
+    missing = tmp_path / "no" / "m.yaml"
+    with pytest.raises(UserError, match=rf"^cannot write {missing}: No such file or directory; choose another folder$"):
+        manifest.write(made, missing)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.yaml"]
 
 
 def spoilt(tmp_path, change, **options):
@@ -163,7 +166,10 @@ def put(key, line, task=0):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put("train", "0 new.jpg"), r"m.yaml was changed by hand or damaged"),
+        (
+            put("train", "0 new.jpg"),
+            r"m.yaml was changed by hand or damaged: its content does not match its sha256; get the",
+        ),
         (put("train", "2 x.jpg"), r"train of task 1, line \d+: column 2 of 'x.jpg' is not one of 0 … 1"),
         (put("train", "0 x.jpg", 1), r"train of task 2, line \d+: column 0 of 'x.jpg' is not one of 2 … 3"),
         (put("test", "8 x.jpg"), r"test of task 1, line \d+: column 8 of 'x.jpg' is not one of 0 … 7"),
@@ -174,20 +180,29 @@ def put(key, line, task=0):
         (put("train", "0;1 x.jpg"), r"train of task 1, line \d+: '0;1 x.jpg' is not 'COLUMN,COLUMN,… NAME'"),
         (put("train", "٣ x.jpg"), "is not 'COLUMN"),
         (put("train", "0"), "is not 'COLUMN"),
-        (lambda v: v["test"].__setitem__(1, v["test"][0] + v["test"][1]), "test of task 2 names .*earlier task has"),
-        (lambda v: v["train"].pop(), "train must be a list of 4 blocks of text"),
-        (lambda v: v["train"].__setitem__(0, 7), "train must be a list of 4 blocks of text"),
-        (lambda v: v.pop("test"), "test must be a list of 4 blocks"),
+        (
+            lambda v: v["test"].__setitem__(1, v["test"][0] + v["test"][1]),
+            "test of task 2 names .*which an earlier task has too",
+        ),
+        (lambda v: v["train"].pop(), "train must be a list of 4 blocks of text, one per task"),
+        (lambda v: v["train"].__setitem__(0, 7), "train must be a list of 4 blocks of text, one per task"),
+        (lambda v: v.pop("test"), "test must be a list of 4 blocks of text, one per task"),
         (lambda v: v.pop("tasks"), "tasks must be a list with the classes of each task"),
         (lambda v: v["tasks"].append([]), "task 5 must be a list of classes"),
-        (lambda v: v["tasks"][0].append(True), "task 1 has a class that is no text: True"),
+        (lambda v: v["tasks"][0].append(True), "task 1 has a class that is not text: True"),
         (lambda v: v["tasks"][3].append("a"), "task 4 names the class 'a' a second time"),
-        (lambda v: v.update(rules=3), "rules must hold"),
+        (lambda v: v.update(rules=3), "rules must be lines 'rule: value', not 3"),
         (lambda v: v.update(rules={"when": __import__("datetime").date(2020, 1, 1)}), "rules must be text and numbers"),
         (lambda v: v.update(name=3), "name must be text, not 3"),
         (lambda v: v.update(image_size="big"), "image_size must be a number of pixels"),
-        (lambda v: v.update(lifelabel_stream=2), "version 2, this lifelabel reads version 1"),
-        (lambda v: v.update(lifelabel_stream=True), "version True"),
+        (
+            lambda v: v.update(lifelabel_stream=2),
+            "is a manifest of version 2, but version 1 is needed: update lifelabel",
+        ),
+        (
+            lambda v: v.update(lifelabel_stream=True),
+            "is a manifest of version True, but version 1 is needed: update lifelabel",
+        ),
         (lambda v: v.pop("lifelabel_stream"), "is not the manifest of a stream"),
         (lambda v: v.update(sha256="0" * 64), "changed by hand or damaged"),
     ],
@@ -209,9 +224,12 @@ def hide(line):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda v: v.update(hidden=v["hidden"][:-9]), "hidden does not fit hidden_sha256"),
+        (
+            lambda v: v.update(hidden=v["hidden"][:-9]),
+            "damaged: hidden does not match hidden_sha256; get the manifest again",
+        ),
         (lambda v: v.update(hidden=[]), "hidden must be a block of text"),
-        (hide("0 x.jpg"), "hidden names 'x.jpg', which is no training image"),
+        (hide("0 x.jpg"), "hidden names 'x.jpg', which is not a training image"),
         (hide("9 train/000.jpg"), r"hidden, line \d+: column 9"),
     ],
 )
@@ -220,22 +238,32 @@ def test_malformed_hidden_labels(tmp_path, change, message):
         manifest.read(spoilt(tmp_path, change, complete=True), None)
 
 
-def test_hidden_labels_cannot_add_to_what_is_shown(tmp_path):
+def test_hidden_labels_cannot_add_visible_labels(tmp_path):
     def change(values):
         columns, name = values["train"][0].split("\n")[0].split(" ", 1)
         assert columns in ("0", "1")
         values["hidden"] = f"0,1 {name}\n"
         values["hidden_sha256"] = hashlib.sha256(f"0,1 {name}".encode()).hexdigest()
 
-    with pytest.raises(UserError, match="images of task 1 more labels of their own task"):
+    with pytest.raises(UserError, match="hidden adds labels of task 1 to images of that task"):
         manifest.read(spoilt(tmp_path, change, complete=True), None)
 
 
-@pytest.mark.parametrize("text", ["[" * 200_000, "- " * 200_000, "a: &x [1]\nb: *x\n", "a: [", "\x00", "x: 2020-99-99"])
-def test_files_that_are_no_manifest(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 200_000, r", line 1, has an alias or is nested too deep: get the manifest again"),
+        ("- " * 200_000, r", line 1, has an alias or is nested too deep: get the manifest again"),
+        ("a: &x [1]\nb: *x\n", r", line 2, has an alias or is nested too deep: get the manifest again"),
+        ("a: [", r", line \d, is not valid YAML: get the manifest again"),
+        ("\x00", r" is not valid YAML: get the manifest again"),
+        ("x: 2020-99-99", r" is not valid YAML: get the manifest again"),
+    ],
+)
+def test_files_that_are_not_a_manifest(tmp_path, text, message):
     path = tmp_path / "m.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=r"m\.yaml"):
+    with pytest.raises(UserError, match=rf"m\.yaml{message}$"):
         manifest.read(path, None)
 
 
@@ -243,9 +271,9 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"cannot read .*m.yaml"):
         manifest.read(tmp_path / "m.yaml", None)
     (tmp_path / "m.yaml").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(UserError, match="not valid YAML"):
+    with pytest.raises(UserError, match=r"m.yaml is not valid YAML: get the manifest again"):
         manifest.read(tmp_path / "m.yaml", None)
-    monkeypatch.setattr(manifest, "MAX_BYTES", 2)
+    monkeypatch.setattr(manifest, "_MAX_BYTES", 2)
     with pytest.raises(UserError, match="more than 2 bytes"):
         manifest.read(tmp_path / "m.yaml", None)
 
@@ -264,6 +292,6 @@ def test_truth_of_a_manifest_is_counted_from_its_images(tmp_path):
         (lambda v: v.update(name="two\nlines"), "name has control characters"),
     ],
 )
-def test_names_that_a_terminal_would_obey(tmp_path, change, says):
+def test_names_with_control_characters(tmp_path, change, says):
     with pytest.raises(UserError, match=says):
         manifest.read(spoilt(tmp_path, change), None)

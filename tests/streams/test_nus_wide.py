@@ -17,13 +17,13 @@ def write(path, lines, end="\n"):
 
 
 def make(root, lists="ImageList", concepts="ConceptsList", labels="Groundtruth", end="\n"):
-    """The distribution: its own order of lines in each list, and a file of labels beside each."""
+    """Write NUS-WIDE. Each list has another order of the images, and label files in the same order."""
     write(root / concepts / "Concepts81.txt", CONCEPTS, end)
     for part, rows in (("", range(10)), ("Train", TRAIN), ("Test", TEST)):
         write(root / lists / f"{part}Imagelist.txt", [IMAGES[row] for row in rows], end)
         for column, concept in enumerate(CONCEPTS):
-            place = f"TrainTestLabels/Labels_{concept}_{part}.txt" if part else f"AllLabels/Labels_{concept}.txt"
-            write(root / labels / place, [LABELS[row, column] for row in rows], end)
+            name = f"TrainTestLabels/Labels_{concept}_{part}.txt" if part else f"AllLabels/Labels_{concept}.txt"
+            write(root / labels / name, [LABELS[row, column] for row in rows], end)
     return root
 
 
@@ -52,12 +52,12 @@ def test_the_official_split_by_all_labels(tmp_path):
     check_official(nus_wide.read(tmp_path))
 
 
-def test_listed_images_without_labels_are_left_out_and_counted(tmp_path):
+def test_listed_images_without_labels_are_skipped_and_counted(tmp_path):
     without(make(tmp_path), "TrainTestLabels")
     write(tmp_path / "ImageList/TestImagelist.txt", [IMAGES[4], r"new\1.jpg", r"new\2.jpg"])
     found = nus_wide.read(tmp_path)
     assert list(found.test.names) == [NAMES[4]]
-    assert found.problems.lines() == ["2 images of TestImagelist.txt that Imagelist.txt lacks: new/1.jpg, …"]
+    assert found.problems.lines() == ["2 images of TestImagelist.txt that are not in Imagelist.txt: new/1.jpg, …"]
 
 
 @pytest.mark.parametrize(
@@ -97,20 +97,22 @@ def test_the_draw_does_not_depend_on_machine_or_version(tmp_path):
     assert list(found.test.names) == ["actor/0001_2124491.jpg", "zoo/0000_90.jpg", "zoo/0001_91.jpg"]
 
 
-def test_mistakes_in_what_is_asked_for(tmp_path):
+def test_wrong_arguments_are_refused(tmp_path):
     make(tmp_path)
     with pytest.raises(UserError, match="unknown split of NUS-WIDE 'oficial': did you mean 'official'"):
         nus_wide.read(tmp_path, "oficial")
-    with pytest.raises(UserError, match="between 0 and 1, not 1"):
+    with pytest.raises(UserError, match="the share of test images must be between 0 and 1, not 1"):
         nus_wide.read(tmp_path, "share", share=1.0)
-    with pytest.raises(UserError, match=r"no folder .*nowhere"):
+    with pytest.raises(
+        UserError, match=r"there is no folder .*nowhere: give the folder that contains NUS-WIDE's folders"
+    ):
         nus_wide.read(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["ConceptsList/Concepts81.txt", "ImageList/TestImagelist.txt"])
 def test_missing_lists_are_named(tmp_path, name):
     (make(tmp_path) / name).unlink()
-    with pytest.raises(UserError, match=f"no {name.split('/')[1]} under {tmp_path}"):
+    with pytest.raises(UserError, match=f"there is no {name.split('/')[1]} under {tmp_path}, nor in its folders"):
         nus_wide.read(tmp_path)
 
 
@@ -118,10 +120,10 @@ def test_missing_labels_are_named(tmp_path):
     make(tmp_path)
     (tmp_path / "Groundtruth/AllLabels/Labels_sky.txt").unlink()
     check_official(nus_wide.read(tmp_path))
-    with pytest.raises(UserError, match=r"no Labels_sky.txt under"):
+    with pytest.raises(UserError, match=r"there is no Labels_sky.txt under"):
         nus_wide.read(tmp_path, "share")
     (tmp_path / "Groundtruth/TrainTestLabels/Labels_train_Test.txt").unlink()
-    with pytest.raises(UserError, match=r"no Labels_train_Test.txt, nor Labels_sky.txt in its place, under"):
+    with pytest.raises(UserError, match=r"there is no Labels_train_Test.txt and no Labels_sky.txt under"):
         nus_wide.read(tmp_path)
 
 
@@ -135,13 +137,17 @@ def test_counts_must_agree(tmp_path):
 @pytest.mark.parametrize("text", ["0\n2\n0\n1\n0\n0\n", "0\n1\n0\n1\n00\n", "0\n1\n0\n1\n0\n-1\n", "<html>"])
 def test_labels_must_be_zeros_and_ones(tmp_path, text):
     (make(tmp_path) / "Groundtruth/TrainTestLabels/Labels_sky_Train.txt").write_text(text)
-    with pytest.raises(UserError, match=r"Labels_sky_Train.txt must hold a 0 or a 1 a line"):
+    with pytest.raises(UserError, match=r"Labels_sky_Train.txt must contain one 0 or 1 per line"):
         nus_wide.read(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"", "is empty"), (b"\xff\xfe\x00", "not a text file"), (b"..\\..\\up.jpg\n", "unusable path")],
+    [
+        (b"", "is empty"),
+        (b"\xff\xfe\x00", "not a text file"),
+        (b"..\\..\\up.jpg\n", "which is not allowed: leads out of its folder"),
+    ],
 )
 def test_damaged_lists_are_refused(tmp_path, data, message):
     (make(tmp_path) / "ImageList/TrainImagelist.txt").write_bytes(data)
@@ -149,9 +155,9 @@ def test_damaged_lists_are_refused(tmp_path, data, message):
         nus_wide.read(tmp_path)
 
 
-def test_a_concept_named_twice_is_refused(tmp_path):
+def test_a_concept_listed_twice_is_refused(tmp_path):
     write(make(tmp_path) / "ConceptsList/Concepts81.txt", ["sky", "sky"])
-    with pytest.raises(UserError, match="names a concept twice"):
+    with pytest.raises(UserError, match="lists a concept twice"):
         nus_wide.read(tmp_path)
 
 
@@ -168,7 +174,7 @@ def test_all_images_and_chosen_concepts(tmp_path):
     assert nus_wide.all_labels(tmp_path, ["sky"]) is None
 
 
-def test_concepts_that_a_terminal_would_obey(tmp_path):
+def test_concepts_with_control_characters_are_refused(tmp_path):
     make(tmp_path)
     write(tmp_path / "ConceptsList/Concepts81.txt", ["sky", "\x1b[31mclouds", "train"])
     with pytest.raises(UserError, match=r"Concepts81.txt has a class name with control characters"):

@@ -1,4 +1,4 @@
-"""Parts of a stream, compared with plain loops over names: nothing that was left out may be reached."""
+"""Parts of a stream, compared with plain loops over names: no image and no label outside the part is in it."""
 
 import dataclasses
 import hashlib
@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import HiddenLabel, UserError
-from lifelabel.keeper import Keeper
 from lifelabel.streams import build
-from lifelabel.streams.base import Labels, Names, Split, Stream, cut_classes
+from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks
 from lifelabel.streams.files import FileImages
-from lifelabel.streams.parts import Part, first, part_of, reordered, scored_on_training
+from lifelabel.streams.labels import Labels
+from lifelabel.streams.parts import Part, _first_tasks, _hold_out, _random_orders, _reorder_tasks, part_of
 
 CLASSES = tuple("abcdefghi")
 SIZES = [3, 2, 3, 1]
@@ -22,7 +23,7 @@ SCENES = {"train_images": 150, "test_images": 40, "size": 32}
 def made(overlap):
     """Sixty training and thirty test images of nine classes in four tasks of different sizes, some of which overlap."""
     rng = np.random.default_rng(1)
-    tasks = cut_classes(CLASSES, SIZES)
+    tasks = classes_to_tasks(CLASSES, SIZES)
     splits = []
     for kind, count in (("train", 60), ("test", 30)):
         labels = rng.random((count, 9)) < 0.35
@@ -34,7 +35,7 @@ def made(overlap):
             own = [some[:1] for some in own]
         rows = tuple(np.array([i for i, some in enumerate(own) if t in some], np.int64) for t in range(4))
         names = Names(f"{kind}-{i}.jpg" for i in range(count))
-        splits.append(Split(FileImages(None, names), names, Labels.of_dense(labels), rows))
+        splits.append(Split(FileImages(None, names), names, Labels.from_dense(labels), rows))
     truth = rng.random((9, 9))
     return Stream("made", tasks, *splits, truth)
 
@@ -61,10 +62,10 @@ def known(stream, split):
 
 
 def views(stream):
-    """What the tasks of a stream show for training, by names: for each task, each image's visible labels."""
+    """The training views of a stream by names: for each task, the visible labels of each image."""
     found = []
     for index, task in enumerate(stream.tasks):
-        view = dataclasses.replace(stream, train=there(stream.train)).train_view(index)
+        view = dataclasses.replace(stream, train=with_files(stream.train)).train_view(index)
         dense = view.labels.dense()
         assert view.task == task
         found.append(
@@ -76,8 +77,8 @@ def views(stream):
     return found
 
 
-def there(split):
-    """The same with a file for every image, as far as a view asks."""
+def with_files(split):
+    """The same split with a file for every image."""
     return dataclasses.replace(split, images=type("All", (), {"present": np.ones(len(split), bool)})())
 
 
@@ -89,8 +90,8 @@ def held(name, share):
 
 
 def test_first_tasks_have_no_later_class_and_no_later_image(stream):
-    part = first(stream, 2)
-    assert part.tasks == stream.tasks[:2] and part.classes == stream.classes[: stream.tasks[1].last]
+    part = _first_tasks(stream, 2)
+    assert part.tasks == stream.tasks[:2] and part.classes == stream.classes[: stream.tasks[1].end]
     assert views(part) == views(stream)[:2]
     for kind in ("train", "test"):
         full, by_task = known(stream, getattr(stream, kind))
@@ -99,21 +100,21 @@ def test_first_tasks_have_no_later_class_and_no_later_image(stream):
         assert cut == {name: labels & set(part.classes) for name, labels in full.items()}
     assert part.train.labels.classes == part.test.labels.classes == len(part.classes)
     assert np.array_equal(part.truth, stream.truth[: len(part.classes), : len(part.classes)])
-    joint = dataclasses.replace(part, train=there(part.train)).joint_view()
+    joint = dataclasses.replace(part, train=with_files(part.train)).joint_view()
     assert set(joint.rows.tolist()) == {row for rows in stream.train.rows[:2] for row in rows.tolist()}
     assert joint.task.classes == part.classes
 
 
 def test_more_tasks_than_there_are(stream):
     with pytest.raises(UserError, match=f"has {len(stream.tasks)} tasks, not 9: lower first_tasks"):
-        first(stream, 9)
+        _first_tasks(stream, 9)
 
 
 # Images held out
 
 
 @pytest.mark.parametrize("tasks", [None, 2])
-def test_held_out_images_are_scored_by_what_their_own_tasks_show(stream, tasks):
+def test_held_out_images_have_the_visible_labels_of_their_tasks(stream, tasks):
     share = 0.3
     part = part_of(stream, Part(0, tasks, share))
     full, by_task = known(stream, stream.train)
@@ -147,26 +148,26 @@ def test_which_images_are_held_out_follows_from_their_names():
     place = np.argsort(turn)
     t = stream.train
     other = Split(t.images.take(turn), t.names.take(turn), t.labels.take(turn), tuple(place[rows] for rows in t.rows))
-    a, b = scored_on_training(stream, 0.3), scored_on_training(dataclasses.replace(stream, train=other), 0.3)
+    a, b = _hold_out(stream, 0.3), _hold_out(dataclasses.replace(stream, train=other), 0.3)
     assert [set(names) for names in known(a, a.test)[1]] == [set(names) for names in known(b, b.test)[1]]
-    assert a.test.used().size < scored_on_training(stream, 0.5).test.used().size
-    assert set(a.test.used()) < set(scored_on_training(stream, 0.5).test.used())
+    assert a.test.used().size < _hold_out(stream, 0.5).test.used().size
+    assert set(a.test.used()) < set(_hold_out(stream, 0.5).test.used())
 
 
 @pytest.mark.parametrize(("share", "says"), [(1e-6, "to score: hold out more"), (0.9, "to learn: hold out less")])
 def test_a_share_that_leaves_nothing(share, says):
     with pytest.raises(UserError, match=f"leaves no image of task . {says}"):
-        scored_on_training(made(False), share)
+        _hold_out(made(False), share)
 
 
 # Another order
 
 
 def test_another_order_moves_classes_images_and_labels_together(stream):
-    part = reordered(stream, 3)
+    part = _reorder_tasks(stream, 3)
     turn = [[task.classes for task in stream.tasks].index(task.classes) for task in part.tasks]
     assert sorted(turn) == list(range(len(stream.tasks))) and turn != sorted(turn)
-    assert [task.first for task in part.tasks] == np.cumsum([0] + [len(t.classes) for t in part.tasks])[:-1].tolist()
+    assert [task.offset for task in part.tasks] == np.cumsum([0] + [len(t.classes) for t in part.tasks])[:-1].tolist()
     before = views(stream)
     assert views(part) == [before[t] for t in turn]
     assert known(part, part.train)[0] == known(stream, stream.train)[0]
@@ -190,17 +191,24 @@ def test_a_test_image_without_a_label_stays_with_its_task():
     labels = stream.test.labels.dense()
     row = int(stream.test.rows[2][0])
     labels[row] = False
-    stream = dataclasses.replace(stream, test=dataclasses.replace(stream.test, labels=Labels.of_dense(labels)))
-    part = reordered(stream, 3)
+    stream = dataclasses.replace(stream, test=dataclasses.replace(stream.test, labels=Labels.from_dense(labels)))
+    part = _reorder_tasks(stream, 3)
     (now,) = [part.tasks[t].classes for t, rows in enumerate(part.test.rows) if row in rows]
     assert now == stream.tasks[2].classes
 
 
 def test_orders_are_the_same_every_time_and_differ():
     stream = made(False)
-    orders = [reordered(stream, k).classes for k in range(1, 9)]
-    assert orders == [reordered(stream, k).classes for k in range(1, 9)]
+    orders = [_reorder_tasks(stream, k).classes for k in range(1, 9)]
+    assert orders == [_reorder_tasks(stream, k).classes for k in range(1, 9)]
     assert len(set(orders)) > 4
+
+
+def test_a_task_order_that_does_not_exist():
+    assert sorted(_random_orders(3, 5)) == [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
+    assert _random_orders(4, 3) == _random_orders(4, 8)[:3]
+    with pytest.raises(UserError, match=r"^task_order 6 does not exist: 3 tasks have 5 other orders; lower it$"):
+        _random_orders(3, 6)
 
 
 def test_every_part_is_another_stream(stream):
@@ -217,7 +225,7 @@ def test_every_part_is_another_stream(stream):
     }
 
 
-# Through the keeper
+# Through the label server
 
 
 @pytest.fixture(params=["scenes", "photographs"])
@@ -236,61 +244,66 @@ def source(request, tmp_path):
     return "table", options
 
 
-def test_the_keeper_gives_out_the_part_alone(source):
+def test_the_label_server_returns_only_the_part(source):
     part = Part(1, 2, 0.3)
     expected = part_of(build(*source), part)
     shown, by_task = known(expected, expected.test)
-    keeper = Keeper(*source, part=part)
+    label_server = LabelServer(*source, part=part)
     try:
-        o = keeper.outline
+        o = label_server.info
         assert (o.tasks, o.fingerprint, o.has_truth) == (expected.tasks, expected.fingerprint, False)
         names = [o.test.name(row) for row in o.test_rows.tolist()]
         assert sorted(names) == sorted(name for names in by_task for name in names)
-        keeper.begin(0)
+        label_server.begin(0)
         for index, task in enumerate(expected.tasks):
-            view = keeper.view(index)
+            view = label_server.view(index)
             dense = view.labels.dense()
             assert views(expected)[index] == {
                 o.train.name(row): {c for c, yes in zip(task.classes, dense[i], strict=True) if yes}
                 for i, row in enumerate(view.rows.tolist())
             }
             with pytest.raises(HiddenLabel, match="test labels are hidden until the last task"):
-                keeper.test_labels(o.test_rows)
-            nothing = np.zeros((len(names), expected.tasks[0].last), np.float32)
+                label_server.test_labels(o.test_rows)
+            nothing = np.zeros((len(names), expected.tasks[0].end), np.float32)
             if index + 1 < len(expected.tasks):
-                with pytest.raises(HiddenLabel, match="scored again after the last task"):
-                    keeper.earlier(0, o.test_rows, nothing)
-            else:  # figures of test labels come once, when nothing can be learned any more
-                assert keeper.earlier(0, o.test_rows, nothing) is None
+                with pytest.raises(
+                    HiddenLabel, match="the scores of earlier test sets cannot be submitted before the last task"
+                ):
+                    label_server.submit_earlier(0, o.test_rows, nothing)
+            else:  # scores of earlier test sets are accepted once, after the last training image
+                assert label_server.submit_earlier(0, o.test_rows, nothing) is None
                 for again in (0, index):
-                    with pytest.raises(HiddenLabel, match="each earlier task's are, once"):
-                        keeper.earlier(again, o.test_rows, nothing)
-            scores = np.zeros((len(names), task.last), np.float32)
-            keeper.judge(index + 1, o.test_rows, scores, None, [len(t.classes) for t in expected.tasks])
-        assert keeper.truth() is None
-        labels, task_of = keeper.test_labels(o.test_rows)
+                    with pytest.raises(
+                        HiddenLabel,
+                        match=f"the scores of task {again + 1} cannot be submitted: only those of earlier tasks",
+                    ):
+                        label_server.submit_earlier(again, o.test_rows, nothing)
+            scores = np.zeros((len(names), task.end), np.float32)
+            label_server.judge(index + 1, o.test_rows, scores, None, [len(t.classes) for t in expected.tasks])
+        assert label_server.truth() is None
+        labels, task_of = label_server.test_labels(o.test_rows)
         for row, name in enumerate(names):
             assert {c for c, yes in zip(o.classes, labels[row], strict=True) if yes} == shown[name]
             assert name in by_task[task_of[row]]
     finally:
-        keeper.close()
+        label_server.close()
 
 
-def test_the_upper_bound_learns_kept_images_of_the_part_alone(source):
+def test_the_upper_bound_trains_only_on_images_of_the_part(source):
     part = Part(0, 2, 0.3)
     expected = part_of(build(*source), part)
-    keeper = Keeper(*source, joint=True, part=part)
+    label_server = LabelServer(*source, joint=True, part=part)
     try:
-        keeper.begin(0)
-        view = keeper.joint_view()
-        names = {keeper.outline.train.name(row) for row in view.rows.tolist()}
+        label_server.begin(0)
+        view = label_server.joint_view()
+        names = {label_server.info.train.name(row) for row in view.rows.tolist()}
         assert names == {name for of_task in views(expected) for name in of_task}
-        assert not names & {keeper.outline.test.name(row) for row in keeper.outline.test_rows.tolist()}
+        assert not names & {label_server.info.test.name(row) for row in label_server.info.test_rows.tolist()}
         assert view.task.classes == expected.classes and view.labels.classes == len(expected.classes)
     finally:
-        keeper.close()
+        label_server.close()
 
 
-def test_a_part_that_cannot_be_is_one_line():
+def test_an_impossible_part_is_one_line():
     with pytest.raises(UserError, match=r"^stream scenes has 5 tasks, not 6"):
-        Keeper("scenes", SCENES, part=Part(0, 6))
+        LabelServer("scenes", SCENES, part=Part(0, 6))

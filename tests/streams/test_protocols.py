@@ -7,10 +7,11 @@ import pytest
 from lifelabel.errors import UserError
 from lifelabel.options import read
 from lifelabel.streams import paper
-from lifelabel.streams.balance import allot
-from lifelabel.streams.base import Labels, Names
+from lifelabel.streams.balance import assign_tasks
+from lifelabel.streams.base import Names
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.protocols import ProtocolOptions, make_stream, sizes, special_and_mixed
+from lifelabel.streams.labels import Labels
+from lifelabel.streams.protocols import ProtocolOptions, _task_sizes, make_stream, special_and_mixed
 
 NOWHERE = Path("no such folder")
 LETTERS = tuple("abcdef")
@@ -20,7 +21,7 @@ def pool(classes, images, tasks=None):
     """From {"name": "labels as words"}."""
     rows = [[classes.index(label) for label in labels.split()] for labels in images.values()]
     task = None if tasks is None else np.array(tasks)
-    return Pool(Names(images), Labels.of_lists(rows, len(classes)), task)
+    return Pool(Names(images), Labels.from_lists(rows, len(classes)), task)
 
 
 def collection(train, test=None, classes=LETTERS, train_tasks=None, test_tasks=None):
@@ -37,7 +38,7 @@ def random_collection(images=400, classes=12, seed=0, order=None):
     for split in shown:
         rows = np.arange(images) if order is None else order
         names = Names(f"img {row:04}.jpg" for row in rows)
-        pools.append(Pool(names, Labels.of_dense(split[rows])))
+        pools.append(Pool(names, Labels.from_dense(split[rows])))
     return Collection("random", NOWHERE, words, *pools)
 
 
@@ -67,33 +68,39 @@ def classes_of(stream):
 
 
 def test_sizes_of_bx_cy():
-    assert sizes(20, base=0, step=4) == [4] * 5  # B0-C4
-    assert sizes(20, base=10, step=2) == [10, 2, 2, 2, 2, 2]  # B10-C2
-    assert sizes(20, step=4) == [4] * 5
-    assert sizes(20, base=20, step=4) == [20]
-    assert sizes(20, tasks=3) == [7, 7, 6]
+    assert _task_sizes(20, base=0, step=4) == [4] * 5  # B0-C4
+    assert _task_sizes(20, base=10, step=2) == [10, 2, 2, 2, 2, 2]  # B10-C2
+    assert _task_sizes(20, step=4) == [4] * 5
+    assert _task_sizes(20, base=20, step=4) == [20]
+    assert _task_sizes(20, tasks=3) == [7, 7, 6]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "stream.tasks=N, or stream.step=N"),
-        ({"tasks": 2, "step": 3}, "not both"),
-        ({"tasks": 2, "base": 3}, "not both"),
-        ({"tasks": 21}, "20 classes cannot be cut into 21 tasks"),
-        ({"base": 10}, "stream.base=10 needs stream.step"),
-        ({"base": 21, "step": 1}, "more than the 20 classes"),
+        ({}, "20 classes are not divided into tasks: give stream.tasks=N, or stream.step=N classes per task"),
+        (
+            {"tasks": 2, "step": 3},
+            r"stream.tasks=2 contradicts stream.step=3: give only one of them \(NAME=none removes one\)",
+        ),
+        (
+            {"tasks": 2, "base": 3},
+            r"stream.tasks=2 contradicts stream.base=3: give only one of them \(NAME=none removes one\)",
+        ),
+        ({"tasks": 21}, "20 classes cannot be divided into 21 tasks: lower stream.tasks"),
+        ({"base": 10}, "stream.base=10 needs stream.step, the number of classes of each later task"),
+        ({"base": 21, "step": 1}, "stream.base=21 is more than the 20 classes of the source: lower it"),
     ],
 )
 def test_sizes_that_cannot_be(options, message):
     with pytest.raises(UserError, match=message):
-        sizes(20, **options)
+        _task_sizes(20, **options)
 
 
-def test_the_last_task_takes_the_rest_and_says_so():
+def test_the_last_task_has_the_rest_and_this_is_reported():
     stream = make(random_collection(classes=20), base=10, step=3)
     assert [len(task.classes) for task in stream.tasks] == [10, 3, 3, 3, 1]
-    assert "1 classes left for the last task, where stream.step=3: class 19" in stream.problems.lines()
+    assert "1 classes in the last task, fewer than stream.step=3: class 19" in stream.problems.lines()
     assert "last task" not in " ".join(make(random_collection(classes=20), base=10, step=2).problems.lines())
 
 
@@ -104,7 +111,7 @@ def test_orders():
     assert classes_of(make(source, tasks=1, order="frequency")) == ["b c f d a"]  # equals in the source's order
     assert classes_of(make(source, tasks=1, order="frequency", top=2)) == ["b c"]
     assert classes_of(make(source, tasks=1, top=3)) == ["f c b"]
-    with pytest.raises(UserError, match=r"stream.top=6 is more than the 5 classes"):
+    with pytest.raises(UserError, match=r"stream.top=6 is more than the 5 classes of the source: lower it"):
         make(source, tasks=1, top=6)
 
 
@@ -127,7 +134,9 @@ def test_an_order_file_with_tasks(tmp_path):
     assert "1 training images without a label of the stream: 4" in stream.problems.lines()
     assert stream.rules["order"] == "file order.txt"
     assert make(source, order=str(file), tasks=2, top=3).fingerprint == stream.fingerprint
-    with pytest.raises(UserError, match=r"stream.tasks=3 contradicts order .*order.txt, which fixes 2 tasks"):
+    with pytest.raises(
+        UserError, match=r"stream.tasks=3 contradicts order .*order.txt, which defines 2 tasks: remove it"
+    ):
         make(source, order=str(file), tasks=3)
 
 
@@ -143,8 +152,8 @@ def test_an_order_file_without_blank_lines_is_an_order(tmp_path):
     [
         (b"a\n\nbb\n", r"unknown class in .*order.txt, line 3: 'bb': .*\(known: a, b, c, d, e, f\)"),
         (b"a\nb\n\na\n", r"order.txt, line 4: 'a' is named twice, first in line 1"),
-        (b"\n \n", "names no class"),
-        (b"\xff\n", "not UTF-8"),
+        (b"\n \n", r"order.txt contains no class: write one class per line"),
+        (b"\xff\n", r"order.txt is not UTF-8 text: save it as UTF-8, one class per line"),
     ],
 )
 def test_bad_order_files(tmp_path, text, message):
@@ -166,13 +175,13 @@ def test_the_order_of_the_paper():
     stream = make(collection(train, classes=classes), "nus-wide", order="paper")
     assert [task.classes for task in stream.tasks] == [paper.SPLIT_WIDE[0][1:], *paper.SPLIT_WIDE[1:]]
     lines = stream.problems.lines()
-    assert "1 classes that made lacks: mountain" in lines
+    assert "1 classes that made does not have: mountain" in lines
     assert "1 classes among the 21 most frequent that the paper does not have: zebra" in lines
-    with pytest.raises(UserError, match="order=paper is there for coco and nus-wide alone"):
+    with pytest.raises(UserError, match=r"stream.order=paper exists only for coco and nus-wide: choose another order"):
         make(collection(train, classes=classes), "voc", order="paper")
-    with pytest.raises(UserError, match=r"stream.step=4 contradicts order paper"):
+    with pytest.raises(UserError, match=r"stream.step=4 contradicts order paper, which defines 7 tasks: remove it"):
         make(collection(train, classes=classes), "nus-wide", order="paper", step=4)
-    with pytest.raises(UserError, match=r"no class of task 1 \(mountain, ocean, person\)"):
+    with pytest.raises(UserError, match=r"no class of task 1 \(mountain, ocean, person\): choose another order"):
         make(collection({"1": "a"}), "nus-wide", order="paper")
 
 
@@ -212,7 +221,7 @@ def test_sizes_are_as_equal_as_they_can_be():
         rows = [
             sorted(rng.choice(tasks, rng.integers(1, min(tasks, 3) + 1), replace=False).tolist()) for _ in range(images)
         ]
-        task = allot(Labels.of_lists(rows, tasks), np.zeros(images, np.uint64), load)
+        task = assign_tasks(Labels.from_lists(rows, tasks), np.zeros(images, np.uint64), load)
         mine = sorted((load + np.bincount(task, minlength=tasks)).tolist())
         ways = (sorted((load + np.bincount(way, minlength=tasks)).tolist()) for way in itertools.product(*rows))
         best = min(ways, key=lambda way: way[::-1])
@@ -221,17 +230,19 @@ def test_sizes_are_as_equal_as_they_can_be():
     assert best_found >= 195
 
 
-def test_a_chain_of_tasks_is_levelled():
-    """Images that fit neighbouring tasks alone: the last task can only be relieved through all the others."""
+def test_a_chain_of_tasks_is_balanced():
+    """Images fit only two neighbouring tasks: the last task can only shrink through all the others."""
     pairs = [[k, k + 1] for k in range(9) for _ in range(100)]
     load = np.zeros(10, int)
     load[9] = 500
-    filled = load + np.bincount(allot(Labels.of_lists(pairs, 10), np.zeros(900, np.uint64), load), minlength=10)
+    filled = load + np.bincount(
+        assign_tasks(Labels.from_lists(pairs, 10), np.zeros(900, np.uint64), load), minlength=10
+    )
     assert filled[9] == 500
-    assert np.abs(np.diff(filled[:9])).max() <= 1  # what is promised: no single move would help
+    assert np.abs(np.diff(filled[:9])).max() <= 1  # no single move makes the sizes more equal
 
 
-def test_the_allotment_follows_from_seed_and_names_alone():
+def test_the_tasks_of_images_depend_only_on_seed_and_names():
     first = make(random_collection(), tasks=4)
     order = np.random.default_rng(5).permutation(400)
     assert make(random_collection(order=order), tasks=4).fingerprint == first.fingerprint
@@ -241,14 +252,14 @@ def test_the_allotment_follows_from_seed_and_names_alone():
     assert [len(rows) for rows in other.train.rows] == [len(rows) for rows in first.train.rows]
 
 
-def test_truth_is_what_the_training_images_of_the_stream_show():
+def test_truth_is_computed_from_the_training_images_of_the_stream():
     stream = make(collection({"1": "a b", "2": "a", "3": "b c", "4": "d"}), order="alphabetical", top=3, tasks=3)
     assert stream.classes == ("a", "b", "c")
     assert stream.truth.tolist() == [[1, 0.5, 0], [0.5, 1, 1], [0, 0.5, 1]]
     assert stream.train.complete and len(stream.train) == 3
 
 
-def test_rules_say_how_the_stream_came_about():
+def test_rules_state_how_the_stream_was_made():
     stream = make(random_collection(), base=6, step=3, seed=4)
     rules = {"source": "random", "protocol": "disjoint", "order": "source", "base": 6, "step": 3, "seed": 4}
     assert stream.rules == rules
@@ -265,14 +276,16 @@ def test_problems_of_the_collection_are_kept_and_not_changed():
     assert source.problems.lines() == lines[:1]
 
 
-def test_a_class_that_its_own_task_never_shows_is_reported():
+def test_a_class_without_an_image_in_its_own_task_is_reported():
     stream = make(collection({"1": "a", "2": "a", "3": "b c", "4": "d"}, classes=tuple("abcd")), tasks=2)
     assert task_of(stream.train)["3"] == [1]
     assert stream.problems.lines() == ["1 classes that no training image of their task shows: b"]
 
 
 def test_a_task_without_a_training_image_is_refused():
-    with pytest.raises(UserError, match=r"task 2 \(c, d\) has no training image in made"):
+    with pytest.raises(
+        UserError, match=r"task 2 \(c, d\) has no training image in made: choose other classes or fewer tasks"
+    ):
         make(collection({"1": "a", "2": "b e"}), tasks=3)
 
 
@@ -301,40 +314,45 @@ def test_given_tasks_decide_and_classes_follow():
     assert classes_of(stream) == ["c d", "a b"]
     assert task_of(stream.train) == {"2": [0], "4": [0], "1": [1], "3": [1]}
     assert task_of(stream.test) == {"y": [0], "x": [1]}
-    assert "2 classes left out, as no training image with a task shows them: e, f" in stream.problems.lines()
+    assert "2 classes left out because no training image with a task has them: e, f" in stream.problems.lines()
     assert stream.rules["tasks"] == "given by the source"
-    assert not stream.train.complete and stream.truth is None  # each image shows labels of its own task alone
+    assert not stream.train.complete and stream.truth is None  # each image has only labels of its own task
     assert special_and_mixed(stream) == []
-    with pytest.raises(UserError, match=r"stream.tasks=3 contradicts the task column, which fixes 2 tasks"):
+    with pytest.raises(
+        UserError, match=r"stream.tasks=3 contradicts the task column, which defines 2 tasks: remove it"
+    ):
         make(source, tasks=3)
 
 
 def test_given_tasks_with_complete_labels_need_a_class_file(tmp_path):
     train = {"1": "a c", "2": "c", "3": "b", "4": "a", "5": "a b c"}
     source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
-    with pytest.raises(UserError, match=r"images of tasks 1, 2 show 'a' \(and 1 more classes\): .*stream.order=FILE"):
+    message = (
+        r"images of tasks 1, 2 have the label 'a' \(and 1 more classes\): list the classes .* \(stream.order=FILE\)"
+    )
+    with pytest.raises(UserError, match=message):
         make(source)
     file = tmp_path / "order.txt"
     file.write_text("a\nb\n\nc\n")
     stream = make(source, order=str(file))
-    assert task_of(stream.train) == {"1": [0], "3": [0], "2": [1], "5": [1]}  # 5 goes where fewer are
+    assert task_of(stream.train) == {"1": [0], "3": [0], "2": [1], "5": [1]}  # 5 goes to the smaller task
     assert "1 training images whose task owns none of their labels: 4" in stream.problems.lines()
     assert stream.train.complete and stream.truth is not None
     assert task_of(make(source, order=str(file), protocol="overlap").train)["5"] == [0, 1]
 
 
-def test_given_tasks_that_nothing_shows():
-    with pytest.raises(UserError, match="no training image of task 2 shows a class"):
+def test_a_given_task_without_a_class():
+    with pytest.raises(UserError, match="no training image of task 2 has a class of the stream: remove the task"):
         make(collection({"1": "a", "2": "b", "3": ""}, train_tasks=[0, 2, 1]))
 
 
-def test_how_classes_are_cut_where_nobody_says_it(tmp_path):
-    """A stream's own number of tasks gives way to whatever else says it: options, an order with tasks, images."""
+def test_default_number_of_tasks(tmp_path):
+    """The default number of tasks is used only if options, the order and the images do not define tasks."""
     source, file = random_collection(classes=6), tmp_path / "order.txt"
     file.write_text("class 00\nclass 01\n\nclass 02\n")
 
     def cut(source, **options):
-        stream = make_stream(source, read(ProtocolOptions, options, "stream"), "test", tasks_else=4)
+        stream = make_stream(source, read(ProtocolOptions, options, "stream"), "test", default_tasks=4)
         return [len(task.classes) for task in stream.tasks], stream.rules.get("tasks")
 
     assert cut(source) == ([2, 2, 1, 1], 4)
@@ -346,7 +364,7 @@ def test_how_classes_are_cut_where_nobody_says_it(tmp_path):
     assert cut(given) == ([1, 1], "given by the source")
 
 
-def test_an_order_file_may_write_its_accents_apart(tmp_path):
+def test_an_order_file_may_have_decomposed_accents(tmp_path):
     (tmp_path / "order.txt").write_text("cafe\u0301\n", encoding="utf-8")
     source = collection({"1": "caf\xe9"}, classes=("caf\xe9",))
     assert classes_of(make(source, order=str(tmp_path / "order.txt"), tasks=1)) == ["caf\xe9"]
@@ -355,3 +373,10 @@ def test_an_order_file_may_write_its_accents_apart(tmp_path):
 def test_without_a_test_image_there_is_no_stream():
     with pytest.raises(UserError, match=r"no test image of made shows a class .*\(.*1 test images without a label"):
         make(collection({"1": "a"}, {"2": ""}), tasks=1, top=1)
+
+
+def test_a_test_image_of_a_task_that_the_stream_does_not_have_is_left_out():
+    source = collection({"1": "a", "2": "b"}, {"x": "a", "y": "b"}, train_tasks=[0, 1], test_tasks=[0, 2])
+    stream = make(source)
+    assert task_of(stream.test) == {"x": [0]}
+    assert "1 test images of a task that the stream does not have: y" in stream.problems.lines()

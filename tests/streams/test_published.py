@@ -7,6 +7,8 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.streams import manifest, paper, published
+from lifelabel.streams.base import Problems
+from lifelabel.streams.labels import Labels
 
 SMALL = {  # two tasks of two and one classes; a training row is repeated, and test files are cumulative
     "task0/train.csv": "a.jpg,1,0\r\nb.jpg,0,1\r\na.jpg,1,0\r\n",
@@ -33,7 +35,7 @@ def pack(path, files, top="Split/"):
     return path
 
 
-def shown(split):
+def labels_of(split):
     return {name: split.labels[row].tolist() for row, name in enumerate(split.names)}
 
 
@@ -41,7 +43,7 @@ def by_task(split):
     return [[split.names[row] for row in rows] for rows in split.rows]
 
 
-def said(stream):
+def problems_of(stream):
     return "\n".join(stream.problems.lines()) + "\n"
 
 
@@ -49,19 +51,22 @@ def test_a_split_of_any_shape_from_a_folder(tmp_path):
     stream = published.read(lay(tmp_path / "mine", SMALL), None)
     assert (stream.name, stream.dataset) == ("published", "")
     assert [task.classes for task in stream.tasks] == [("class 1", "class 2"), ("class 3",)]
-    assert shown(stream.train) == {"a.jpg": [0], "b.jpg": [1], "c.jpg": [2], "d.jpg": [2]}
+    assert labels_of(stream.train) == {"a.jpg": [0], "b.jpg": [1], "c.jpg": [2], "d.jpg": [2]}
     assert by_task(stream.train) == [["a.jpg", "b.jpg"], ["c.jpg", "d.jpg"]]
-    assert shown(stream.test) == {"t.jpg": [0, 1], "u.jpg": [1, 2]}
+    assert labels_of(stream.test) == {"t.jpg": [0, 1], "u.jpg": [1, 2]}
     assert by_task(stream.test) == [["t.jpg"], ["u.jpg"]]
     assert (stream.train.complete, stream.truth) == (False, None)
     assert stream.rules == {"source": "published split", "file": "mine"}
-    assert "1 rows that repeat an earlier one: a.jpg in task0/train.csv of 3 rows\n" in said(stream)
-    assert "3 classes have no name: put a classes.txt" in said(stream)
+    assert "1 rows that repeat an earlier one: a.jpg in task0/train.csv of 3 rows\n" in problems_of(stream)
+    assert (
+        "3 classes have no name: put a classes.txt (one name per line, in the order of the columns) next to task0\n"
+        in problems_of(stream)
+    )
     assert len(stream.problems.counts) == 2
     assert not stream.train.images.present.any()
 
 
-def test_the_folder_above_two_levels_up_and_the_zip_are_the_same_stream(tmp_path):
+def test_the_folder_its_parents_and_the_zip_give_the_same_stream(tmp_path):
     lay(tmp_path / "up/split", SMALL)
     lay(tmp_path, {"up/split/.DS_Store": "", "up/split/task0/.DS_Store": "", "up/readme.txt": ""})
     paths = [tmp_path / "up/split", tmp_path / "up", tmp_path]
@@ -69,18 +74,22 @@ def test_the_folder_above_two_levels_up_and_the_zip_are_the_same_stream(tmp_path
     assert len({published.read(path, None).fingerprint for path in paths}) == 1
 
 
-def test_classes_have_the_names_of_a_list_beside_the_tasks(tmp_path):
+def test_class_names_come_from_a_list_next_to_the_tasks(tmp_path):
     files = SMALL | {"classes.txt": "\ufeffcat\r\n caf\u00e9 \n\ndog\n"}
     for path in (lay(tmp_path / "folder", files), pack(tmp_path / "a.zip", files)):
         stream = published.read(path, None)
         assert stream.classes == ("cat", "caf\u00e9", "dog")
         assert list(stream.problems.counts) == ["rows that repeat an earlier one"]
-    for text, why in (("cat\ndog\n", "names 2 classes where"), ("cat\ndog\ncat", "twice"), ("a\nb\n\x01", "control")):
+    for text, why in (
+        ("cat\ndog\n", "classes.txt names 2 classes, but the files have 3 columns: write one name per column"),
+        ("cat\ndog\ncat", "classes.txt names a class twice"),
+        ("a\nb\n\x01", "control"),
+    ):
         with pytest.raises(UserError, match=why):
             published.read(lay(tmp_path / "folder", {"classes.txt": text}), None)
 
 
-def test_quirks_are_counted(tmp_path):
+def test_problems_are_counted(tmp_path):
     files = {
         "task0/train.csv": "a.jpg,1,0\nb.jpg,0,0\nb.jpg,0,1\nn.jpg,0,0\n",
         "task1/train.csv": "c.jpg,1\nb.jpg,1\n",
@@ -89,16 +98,17 @@ def test_quirks_are_counted(tmp_path):
     }
     stream = published.read(lay(tmp_path, files), None)
     for line in (
-        "1 rows that give other labels; they are united: b.jpg in task0/train.csv of 4 rows\n",
+        "1 rows that give an image other labels; the labels are united: b.jpg in task0/train.csv of 4 rows\n",
         "1 training images that an earlier task has too: b.jpg in task1/train.csv\n",
         "1 training images without any label: n.jpg\n",
-        "1 test images that a later test file lacks: lost.jpg in task1/test.csv\n",
-        "2 test images whose labels differ in a later test file; the later ones count: turned.jpg in",
+        "1 test images that a later test file does not have: lost.jpg in task1/test.csv\n",
+        "2 test images whose labels differ in a later test file; the later labels are used: "
+        "turned.jpg in task1/test.csv, turned2.jpg in task1/test.csv\n",
         "2 test images without any label: turned2.jpg, empty.jpg\n",
         "1 images that are in both training and test: a.jpg\n",
     ):
-        assert line in said(stream), line
-    assert shown(stream.train) == {"a.jpg": [0], "b.jpg": [1, 2], "n.jpg": [], "c.jpg": [2]}
+        assert line in problems_of(stream), line
+    assert labels_of(stream.train) == {"a.jpg": [0], "b.jpg": [1, 2], "n.jpg": [], "c.jpg": [2]}
     assert by_task(stream.train) == [["a.jpg", "b.jpg", "n.jpg"], ["c.jpg", "b.jpg"]]
     expected = {
         "t.jpg": [0, 1],
@@ -108,7 +118,7 @@ def test_quirks_are_counted(tmp_path):
         "a.jpg": [0, 2],
         "empty.jpg": [],
     }
-    assert shown(stream.test) == expected
+    assert labels_of(stream.test) == expected
     assert by_task(stream.test)[1] == ["empty.jpg"]
 
 
@@ -116,40 +126,129 @@ def test_rows_that_cannot_be_used_are_left_out(tmp_path):
     rows = "name,x,y\n../a.jpg,1,0\n/b.jpg,1,0\nshort.jpg,1\nlong.jpg,1,0,1\nodd.jpg,1,2\n\n,1,0\nok.jpg,1,0\nx\n"
     stream = published.read(lay(tmp_path, SMALL | {"task0/train.csv": "\ufeff" + rows}), None)
     assert by_task(stream.train)[0] == ["ok.jpg"]
-    assert shown(stream.train)["ok.jpg"] == [0]
-    assert "8 rows left out, which are not an image and 2 times 0 or 1: task0/train.csv line 1," in said(stream)
+    assert labels_of(stream.train)["ok.jpg"] == [0]
+    assert (
+        "8 rows left out because they are not an image and 2 times 0 or 1: task0/train.csv line 1, "
+        "task0/train.csv line 4, task0/train.csv line 6, task0/train.csv line 8, task0/train.csv line 10, …\n"
+    ) in problems_of(stream)
 
 
-def test_the_first_row_that_is_whole_says_how_many_labels_there_are():
-    with pytest.raises(ValueError, match="no row of an image and labels"):
-        published.parse(b"a.jpg\nb.jpg,2,3\n", "task0/train.csv", published.Problems())
-    with pytest.raises(ValueError, match="no row that can be used"):
-        published.parse(b"../a.jpg,1\n", "task0/train.csv", published.Problems())
+def parse(text):
+    """The names and labels of a file, and its problems."""
+    problems = Problems()
+    table = published._parse(text if isinstance(text, bytes) else text.encode(), "f.csv", problems)
+    return dict(zip(table.names, map(list, table.labels), strict=True)), problems.lines()
 
 
-def test_many_rows_are_read_as_one_would_read_them_one_by_one(monkeypatch):
+LEFT_OUT = "rows left out because they are not an image and 2 times 0 or 1: f.csv line"
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("name,x,y", ""),
+        ("short.jpg,1", ""),
+        ("no labels.jpg", ""),
+        ("odd.jpg,1,2", ""),
+        ("odd.jpg,1,0,2", ""),
+        ("spaces.jpg, 1, 0", ""),
+        ("digits.jpg,１,0", ""),
+        (",1,0", ""),
+        ("   ", ""),
+        ("\r", ""),
+        ("long.jpg,1,0,1", ": too many fields"),
+        ("long.jpg,x,1,0", ": too many fields"),
+        (",1,1,0", ": too many fields"),
+        (" ,1,0", ": an empty path"),
+        ("/a.jpg,1,0", ": an absolute path"),
+        ("a\x00.jpg,1,0", ": control characters in a path"),
+    ],
+)
+def test_why_a_row_cannot_be_used(row, why):
+    assert parse(f"ok.jpg,1,0\n{row}\r\n") == ({"ok.jpg": [0]}, [f"1 {LEFT_OUT} 2{why}"])
+
+
+def test_malformed_rows_are_reported_before_names_that_are_not_allowed():
+    rows = ["/a.jpg,1,0", "x", "b.jpg,1,0,1", "y", "ok.jpg,1,0"]
+    lines = "2, f.csv line 4, f.csv line 1: an absolute path, f.csv line 3: too many fields"
+    assert parse("\n".join(rows)) == ({"ok.jpg": [0]}, [f"4 {LEFT_OUT} {lines}"])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n", "\r\n\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_line_ends_blank_lines_and_a_byte_order_mark(start, end, last):
+    text = start + f"a.jpg,1,0{end}{end} b b.jpg ,0,1" + (end if last else "")
+    assert parse(text) == ({"a.jpg": [0], "b b.jpg": [1]}, [])
+
+
+def test_names_that_are_not_utf_8_keep_their_bytes():
+    rows = b"caf\xc3\xa9.jpg,1,0\ncaf\xe9.jpg,0,1\n\xff,1,1\n\xe9\xa9,1,1\n"
+    names = ["caf\u00e9.jpg", "caf\udce9.jpg", "\udcff", "\udce9\udca9"]
+    found, problems = parse(rows)
+    assert (list(found), problems) == (names, [])
+    assert [name.encode("utf-8", "surrogateescape") for name in found] == [row[:-4] for row in rows.split(b"\n")[:-1]]
+
+
+def test_rows_of_one_image_are_compared_with_its_first_row_and_united():
+    repeats, differs = "rows that repeat an earlier one", "rows that give an image other labels; the labels are united"
+    assert parse("a,1,0\nb,1,1\na,0,1\na,1,0\na,1,1\n./a,1,0\n") == (
+        {"a": [0, 1], "b": [0, 1]},
+        [
+            f"2 {differs}: a in f.csv of 6 rows, a in f.csv of 6 rows",
+            f"2 {repeats}: a in f.csv of 6 rows, a in f.csv of 6 rows",
+        ],
+    )
+
+
+def test_the_first_complete_row_defines_the_number_of_labels():
+    assert parse("head,x\na.jpg,1,0\nb.jpg,1\n")[0] == {"a.jpg": [0]}
+    for rows, why in (
+        (b"a.jpg\nb.jpg,2,3\n", "has no row with an image and labels: a row must look like 'a.jpg,0,1'"),
+        (b"", "has no row with an image and labels: a row must look like 'a.jpg,0,1'"),
+        (b"../a.jpg,1\n", "has no row that can be used: a row must look like 'a.jpg,0,1'"),
+    ):
+        with pytest.raises(ValueError, match=f"^{why}$"):
+            parse(rows)
+
+
+def test_many_rows_are_read_as_single_rows_are():
     rng = np.random.default_rng(0)
     dense = rng.random((500, 7)) < 0.3
     text = "\n".join(f"{i * i}.jpg," + ",".join(map(str, row.astype(int))) for i, row in enumerate(dense))
-    monkeypatch.setattr(published, "_CELLS", 300)  # in many pieces
-    table = published.parse(text.encode(), "", published.Problems())
+    table = published._parse(text.encode(), "", Problems())
     assert np.array_equal(table.labels.dense(), dense)
     assert table.names == [f"{i * i}.jpg" for i in range(500)]
+
+
+def test_agreement_is_counted_in_parts_as_in_one(monkeypatch):
+    rng = np.random.default_rng(0)
+    a, b = rng.random((500, 7)) < 0.3, rng.random((500, 4)) < 0.3
+    expected = [[(a[:, i] & b[:, j]).sum() / (a[:, i] | b[:, j]).sum() for j in range(4)] for i in range(7)]
+    for cells in (published._CELLS, 300):
+        monkeypatch.setattr(published, "_CELLS", cells)
+        assert published._agreement(Labels.from_dense(a), Labels.from_dense(b)).tolist() == expected
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"task1/test.csv": "t.jpg,1,1\n"}, r"task1/test.csv has 2 labels a row where .* have 3"),
-        ({"task1/test.csv": ""}, "task1/test.csv has no row"),
-        ({"task3/train.csv": "x,1\n"}, "lacks task2/train.csv"),
-        ({"task1/train.csv": None}, "lacks task1/train.csv"),
+        (
+            {"task1/test.csv": "t.jpg,1,1\n"},
+            r"task1/test.csv has 2 labels per row, but the training files up to task 1 have 3: a test file must have",
+        ),
+        (
+            {"task1/test.csv": ""},
+            "task1/test.csv has no row with an image and labels: a row must look like 'a.jpg,0,1'",
+        ),
+        ({"task3/train.csv": "x,1\n"}, "has no task2/train.csv: add the file"),
+        ({"task1/train.csv": None}, "has no task1/train.csv: add the file"),
         ({"other/task0/train.csv": "x,1\n"}, None),
     ],
 )
-def test_what_is_wrong_with_the_files_is_said_in_one_line(tmp_path, change, why):
+def test_an_error_in_the_files_is_one_line(tmp_path, change, why):
     files = {name: text for name, text in (SMALL | change).items() if text is not None}
-    if why is None:  # files further down do not count where the task folders have been found
+    if why is None:  # files in deeper folders are ignored once the task folders are found
         assert len(published.read(lay(tmp_path, files), None).tasks) == 2
         return
     with pytest.raises(UserError, match=why) as error:
@@ -160,11 +259,15 @@ def test_what_is_wrong_with_the_files_is_said_in_one_line(tmp_path, change, why)
 def test_two_splits_or_none(tmp_path):
     lay(tmp_path / "one", SMALL)
     lay(tmp_path / "two", SMALL)
-    with pytest.raises(UserError, match="several splits, one/, two/"):
+    with pytest.raises(UserError, match="contains several splits, one/, two/: give the folder of one"):
         published.read(tmp_path, None)
-    with pytest.raises(UserError, match=r"holds no task0/train.csv"):
+    with pytest.raises(
+        UserError, match=r"holds no task0/train.csv: give the folder or the zip that contains task0, task1, …"
+    ):
         published.read(tmp_path / "one/task0", None)
-    with pytest.raises(UserError, match="there is no"):
+    with pytest.raises(
+        UserError, match=r"there is no .*three: give the folder or the zip that contains task0, task1, …"
+    ):
         published.read(tmp_path / "three", None)
 
 
@@ -172,26 +275,28 @@ def test_a_damaged_zip_is_refused(tmp_path):
     path = pack(tmp_path / "a.zip", SMALL)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="not a whole zip, download it again"):
+    with pytest.raises(UserError, match="is not a complete zip, download it again"):
         published.read(path, None)
     place = whole.index(b"task0/train.csv") + len("task0/train.csv") + 2
     path.write_bytes(whole[:place] + b"\xff\xff\xff" + whole[place + 3 :])
-    with pytest.raises(UserError, match=r"task0/train.csv cannot be unpacked"):
+    with pytest.raises(UserError, match=r"task0/train.csv cannot be unpacked, download the zip again"):
         published.read(path, None)
 
 
-def test_a_zip_that_would_swell_is_refused(tmp_path, monkeypatch):
+def test_a_zip_with_extreme_compression_is_refused(tmp_path, monkeypatch):
     path = pack(tmp_path / "a.zip", SMALL | {"task0/train.csv": "a.jpg,1,0\n" * 100_000})
-    with pytest.raises(UserError, match="packed more than 200 times"):
+    with pytest.raises(
+        UserError, match=r"task0/train.csv is compressed more than 200 times: unpack the zip and give the folder"
+    ):
         published.read(path, None)
-    monkeypatch.setattr(published, "MAX_BYTES", 20)
+    monkeypatch.setattr(published, "_MAX_BYTES", 20)
     for path in (pack(tmp_path / "b.zip", SMALL), lay(tmp_path / "folder", SMALL)):
         with pytest.raises(UserError, match=r"task0/train.csv has more than 20 bytes"):
             published.read(path, None)
 
 
 def make_coco(folder):
-    """Split-COCO in little: one training and one test image a task, with the first class of it, and the person."""
+    """A small Split-COCO: one training and one test image per task, with its first class, and with person."""
     classes = [name for task in paper.SPLIT_COCO for name in task]
     files, labels = {}, {}
     tests = []
@@ -216,7 +321,7 @@ def write_instances(root, classes, labels):
     lay(root, {"annotations/instances_train2014.json": json.dumps(found)})
 
 
-def test_split_coco_is_known_by_its_shape_and_names(tmp_path):
+def test_split_coco_is_recognised_by_its_shape_and_names(tmp_path):
     folder, classes, _ = make_coco(tmp_path / "split")
     stream = published.read(folder, tmp_path)
     assert (stream.name, stream.dataset, stream.classes) == ("split-coco", "coco", tuple(classes))
@@ -233,22 +338,25 @@ def test_coco_s_own_labels_complete_those_of_the_training_images(tmp_path):
     write_instances(tmp_path, classes, renamed)
     stream = published.read(folder, tmp_path)
     assert stream.train.complete
-    assert shown(stream.train) == {name: sorted(cs) for name, cs in labels.items()}
+    assert labels_of(stream.train) == {name: sorted(cs) for name, cs in labels.items()}
     assert stream.truth[0, 4] == 1.0 and stream.truth[4, 0] == 0.1  # P(person | airplane), P(airplane | person)
-    assert "otherwise" not in said(stream)
-    assert stream.fingerprint == before.fingerprint  # what the protocol shows is the same
+    assert "labels differently" not in problems_of(stream)
+    assert stream.fingerprint == before.fingerprint  # visible labels are the same
     assert [stream.train_view(t).labels.dense().tolist() for t in range(10)] == [
         before.train_view(t).labels.dense().tolist() for t in range(10)
     ]
 
 
-def test_where_both_speak_the_split_has_the_last_word(tmp_path):
+def test_the_labels_of_the_split_are_used_where_both_have_labels(tmp_path):
     folder, classes, labels = make_coco(tmp_path / "split")
     name = "COCO_train2014_000000000003.jpg"
-    write_instances(tmp_path, classes, labels | {name: {9, 10, 20}})  # task 3 has the classes 8 … 11, and shows 8
+    write_instances(
+        tmp_path, classes, labels | {name: {9, 10, 20}}
+    )  # task 3 has the classes 8 … 11, and the file has 8
     stream = published.read(folder, tmp_path)
-    assert shown(stream.train)[name] == [8, 20]
-    assert f"1 training images that the data set labels otherwise; the split's own count: {name}\n" in said(stream)
+    assert labels_of(stream.train)[name] == [8, 20]
+    kind = "training images that the data set labels differently; the labels of the split are used"
+    assert f"1 {kind}: {name}\n" in problems_of(stream)
 
 
 def test_labels_are_completed_for_all_or_not_at_all(tmp_path):
@@ -257,11 +365,13 @@ def test_labels_are_completed_for_all_or_not_at_all(tmp_path):
     write_instances(tmp_path, classes, labels)
     stream = published.read(folder, tmp_path)
     assert (stream.train.complete, stream.truth) == (False, None)
-    assert f"1 training images that COCO's annotations lack; no labels are completed: {name}\n" in said(stream)
+    assert f"1 training images that COCO's annotations do not have; no labels are completed: {name}\n" in problems_of(
+        stream
+    )
 
 
 def make_wide(folder, base, rng):
-    """Split-WIDE in little, and the labels of the 400 images that it numbers, from `base` on."""
+    """A small Split-WIDE, and the labels of the 400 images that it numbers, from `base` on."""
     truth = rng.random((400, 21)) < 0.3
     numbers = rng.permutation(np.arange(1, 400))
     train, test = np.array_split(numbers[:280], 7), np.array_split(numbers[280:], 7)
@@ -295,7 +405,7 @@ def test_numbers_without_nus_wide_s_list_are_file_names(tmp_path):
 
 
 @pytest.mark.parametrize("base", [0, 1])
-def test_nus_wide_s_labels_tell_where_its_numbers_start(tmp_path, base):
+def test_nus_wide_s_labels_decide_where_its_numbers_start(tmp_path, base):
     folder, truth = make_wide(tmp_path / "split", base, np.random.default_rng(0))
     write_wide(tmp_path, truth, WIDE)
     stream = published.read(folder, tmp_path)
@@ -305,40 +415,44 @@ def test_nus_wide_s_labels_tell_where_its_numbers_start(tmp_path, base):
     assert stream.train.images.name(0) == f"sky/{number - base:04}.jpg"
     assert stream.train.complete
     assert np.array_equal(stream.train.labels.dense()[0], truth[number - base])
-    assert "NUS-WIDE" not in said(stream)
+    assert "NUS-WIDE" not in problems_of(stream)
 
 
-def test_a_class_that_fits_another_concept_better_is_named(tmp_path):
+def test_a_class_that_agrees_better_with_another_concept_is_reported(tmp_path):
     folder, truth = make_wide(tmp_path / "split", 1, np.random.default_rng(0))
     truth[:5, 0] ^= True
     write_wide(tmp_path, truth, [*WIDE[:4], WIDE[5], WIDE[4], *WIDE[6:]])
     stream = published.read(folder, tmp_path)
     assert [text.split()[0] for text in stream.rules["misfits"]] == [WIDE[4], WIDE[5]]
     assert f"is more like {WIDE[5]} (100.0%)" in stream.rules["misfits"][0]
-    assert "2 classes that fit another concept of NUS-WIDE better; no labels are completed" in said(stream)
-    assert f"1 classes whose labels are not quite NUS-WIDE's: {WIDE[0]} (9" in said(stream)
+    assert "2 classes that agree better with another concept of NUS-WIDE; no labels are completed: " in problems_of(
+        stream
+    )
+    assert f"1 classes whose labels differ a little from NUS-WIDE's: {WIDE[0]} (9" in problems_of(stream)
     assert not stream.train.complete
     assert stream.train.images.name(0).startswith("sky/")
 
 
-def test_a_list_that_was_not_the_one_numbered_is_not_used(tmp_path):
+def test_a_list_that_does_not_fit_the_numbers_is_not_used(tmp_path):
     rng = np.random.default_rng(0)
     folder, truth = make_wide(tmp_path / "split", 0, rng)
     write_wide(tmp_path, rng.permutation(truth), WIDE)
     stream = published.read(folder, tmp_path)
-    assert "NUS-WIDE list that is not the one the split numbers: labels agree to" in said(stream)
+    assert "NUS-WIDE list that does not fit the numbers of the split: labels agree to" in problems_of(stream)
     assert stream.train.images.name(0) == f"{stream.train.names[0]}.jpg"
     write_wide(tmp_path, truth[:50], WIDE)
-    assert "NUS-WIDE list that is too short" in said(published.read(folder, tmp_path))
+    assert "NUS-WIDE list that is too short for the numbers of the split: 50 images\n" in problems_of(
+        published.read(folder, tmp_path)
+    )
 
 
-def test_a_list_without_labels_is_counted_from_0_and_that_is_said(tmp_path):
+def test_a_list_without_labels_is_counted_from_0_and_this_is_reported(tmp_path):
     folder, truth = make_wide(tmp_path / "split", 0, np.random.default_rng(0))
     write_wide(tmp_path, truth, WIDE)
     shutil.rmtree(tmp_path / "Groundtruth")
     stream = published.read(folder, tmp_path)
     assert stream.train.images.name(0) == f"sky/{int(stream.train.names[0]):04}.jpg"
-    assert "places are counted from 0" in said(stream)
+    assert f"1 NUS-WIDE list without labels to check it; numbers are counted from 0: {tmp_path}" in problems_of(stream)
     assert not stream.train.complete
 
 
@@ -347,7 +461,7 @@ def test_a_manifest_finds_the_photographs_that_numbers_stand_for(tmp_path, base)
     folder, truth = make_wide(tmp_path / "split", base, np.random.default_rng(0))
     write_wide(tmp_path, truth, WIDE)
     stream = published.read(folder, tmp_path)
-    manifest.write(published.read(folder, None), tmp_path / "m.yaml")  # by someone who has no photographs
+    manifest.write(published.read(folder, None), tmp_path / "m.yaml")  # written without photographs
     again = manifest.read(tmp_path / "m.yaml", tmp_path)
     assert again.fingerprint == stream.fingerprint
     assert dict(zip(again.train.names, again.train.images.names, strict=True)) == dict(

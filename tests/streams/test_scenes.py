@@ -3,8 +3,18 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.options import read
-from lifelabel.streams.base import split_classes
-from lifelabel.streams.scenes import CATALOGUE, SCENES, TEST, TRAIN, ScenesOptions, allot, build, draw_labels, render
+from lifelabel.streams.base import equal_tasks
+from lifelabel.streams.scenes import (
+    _CLASSES,
+    _SCENES,
+    _TEST,
+    _TRAIN,
+    ScenesOptions,
+    _assign_tasks,
+    _draw_labels,
+    _render,
+    build,
+)
 from lifelabel.streams.scenes_draw import THINGS
 
 SMALL = {"train_images": 300, "test_images": 60, "size": 32}
@@ -15,7 +25,7 @@ def fresh(**changes):
 
 
 def pixels(split, rows):
-    return np.stack([np.asarray(split.images.picture(int(row))) for row in rows])
+    return np.stack([np.asarray(split.images.read(int(row))) for row in rows])
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +42,14 @@ def test_same_seed_gives_the_same_stream():
     assert one.fingerprint == two.fingerprint != fresh(size=33).fingerprint
 
 
+def test_the_fingerprint_of_the_default_stream_does_not_change(stream):
+    assert stream.fingerprint == "fce77481a92a57334b0a429da135a4fbb1579233aecb5027b48d38b600057b0a"
+
+
 def test_other_seed_gives_other_labels_and_images():
     one, two = fresh(), fresh(seed=1)
     assert one.train.labels != two.train.labels
-    assert not np.array_equal(render("beach", ["sun"], "0/0/5", 32), render("beach", ["sun"], "1/0/5", 32))
+    assert not np.array_equal(_render("beach", ["sun"], "0/0/5", 32), _render("beach", ["sun"], "1/0/5", 32))
     assert (pixels(one.train, range(9)) != pixels(two.train, range(9))).any(axis=(1, 2, 3)).all()
 
 
@@ -57,27 +71,27 @@ def test_images_do_not_depend_on_how_many_there_are():
     assert np.array_equal(pixels(few.train, range(20)), pixels(many.train, range(20)))
 
 
-def test_labels_do_not_travel_with_the_pictures():
+def test_the_handle_has_no_labels():
     images = fresh().train.images
-    sealed = images.sealed()
-    assert sealed.knows_labels and set(vars(sealed)) == {"options", "split", "count"}
-    assert sealed.name(3) == images.name(3) and len(sealed) == len(images)
-    assert np.array_equal(np.asarray(sealed.open().picture(3)), np.asarray(images.picture(3)))
+    handle = images.handle()
+    assert handle.drawn_from_labels and set(vars(handle)) == {"options", "split", "count"}
+    assert handle.name(3) == images.name(3) and len(handle) == len(images)
+    assert np.array_equal(np.asarray(handle.open().read(3)), np.asarray(images.read(3)))
 
 
 @pytest.mark.parametrize("row", [-1, 300])
 def test_rows_outside_the_split_are_refused(row):
-    with pytest.raises(IndexError, match="0 … 299"):
-        fresh().train.images.picture(row)
+    with pytest.raises(IndexError, match=r"^rows must be in 0 … 299$"):
+        fresh().train.images.read(row)
 
 
 def test_images_have_the_size_asked_for():
-    picture = fresh(size=33).test.images.picture(0)
-    assert (picture.size, picture.mode) == ((33, 33), "RGB")
+    image = fresh(size=33).test.images.read(0)
+    assert (image.size, image.mode) == ((33, 33), "RGB")
     assert fresh(size=33).image_size == 33
 
 
-def test_tasks_are_disjoint_balanced_and_show_their_own_classes(stream):
+def test_tasks_are_disjoint_and_balanced_and_have_their_own_classes(stream):
     views = [stream.train_view(task.index) for task in stream.tasks]
     rows = np.concatenate([view.rows for view in views])
     assert np.array_equal(np.sort(rows), np.arange(6000))
@@ -86,39 +100,39 @@ def test_tasks_are_disjoint_balanced_and_show_their_own_classes(stream):
         assert np.ptp([len(rows) for rows in split.rows]) <= 0.02 * len(split)
 
 
-def test_allot_takes_the_least_filled_task_then_the_lowest():
-    tasks = split_classes(("a", "b", "c"), 3)
+def test_an_image_goes_to_the_smallest_task_then_to_the_first():
+    tasks = equal_tasks(("a", "b", "c"), 3)
     labels = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]], bool)
-    assert allot(labels, tasks).tolist() == [0, 0, 1, 2, 1]
+    assert _assign_tasks(labels, tasks).tolist() == [0, 0, 1, 2, 1]
 
 
 def test_test_labels_are_complete(stream):
     labels = stream.test.labels.dense()
-    outside = [labels[stream.test.rows[t.index], : t.first].mean() for t in stream.tasks[1:]]
+    outside = [labels[stream.test.rows[t.index], : t.offset].mean() for t in stream.tasks[1:]]
     assert labels.shape == (1500, 20)
     assert min(outside) > 0.05
 
 
-def test_truth_is_what_the_labels_show(stream):
-    _, labels = draw_labels(stream.classes, 200_000, 3, TRAIN)
+def test_truth_agrees_with_the_labels(stream):
+    _, labels = _draw_labels(stream.classes, 200_000, 3, _TRAIN)
     counts = labels.sum(axis=0)
-    together = labels.T.astype(np.float32) @ labels.astype(np.float32)
+    cooccurrence = labels.T.astype(np.float32) @ labels.astype(np.float32)
     assert counts.min() > 5000
     assert stream.truth.dtype == np.float64
-    assert np.abs(together / counts[None, :] - stream.truth).max() < 0.02
+    assert np.abs(cooccurrence / counts[None, :] - stream.truth).max() < 0.02
     assert not np.allclose(stream.truth, stream.truth.T, atol=0.1)
 
 
 def test_prevalence_and_label_count_stay_in_range(stream):
-    _, labels = draw_labels(CATALOGUE, 50_000, 0, TEST)
+    _, labels = _draw_labels(_CLASSES, 50_000, 0, _TEST)
     share = labels.mean(axis=0)
     assert share.min() >= 0.06
     assert share.max() <= 0.45
     assert 3 <= labels[:, :20].sum(axis=1).mean() <= 4
-    assert draw_labels(stream.classes, 50_000, 0, TEST)[1].any(axis=1).all()
+    assert _draw_labels(stream.classes, 50_000, 0, _TEST)[1].any(axis=1).all()
 
 
-def test_most_strong_relations_run_across_tasks(stream):
+def test_most_strong_relations_are_between_tasks(stream):
     home = np.array([task.index for task in stream.tasks for _ in task.classes])
     strong = (stream.truth > 0.5) & ~np.eye(20, dtype=bool)
     across = home[:, None] != home[None, :]
@@ -127,40 +141,40 @@ def test_most_strong_relations_run_across_tasks(stream):
 
 
 def test_catalogue_scenes_and_drawings_name_the_same_things():
-    assert len(set(CATALOGUE)) == len(CATALOGUE) == 30
-    assert set(THINGS) == set(CATALOGUE) == {name for _, _, things in SCENES.values() for name in things}
-    assert sum(prior for prior, _, _ in SCENES.values()) == pytest.approx(1.0)
+    assert len(set(_CLASSES)) == len(_CLASSES) == 30
+    assert set(THINGS) == set(_CLASSES) == {name for _, _, things in _SCENES.values() for name in things}
+    assert sum(prior for prior, _, _ in _SCENES.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_a_thing_is_seen_when_shown(name):
+@pytest.mark.parametrize("name", _CLASSES)
+def test_a_thing_changes_the_pixels(name):
     for number in range(25):
-        empty, shown = (render("street", things, f"look/{number}", 64) for things in ((), (name,)))
+        empty, shown = (_render("street", things, f"look/{number}", 64) for things in ((), (name,)))
         changed = (np.abs(shown.astype(int) - empty).max(axis=2) > 25).mean()
         assert changed > 0.01, number
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_only_what_is_shown_is_drawn(name, monkeypatch):
+@pytest.mark.parametrize("name", _CLASSES)
+def test_only_the_given_things_are_drawn(name, monkeypatch):
     drawn = []
     for other, kind in THINGS.items():
         spy = kind._replace(draw=lambda pen, rng, other=other: drawn.append(other))
         monkeypatch.setitem(THINGS, other, spy)
-    render("beach", (), "only", 32)
+    _render("beach", (), "only", 32)
     assert drawn == []
-    render("beach", (name,), "only", 32)
+    _render("beach", (name,), "only", 32)
     assert drawn == [name]
 
 
-def test_a_picture_without_things_is_only_a_backdrop():
-    assert np.array_equal(render("night", (), "x", 32), render("night", (), "x", 32))
-    one, two = (render("night", (), key, 32).astype(int) for key in "xy")
+def test_an_image_without_things_is_only_a_background():
+    assert np.array_equal(_render("night", (), "x", 32), _render("night", (), "x", 32))
+    one, two = (_render("night", (), key, 32).astype(int) for key in "xy")
     assert (np.abs(one - two).max(axis=2) > 40).mean() > 0.3  # far more than grain
 
 
-def test_adding_a_thing_leaves_the_rest_of_the_picture_alone():
+def test_adding_a_thing_does_not_change_the_rest_of_the_image():
     for number in range(8):
-        empty, shown = (render("room", things, f"rest/{number}", 64) for things in ((), ("sun",)))
+        empty, shown = (_render("room", things, f"rest/{number}", 64) for things in ((), ("sun",)))
         assert (shown == empty).all(axis=2).mean() > 0.7
 
 
@@ -168,7 +182,7 @@ def test_adding_a_thing_leaves_the_rest_of_the_picture_alone():
     ("values", "message"),
     [
         ({"classes": 31}, "scenes has 30 classes, not 31: lower stream.classes"),
-        ({"classes": 4}, "4 classes cannot be cut into 5 tasks: lower stream.tasks"),
+        ({"classes": 4}, "4 classes cannot be divided into 5 tasks: lower stream.tasks"),
         ({"train_images": 4}, "4 training images are too few for 5 tasks: raise stream.train_images"),
         ({"size": 31}, "stream.size must be at least 32, not 31"),
         ({"size": 513}, "stream.size must be at most 512, not 513"),
@@ -183,5 +197,5 @@ def test_bad_options_are_named(values, message):
 
 
 def test_a_task_without_images_is_an_error():
-    with pytest.raises(UserError, match=r"^no training image shows \w+: raise stream.train_images$"):
+    with pytest.raises(UserError, match=r"^no training image has \w+: raise stream.train_images$"):
         fresh(classes=20, tasks=20, train_images=20)

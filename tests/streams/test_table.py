@@ -14,31 +14,32 @@ def write(folder, text, name="photos.csv"):
     return path
 
 
-def shown(pool, classes):
-    """The labels of each image by its name."""
+def labels_of(pool, classes):
+    """The labels of each image, by its name."""
     return {name: {classes[c] for c in pool.labels[row]} for row, name in enumerate(pool.names)}
 
 
-def both(collection):
-    return shown(collection.train, collection.classes) | shown(collection.test, collection.classes)
+def all_labels(collection):
+    """The labels of each training and test image, by its name."""
+    return labels_of(collection.train, collection.classes) | labels_of(collection.test, collection.classes)
 
 
-def test_labels_in_one_column_take_the_order_of_first_appearance(tmp_path):
+def test_classes_of_one_column_are_in_the_order_of_first_appearance(tmp_path):
     path = write(tmp_path, "Image,LABELS,split\nb/1.jpg, dog ; cat,train\n2.jpg,,Train\n3.jpg,cat;;bird,TEST\n")
     found = table.read(path, None)
     assert found.classes == ("dog", "cat", "bird")
-    assert shown(found.train, found.classes) == {"b/1.jpg": {"dog", "cat"}, "2.jpg": set()}
-    assert shown(found.test, found.classes) == {"3.jpg": {"cat", "bird"}}
+    assert labels_of(found.train, found.classes) == {"b/1.jpg": {"dog", "cat"}, "2.jpg": set()}
+    assert labels_of(found.test, found.classes) == {"3.jpg": {"cat", "bird"}}
     assert (found.name, found.root, found.train.task) == ("photos.csv", tmp_path, None)
     assert found.problems.lines() == ["1 classes without a training image: bird"]
     assert table.read(path, tmp_path / "elsewhere").root == tmp_path / "elsewhere"
 
 
-def test_a_column_a_class_takes_many_spellings_of_yes_and_no(tmp_path):
+def test_one_column_per_class_with_many_spellings_of_yes_and_no(tmp_path):
     text = "split,cat,path,dog,bird\ntrain,1,a.jpg,True,\nval,0,b.jpg,no,YES\nvalid,0.0,c.jpg,1.0,false\n"
     found = table.read(write(tmp_path, text), None)
     assert found.classes == ("cat", "dog", "bird")
-    assert both(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": {"bird"}, "c.jpg": {"dog"}}
+    assert all_labels(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": {"bird"}, "c.jpg": {"dog"}}
     assert list(found.test.names) == ["b.jpg", "c.jpg"]
 
 
@@ -48,16 +49,16 @@ def test_quotes_commas_accents_line_breaks_and_a_byte_order_mark(tmp_path):
     )
     found = table.read(write(tmp_path, "\ufeff" + rows), None)
     assert found.classes == ("caf\u00e9", '"big" cat, small')
-    assert both(found) == {"a, b.jpg": set(found.classes), "b.jpg": {"caf\u00e9"}}
+    assert all_labels(found) == {"a, b.jpg": set(found.classes), "b.jpg": {"caf\u00e9"}}
     assert not found.problems
 
 
 @pytest.mark.parametrize("name", ["photos.tsv", "photos.txt"])
-def test_tabs_separate_where_the_header_has_one(tmp_path, name):
+def test_tabs_separate_columns_if_the_header_has_one(tmp_path, name):
     found = table.read(
         write(tmp_path, "file_name\tlabels\tsplit\na,b.jpg\tx, y;z\ttrain\nc.jpg\tz\ttest\n", name), None
     )
-    assert both(found) == {"a,b.jpg": {"x, y", "z"}, "c.jpg": {"z"}}
+    assert all_labels(found) == {"a,b.jpg": {"x, y", "z"}, "c.jpg": {"z"}}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_tasks_are_in_the_order_of_their_numbers_or_of_appearance(tmp_path, task
     assert found.test.task.tolist() == [numbers[1]]
 
 
-def test_without_a_split_a_share_is_held_out_that_more_rows_do_not_move(tmp_path):
+def test_without_a_split_column_test_images_do_not_depend_on_other_rows(tmp_path):
     names = [f"{i}.jpg" for i in range(2000)]
     few, many = (
         table.read(write(tmp_path, "image,labels\n" + "".join(f"{name},x\n" for name in some)), None)
@@ -84,15 +85,15 @@ def test_without_a_split_a_share_is_held_out_that_more_rows_do_not_move(tmp_path
     assert set(many.test.names) < set(half.test.names)
 
 
-def test_rows_that_cannot_be_used_are_left_out_and_counted_by_line(tmp_path):
+def test_rows_that_cannot_be_used_are_skipped_and_counted_with_their_lines(tmp_path):
     rows = (
         "image,cat,dog,split\nok.jpg,1,0,train\n,1,0,train\nshort.jpg,1\nmaybe.jpg,1,perhaps,train\n"
         "where.jpg,1,0,somewhere\n../out.jpg,1,0,train\n/etc/x.jpg,1,0,test\n\nfine.jpg,0,1,test\n"
     )
     found = table.read(write(tmp_path, rows), None)
-    assert set(both(found)) == {"ok.jpg", "fine.jpg"}
+    assert set(all_labels(found)) == {"ok.jpg", "fine.jpg"}
     lines = "\n".join(found.problems.lines())
-    for said in (
+    for expected in (
         "1 rows without an image: line 3\n",
         "1 rows with the wrong number of fields: line 4: 2 instead of 4\n",
         "line 5: 'dog' is 'perhaps'",
@@ -101,7 +102,7 @@ def test_rows_that_cannot_be_used_are_left_out_and_counted_by_line(tmp_path):
         "line 8: '/etc/x.jpg': an absolute path",
         "1 classes without a training image: dog",
     ):
-        assert said in lines + "\n", said
+        assert expected in lines + "\n", expected
 
 
 def test_an_image_on_several_rows(tmp_path):
@@ -110,18 +111,22 @@ def test_an_image_on_several_rows(tmp_path):
         "./a.jpg,y;x,train,1\nb.jpg,z,test,1\nb.jpg,w,train,2\nt.jpg,x,test,1\n"
     )
     found = table.read(write(tmp_path, rows), None)
-    assert shown(found.train, found.classes) == {"a.jpg": {"x", "y"}, "b.jpg": {"x"}}
+    assert labels_of(found.train, found.classes) == {"a.jpg": {"x", "y"}, "b.jpg": {"x"}}
     assert list(found.test.names) == ["t.jpg"]
-    assert found.classes == ("x", "y")  # what a row that does not count names is no class
-    assert list(found.problems.counts.values()) == [1, 1, 2]
+    assert found.classes == ("x", "y")  # the classes of a skipped row are not used
+    assert found.problems.counts == {
+        "rows that repeat an earlier one": 1,
+        "rows that give an image other labels; the labels are united": 1,
+        "rows that give an image another split or task; its first row counts": 2,
+    }
 
 
-def test_an_unclosed_quote_costs_no_more_than_the_lines_it_swallows(tmp_path):
+def test_an_unclosed_quote_skips_only_the_lines_up_to_the_field_limit(tmp_path):
     long = csv.field_size_limit() // 10
     rows = 'image,labels,split\na.jpg,x,train\nb.jpg,"x,train\n' + f"c.jpg,{'y' * long},train\n" * 12 + "t.jpg,x,test\n"
     found = table.read(write(tmp_path, rows), None)
-    assert set(both(found)) == {"a.jpg", "t.jpg"}
-    assert "1 places that cannot be read: lines 3 to 13" in found.problems.lines()[0]
+    assert set(all_labels(found)) == {"a.jpg", "t.jpg"}
+    assert "1 parts of the file that cannot be read: lines 3 to 13" in found.problems.lines()[0]
 
 
 def test_class_names_have_limits(tmp_path):
@@ -133,19 +138,19 @@ def test_class_names_have_limits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (b"", "is empty"),
         (b"image,labels\n", "no row that can be used"),
         (b"image,labels\n../a,x\n", "no row that can be used: 1 rows with an image path"),
-        (b"picture,labels\na.jpg,x\n", "no image column: its first row must name one image, file"),
+        (b"picture,labels\na.jpg,x\n", "no image column: name one column image, file"),
         (b"image;labels\na.jpg;x\n", "separate the columns by commas"),
         (b"image,split\na.jpg,train\n", "no labels: add a column 'labels'"),
-        (b"image,labels,split\na.jpg,,train\nb.jpg,;,test\n", "none of its 2 images shows a class"),
+        (b"image,labels,split\na.jpg,,train\nb.jpg,;,test\n", "none of its 2 images has a label"),
         (b"image,cat,cat \na.jpg,1,0\n", "columns 2 and 3 are both called 'cat'"),
         (b"image,cat,\na.jpg,1,0\n", "column 3 is a class without a name"),
         (b"image,labels,split,Split\na.jpg,x,train,train\n", "2 columns called 'split'"),
-        (b"image,labels,split\na.jpg,x,train\n", "no test image: see its column 'split'"),
+        (b"image,labels,split\na.jpg,x,train\n", "no test image: check its column 'split'"),
         (b"image,labels,split\na.jpg,x,train\nb.jpg,x\n", "'split' (1 rows with the wrong number of fields)"),
         (b"image,labels,split\na.jpg,x,test\n", "no training image"),
         (
@@ -155,32 +160,32 @@ def test_class_names_have_limits(tmp_path):
         ("image,labels\na.jpg,x\n".encode("utf-16"), "line 1 has the byte 0xFF"),
     ],
 )
-def test_a_table_of_which_nothing_can_be_made_is_refused_in_one_line(tmp_path, text, said):
+def test_a_table_that_cannot_be_used_is_refused_with_one_line(tmp_path, text, expected):
     with pytest.raises(UserError) as error:
         table.read(write(tmp_path, text), None)
-    assert said in str(error.value)
+    assert expected in str(error.value)
     assert str(tmp_path / "photos.csv") in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_too_much_is_refused(tmp_path, monkeypatch):
+def test_too_many_rows_or_classes_are_refused(tmp_path, monkeypatch):
     path = write(tmp_path, "image,labels,split\na.jpg,x;y,train\nb.jpg,z,test\n")
-    monkeypatch.setattr(table, "MAX_CLASSES", 2)
-    with pytest.raises(UserError, match="more than 2 classes"):
+    monkeypatch.setattr(table, "_MAX_CLASSES", 2)
+    with pytest.raises(UserError, match="the column 'labels' has more than 2 classes"):
         table.read(path, None)
-    monkeypatch.setattr(table, "MAX_ROWS", 1)
+    monkeypatch.setattr(table, "_MAX_ROWS", 1)
     with pytest.raises(UserError, match="more than 1 rows"):
         table.read(path, None)
 
 
-def test_what_is_no_table(tmp_path):
+def test_files_that_are_not_tables_are_refused(tmp_path):
     with pytest.raises(UserError, match="there is no table"):
         table.read(tmp_path / "none.csv", None)
     with pytest.raises(UserError, match=r"give a \.csv"):
         table.read(write(tmp_path, "x", "photos.xlsx"), None)
 
 
-def test_parquet_gives_the_same_as_text(tmp_path):
+def test_parquet_gives_the_same_result_as_text(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     one_hot = {
@@ -191,20 +196,20 @@ def test_parquet_gives_the_same_as_text(tmp_path):
     }
     parquet.write_table(arrow.table(one_hot | {"split": ["train", "test", "test"]}), tmp_path / "a.parquet")
     found = table.read(tmp_path / "a.parquet", None)
-    assert both(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": set()}
+    assert all_labels(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": set()}
     assert np.array_equal(found.train.task, [1])
     assert found.problems.lines()[0] == "1 rows without an image: row 3"
 
     lists = {"file": ["a.jpg", "b.jpg"], "labels": [["x;y", " z "], []], "split": ["train", "test"]}
     parquet.write_table(arrow.table(lists), tmp_path / "b.parquet")
-    assert both(table.read(tmp_path / "b.parquet", None)) == {"a.jpg": {"x;y", "z"}, "b.jpg": set()}
+    assert all_labels(table.read(tmp_path / "b.parquet", None)) == {"a.jpg": {"x;y", "z"}, "b.jpg": set()}
 
-    whole = (tmp_path / "b.parquet").read_bytes()
+    data = (tmp_path / "b.parquet").read_bytes()
     with pytest.raises(UserError, match="cannot be read as Parquet"):
-        table.read(write(tmp_path, whole[: len(whole) // 2], "c.parquet"), None)
+        table.read(write(tmp_path, data[: len(data) // 2], "c.parquet"), None)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+def test_parquet_without_pyarrow_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'lifelabel\[parquet\]'"):
         table.read(write(tmp_path, b"PAR1", "photos.parquet"), None)

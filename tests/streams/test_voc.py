@@ -2,6 +2,7 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.streams import voc
+from lifelabel.streams.class_names import VOC_CLASSES
 
 PARTS = {"2007": ("trainval", "test"), "2012": ("train", "val")}
 OBJECTS = {
@@ -10,8 +11,8 @@ OBJECTS = {
     "000012": [],
     "000001": [("person", 0), ("dog", 1)],
 }
-"""For each image its objects, and whether each is difficult; the last image is for test."""
-PERSON, CAR, CHAIR, DOG = (voc.CLASSES.index(name) for name in ("person", "car", "chair", "dog"))
+"""The objects of each image, and whether each is difficult. The last image is for test."""
+PERSON, CAR, CHAIR, DOG = (VOC_CLASSES.index(name) for name in ("person", "car", "chair", "dog"))
 
 
 def annotation(objects, top=""):
@@ -27,13 +28,13 @@ def value(objects, name):
 
 
 def make(root, year="2007", lists=True, annotations=True):
-    """VOCdevkit under root, with lists by class, annotations, or both; returns the folder of the year."""
+    """Write VOCdevkit under root, with lists per class, annotations, or both. Returns the folder of the year."""
     home = root / "VOCdevkit" / f"VOC{year}"
     main = home / "ImageSets" / "Main"
     main.mkdir(parents=True)
     for part, keys in zip(PARTS[year], (list(OBJECTS)[:3], list(OBJECTS)[3:]), strict=True):
         (main / f"{part}.txt").write_text("".join(f"{key}\n" for key in keys))
-        for name in voc.CLASSES if lists else ():
+        for name in VOC_CLASSES if lists else ():
             (main / f"{name}_{part}.txt").write_text("".join(f"{k} {value(OBJECTS[k], name):2}\n" for k in keys))
     if annotations:
         (home / "Annotations").mkdir()
@@ -47,7 +48,7 @@ def rows(pool):
 
 
 def test_classes_are_the_twenty_in_alphabetical_order():
-    assert len(voc.CLASSES) == 20 and list(voc.CLASSES) == sorted(voc.CLASSES)
+    assert len(VOC_CLASSES) == 20 and list(VOC_CLASSES) == sorted(VOC_CLASSES)
 
 
 @pytest.mark.parametrize("source", [{"annotations": False}, {"lists": False}])
@@ -55,7 +56,7 @@ def test_classes_are_the_twenty_in_alphabetical_order():
 def test_both_years_from_lists_and_from_annotations(tmp_path, year, source):
     make(tmp_path, year, **source)
     found = voc.read(tmp_path, year)
-    assert (found.name, found.root, found.classes) == ("voc", tmp_path, voc.CLASSES)
+    assert (found.name, found.root, found.classes) == ("voc", tmp_path, VOC_CLASSES)
     assert list(found.train.names) == [f"VOC{year}/JPEGImages/{key}.jpg" for key in ("000005", "000007", "000012")]
     assert list(found.test.names) == [f"VOC{year}/JPEGImages/000001.jpg"]
     assert rows(found.train) == [[CHAIR, PERSON], [CAR], []]
@@ -71,15 +72,15 @@ def test_difficult_objects_may_count_as_absent(tmp_path, source):
     assert rows(found.test) == [[PERSON]]
 
 
-def test_lists_come_before_annotations_and_only_if_all_are_there(tmp_path):
+def test_lists_are_used_before_annotations_but_only_if_all_exist(tmp_path):
     home = make(tmp_path)
     (home / "Annotations/000007.xml").write_text(annotation([("bus", 0)]))
     assert rows(voc.read(tmp_path).train)[1] == [CAR]
     (home / "ImageSets/Main/sheep_trainval.txt").unlink()
-    assert rows(voc.read(tmp_path).train)[1] == [voc.CLASSES.index("bus")]
+    assert rows(voc.read(tmp_path).train)[1] == [VOC_CLASSES.index("bus")]
 
 
-def test_the_root_may_be_any_of_three_folders_and_names_stay_the_same(tmp_path, monkeypatch):
+def test_the_root_may_be_any_of_three_folders_and_names_are_the_same(tmp_path, monkeypatch):
     home = make(tmp_path)
     names = list(voc.read(tmp_path).train.names)
     assert list(voc.read(home.parent).train.names) == names
@@ -96,23 +97,25 @@ def test_a_folder_of_another_name_is_its_own_root(tmp_path):
     assert found.root == home and found.train.names[0] == "JPEGImages/000005.jpg"
 
 
-def test_mistakes_in_what_is_asked_for(tmp_path):
+def test_wrong_arguments_are_refused(tmp_path):
     home = make(tmp_path)
     with pytest.raises(UserError, match="unknown year of VOC '2010'"):
         voc.read(tmp_path, "2010")
     with pytest.raises(UserError, match="unknown value for difficult objects 'ignore'"):
         voc.read(tmp_path, difficult="ignore")
-    with pytest.raises(UserError, match=r"no folder .*nowhere"):
+    with pytest.raises(UserError, match=r"there is no folder .*nowhere: give the folder that contains VOCdevkit"):
         voc.read(tmp_path / "nowhere")
     for root in (tmp_path, home.parent, home):
-        with pytest.raises(UserError, match=f"no VOC2012 in {root}: looked for VOCdevkit/VOC2012"):
+        with pytest.raises(
+            UserError, match=f"there is no VOC2012 in {root}: give a folder that contains VOCdevkit/VOC2012"
+        ):
             voc.read(root, "2012")
 
 
 def test_missing_files_are_named(tmp_path):
     home = make(tmp_path, annotations=False)
     (home / "ImageSets/Main/aeroplane_test.txt").unlink()
-    with pytest.raises(UserError, match=r"test images: neither .*aeroplane_test.txt nor .*Annotations is there"):
+    with pytest.raises(UserError, match=r"test images: neither .*aeroplane_test.txt nor .*Annotations exists"):
         voc.read(tmp_path)
     (home / "ImageSets/Main/test.txt").unlink()
     with pytest.raises(UserError, match=r"cannot read .*VOC2007/ImageSets/Main/test.txt: No such file"):
@@ -124,9 +127,9 @@ def test_missing_files_are_named(tmp_path):
     [
         ("car_test.txt", b"000001 2\n", "line 1: expected 1, 0 or -1 after 000001, not '2'"),
         ("car_test.txt", b"\n000001\n", "line 2: expected"),
-        ("test.txt", b"../../up\n", "is not the id of an image"),
+        ("test.txt", b"../../up\n", "is not an image id"),
         ("test.txt", b"\xff\xfe", "not a text file"),
-        ("test.txt", b"", "none of the images"),
+        ("test.txt", b"", "none of the images of .*test.txt has labels: the list is empty"),
     ],
 )
 def test_damaged_lists_are_refused(tmp_path, name, data, message):
@@ -137,11 +140,11 @@ def test_damaged_lists_are_refused(tmp_path, name, data, message):
     assert str(path) in str(error.value)
 
 
-def test_an_image_that_a_list_lacks_is_left_out(tmp_path):
+def test_an_image_that_is_missing_in_a_list_is_skipped(tmp_path):
     (make(tmp_path) / "ImageSets/Main/cat_trainval.txt").write_text("000005 -1\n000012 -1\n000099 1\n")
     found = voc.read(tmp_path)
     assert rows(found.train) == [[CHAIR, PERSON], []] and len(found.train.names) == 2
-    assert found.problems.lines() == ["1 images left out: the list of a class lacks them: 000007 in cat_trainval.txt"]
+    assert found.problems.lines() == ["1 images skipped: missing in the list of a class: 000007 in cat_trainval.txt"]
 
 
 ENTITY = '<!DOCTYPE annotation [<!ENTITY thing "car">]>'
@@ -161,14 +164,14 @@ OUTSIDE = '<!DOCTYPE annotation [<!ENTITY thing SYSTEM "file:///etc/passwd">]>'
     ],
     ids=["missing", "cut off", "entity", "outside entity", "utf-16", "undefined entity", "large"],
 )
-def test_an_annotation_that_cannot_be_used_leaves_its_image_out(tmp_path, data, reason):
+def test_an_image_whose_annotation_cannot_be_used_is_skipped(tmp_path, data, reason):
     path = make(tmp_path, lists=False) / "Annotations/000007.xml"
     path.unlink() if data is None else path.write_bytes(data)
     found = voc.read(tmp_path)
     assert rows(found.train) == [[CHAIR, PERSON], []]
     assert list(found.train.names) == ["VOC2007/JPEGImages/000005.jpg", "VOC2007/JPEGImages/000012.jpg"]
     (line,) = found.problems.lines()
-    assert line.startswith("1 images left out: no annotation that can be read: 000007.xml") and reason in line
+    assert line.startswith("1 images skipped: the annotation cannot be read: 000007.xml") and reason in line
 
 
 def test_unknown_objects_are_counted(tmp_path):
@@ -176,10 +179,10 @@ def test_unknown_objects_are_counted(tmp_path):
     path.write_text(annotation([("car", 0), ("unicorn", 0)]))
     found = voc.read(tmp_path)
     assert rows(found.train)[1] == [CAR]
-    assert found.problems.lines() == ["1 objects that are of none of VOC's classes: 'unicorn' in 000007.xml"]
+    assert found.problems.lines() == ["1 objects of an unknown class: 'unicorn' in 000007.xml"]
 
 
 def test_a_set_without_any_label_is_refused(tmp_path):
     (make(tmp_path, lists=False) / "Annotations/000001.xml").unlink()
-    with pytest.raises(UserError, match=r"none of the images of .*test.txt has labels: 1 images left out"):
+    with pytest.raises(UserError, match=r"none of the images of .*test.txt has labels: 1 images skipped"):
         voc.read(tmp_path)

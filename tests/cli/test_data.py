@@ -1,0 +1,192 @@
+"""`lifelabel data`: its output, its files, and mistakes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from lifelabel.streams import build
+
+SMALL = {"classes": 4, "tasks": 2, "train_images": 20, "test_images": 20}
+SCENES = ("scenes", *(f"--set={'stream.' * (name == 'tasks')}{name}={value}" for name, value in SMALL.items()))
+WRITTEN = {"report.md", "stream.json", "frequencies.png", "cooccurrence.png"}
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def main(main):
+    """`lifelabel data ARGS`."""
+    return lambda *args: main("data", *args)
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A split in the authors' format: two tasks of two classes, with the photographs of the first task only."""
+    files = {
+        "task0/train.csv": ["a.jpg,1,0", "b.jpg,1,1", "c.jpg,0,1"],
+        "task0/test.csv": ["t.jpg,1,0"],
+        "task1/train.csv": ["d.jpg,0,1", "e.jpg,1,0"],
+        "task1/test.csv": ["t.jpg,1,0,0,1", "u.jpg,0,1,1,0"],
+    }
+    for name, lines in files.items():
+        path = tmp_path / "split" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in ("a.jpg", "b.jpg", "t.jpg"):
+        Image.new("RGB", (40, 30), "red").save(photos / name)
+    (photos / "c.jpg").write_bytes((photos / "a.jpg").read_bytes()[:200])
+    return tmp_path / "split"
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_inspect_prints_a_summary_and_writes_the_report(main, tmp_path):
+    folder = tmp_path / "runs" / "inspect" / "scenes"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "report.md").write_text("an older one")
+    done = main("inspect", *SCENES)
+    assert (done.returncode, done.stderr) == (0, "")
+    stream = build("scenes", SMALL)
+    assert done.stdout.startswith(f"scenes\nsha256 {stream.fingerprint}\n")
+    assert done.stdout.endswith("\nwritten to runs/inspect/scenes: report.md, stream.json and 4 figures\n")
+    assert names(folder) == WRITTEN | {"task-1.png", "task-2.png", "notes.txt"}
+    assert (folder / "notes.txt").read_text() == "mine"
+    found = json.loads((folder / "stream.json").read_text())
+    assert found["sha256"] == stream.fingerprint
+    assert found["splits"]["train"] == {"images": 20, "rows": 20, "missing": 0}
+    assert found["bad"] is None
+    page = (folder / "report.md").read_text(encoding="utf-8")
+    assert page.startswith("# Stream scenes\n")
+    assert all(f"]({name})" in page for name in names(folder) if name.endswith(".png"))
+
+
+def test_inspect_of_a_published_split_with_some_photographs(main, published, tmp_path):
+    done = main("inspect", published, "--root", tmp_path / "photos", "--decode", "--out", tmp_path / "look")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "look" / "stream.json").read_text())
+    assert [task["train"] for task in found["tasks"]] == [3, 2]
+    assert [task["test_cumulative"] for task in found["tasks"]] == [1, 2]
+    assert found["splits"]["train"]["missing"] == 2
+    assert found["splits"]["test"]["missing"] == 1
+    assert found["labels_per_image"]["visible"] == 6 / 5
+    assert found["hidden"]["labels"] is None
+    assert found["bad"]["opened"] == 4
+    assert [bad["image"] for bad in found["bad"]["images"]] == ["c.jpg"]
+    assert "opened 4 images, 1 of them cannot be used" in done.stdout
+    assert names(tmp_path / "look") == WRITTEN | {"task-1.png"}  # task 2 has no photograph
+
+
+def test_inspect_without_sheets(main, tmp_path):
+    assert main("inspect", *SCENES, "--no-sheets", "--out", tmp_path / "look").returncode == 0
+    assert names(tmp_path / "look") == WRITTEN
+
+
+def test_build_writes_a_manifest_that_is_the_same_stream(main, tmp_path):
+    stream, path = build("scenes", SMALL), tmp_path / "new" / "stream.yaml"
+    done = main("build", *SCENES, "--out", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *_, digest, last = done.stdout.splitlines()
+    assert first == "scenes: 2 tasks, 4 classes, 20 training and 20 test images"
+    assert digest == f"sha256 {stream.fingerprint}"
+    assert last == f"manifest: {path}"
+    again = build(str(path), {})
+    assert again.fingerprint == stream.fingerprint
+    assert not again.train.complete
+
+
+def test_build_writes_hidden_labels_with_complete(main, tmp_path):
+    path = tmp_path / "stream.yaml"
+    assert main("build", *SCENES, "--complete", "--out", path).returncode == 0
+    stream, again = build("scenes", SMALL), build(str(path), {})
+    assert again.train.complete
+    assert len(again.train.labels.column) == len(stream.train.labels.column)
+    assert again.fingerprint == stream.fingerprint
+
+
+def test_build_replaces_a_file_only_with_overwrite(main, refused, tmp_path):
+    path = tmp_path / "stream.yaml"
+    path.write_text("mine")
+    assert refused("build", *SCENES, "--out", path) == f"{path} exists: give another --out, or --overwrite"
+    assert path.read_text() == "mine"
+    assert main("build", *SCENES, "--out", path, "--overwrite").returncode == 0
+    assert build(str(path), {}).fingerprint == build("scenes", SMALL).fingerprint
+
+
+def test_build_prints_problems(main, published, tmp_path):
+    train = published / "task1" / "train.csv"
+    train.write_text(train.read_text() + "d.jpg,0,1\n")
+    done = main("build", published, "--out", tmp_path / "stream.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "problem: 1 rows" in done.stdout
+    assert "d.jpg" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["inspect", "scene"], "did you mean 'scenes'?"),
+        (["inspect", "scenes", "--set", "train_image=60"], "did you mean 'train_images'?"),
+        (
+            ["inspect", "scenes", "--set", "stream.train_images=x"],
+            "stream.train_images must be a whole number, not 'x'",
+        ),
+        (
+            ["inspect", "scenes", "--set", "method.mix=0.1"],
+            "--set method.…: this command has no method; give only options of the stream",
+        ),
+        (["inspect", "scenes", "--set", "train_images"], "--set takes NAME=VALUE, not 'train_images'"),
+        (["inspect", "nowhere/stream.yaml"], "nowhere/stream.yaml"),
+        (["build", *SCENES], "--out"),
+        (["inspect"], "STREAM"),
+        ([], "Missing command"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_line(refused, args, part, tmp_path):
+    assert part in refused(*args)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("args", [["inspect", *SCENES, "--out"], ["build", *SCENES, "--out"]], ids=lambda args: args[0])
+def test_an_out_folder_below_a_file(refused, tmp_path, args):
+    (tmp_path / "file").write_text("mine")
+    assert "cannot write" in refused(*args, tmp_path / "file" / "inside.yaml")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_with_the_name_of_an_output_file(refused, tmp_path):
+    path = tmp_path / "look" / "frequencies.png"
+    path.mkdir(parents=True)
+    line = refused("inspect", *SCENES, "--no-sheets", "--out", tmp_path / "look")
+    assert line.startswith(f"cannot write {path}: Is a directory; ")
+
+
+def test_build_imports_no_torch():
+    code = "import sys; from lifelabel.cli.main import app; app(sys.argv[1:], standalone_mode=False)"
+    code += "; print('loaded:', [name for name in ('torch',) if name in sys.modules])"
+    words = [sys.executable, "-c", code, "data", "build", *SCENES, "--out", "stream.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "loaded: []"), done.stderr
+
+
+def test_tasks_and_root_are_flags(main, published, tmp_path):
+    assert main("build", "scenes", *SCENES[1:], "--tasks", "4", "--out", tmp_path / "a.yaml").returncode == 0
+    assert len(build(str(tmp_path / "a.yaml"), {}).tasks) == 2  # --set wins over a flag
+    assert main("build", "scenes", "--tasks", "4", "--set", "classes=8", "--out", tmp_path / "b.yaml").returncode == 0
+    assert len(build(str(tmp_path / "b.yaml"), {}).tasks) == 4
+
+
+def test_a_manifest_must_end_in_yaml(refused, tmp_path):
+    assert "must end in .yaml" in refused("build", *SCENES, "--out", tmp_path / "stream.txt")
+    assert not list(tmp_path.iterdir())

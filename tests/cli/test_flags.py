@@ -1,0 +1,270 @@
+"""Flags that are generated from options, and options that are given at the wrong level."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+import yaml
+from PIL import Image
+
+import lifelabel as package
+from lifelabel.cli.main import app
+from lifelabel.config.run_options import RunOptions
+from lifelabel.options import option
+from lifelabel.streams import STREAMS, Source
+
+STREAM_FLAGS = {
+    field.name: field.metadata
+    for source in STREAMS.values()
+    for field in reversed(dataclasses.fields(source.Options))
+    if field.metadata["flag"]
+}
+RUN_FLAGS = {field.name: field.metadata for field in dataclasses.fields(RunOptions) if field.metadata["flag"]}
+SET_BY_COMMAND = {
+    "train": set(),
+    "compare": {"method", "seed", "task_order"},
+    "study": {"method", "seed", "task_order"},
+    "tune": {"method", "seed", "first_tasks", "hold_out"},
+}
+"""The options that a command sets itself, from its own flags."""
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    """A terminal in which no line of --help is wrapped."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def flags_in(text):
+    """The flags in the output of --help, each with its panel and the text next to it."""
+    found, panel = [], ""
+    for line in text.splitlines():
+        if heading := re.match(r"╭─ (.+?) ─+╮", line):
+            panel = heading[1]
+        elif flag := re.match(r"│ \*? *(--[\w-]+)(?: +-\w)? +(?:\S+ {2,})?(.+?) *│", line):
+            found.append((flag[1], panel, flag[2]))
+    return found
+
+
+def flag_of(name):
+    return f"--{name.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("name", [*RUN_FLAGS, *STREAM_FLAGS])
+def test_every_option_with_a_flag_has_one_in_train_with_its_help(main, wide, name):
+    metadata = RUN_FLAGS.get(name) or STREAM_FLAGS[name]
+    (found,) = [line for line in flags_in(main("train", "--help").stdout) if line[0] == flag_of(name)]
+    _, panel, text = found
+    assert panel == metadata["flag"]
+    if name in RUN_FLAGS:  # streams may describe the same option in different words
+        help = metadata["help"].replace("`", "")
+        assert text.lower().startswith(help.lower())
+    for choice in metadata["choices"] or ():
+        assert choice in text
+
+
+def test_flags_of_streams(main, wide):
+    assert STREAM_FLAGS.keys() == {"root", "tasks"}
+    lines = {flag: text for flag, _, text in flags_in(main("train", "--help").stdout)}
+    assert "folder of the images" in lines["--root"] and "umber of tasks" in lines["--tasks"]
+
+
+@pytest.mark.parametrize("command", SET_BY_COMMAND)
+def test_a_command_leaves_out_the_flags_that_it_sets_itself(main, wide, command):
+    flags = [flag for flag, *_ in flags_in(main(command, "--help").stdout)]
+    assert len(flags) == len(set(flags))
+    own = {"method", "hold_out"} if command == "tune" else set()  # tune has flags of its own with these names
+    for name in RUN_FLAGS:
+        expected = name not in SET_BY_COMMAND[command] or name in own
+        assert (flag_of(name) in flags) == expected, name
+    assert {"--root", "--tasks", "--set", "--plugin"} <= set(flags)
+
+
+def test_tasks_of_tune_are_the_first_tasks(main, wide):
+    (text,) = [text for flag, _, text in flags_in(main("tune", "--help").stdout) if flag == "--tasks"]
+    assert text.startswith("Train on the first tasks only.")
+
+
+@pytest.mark.parametrize("command", ["inspect", "build"])
+def test_data_has_the_flags_of_the_stream_only(main, wide, command):
+    flags = {flag for flag, *_ in flags_in(main("data", command, "--help").stdout)}
+    assert {"--root", "--tasks", "--set", "--plugin"} <= flags
+    assert not flags & {flag_of(name) for name in RUN_FLAGS}
+
+
+def test_the_flags_of_train_are_its_own_and_those_of_options():
+    params = typer.main.get_command(app).commands["train"].params
+    own = {"out_folder", "resume", "config", "set_", "plugin", "print_config", "overwrite", "quiet"}
+    assert {param.name for param in params} == own | RUN_FLAGS.keys() | STREAM_FLAGS.keys()
+
+
+# Values
+
+
+WRONG = {
+    "seed": "x", "batch_size": "many", "lr": "fast", "backbone_lr": ".inf", "batch_norm": "froze", "fidelity": "papr",
+    "method": "acgn", "stream": "scenez", "image_size": "large", "precision": "fp16", "workers": "-1",
+    "hold_out": "0.95", "word_norm": "0", "pool": "mean", "task_order": "1001",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_of_a_flag_is_checked_like_one_of_yaml(refused, tmp_path, name):
+    text = "inf" if WRONG[name] == ".inf" else WRONG[name]
+    (tmp_path / "wrong.yaml").write_text(f"{name}: {WRONG[name]}\n")
+    by_file = refused("train", "--config", tmp_path / "wrong.yaml", "--print-config")
+    assert refused("train", flag_of(name), text, "--print-config") == by_file
+    assert refused("train", "--set", f"{name}={WRONG[name]}", "--print-config") == by_file
+
+
+@pytest.mark.parametrize(
+    ("args", "values"),
+    [
+        (("--lr", "1e-2", "--batch-size", "4"), {"lr": 0.01, "batch_size": 4}),
+        (("--image-size", "none", "--word-norm", "none"), {"image_size": None, "word_norm": None}),
+        (("--strict", "--save-scores"), {"strict": True, "save_scores": True, "allow_seen_weights": False}),
+        (("--compile", "off", "--hold-out", "0.25"), {"compile": "off", "hold_out": 0.25}),
+        (("--adam-eps", "1e-4", "--set", "adam_eps=1e-3"), {"adam_eps": 1e-3}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_values_of_flags(main, args, values):
+    config = yaml.safe_load(main("train", *args, "--print-config").stdout)
+    assert {name: config[name] for name in values} == values
+
+
+def test_flags_of_the_stream_are_in_its_section(main, tmp_path):
+    done = main("train", "--stream", "photos.csv", "--root", tmp_path, "--tasks", "3", "--print-config")
+    options = yaml.safe_load(done.stdout)["stream_options"]
+    assert (options["file"], options["root"], options["tasks"]) == ("photos.csv", str(tmp_path), 3)
+
+
+def test_flags_win_over_a_file(main, tmp_path):
+    (tmp_path / "a.yaml").write_text("lr: 0.5\nbatch_size: 3\nstream_options: {tasks: 2, classes: 8}\n")
+    done = main("train", "--config", tmp_path / "a.yaml", "--lr", "0.25", "--tasks", "4", "--print-config")
+    config = yaml.safe_load(done.stdout)
+    assert (config["lr"], config["batch_size"]) == (0.25, 3)
+    assert (config["stream_options"]["tasks"], config["stream_options"]["classes"]) == (4, 8)
+
+
+def test_a_flag_that_the_stream_does_not_have(refused):
+    assert refused("train", "--root", "photos", "--print-config").startswith("unknown option of stream scenes 'root': ")
+    line = refused("train", "--stream", "a.yaml", "--tasks", "3", "--print-config")
+    assert line.startswith("unknown option of stream manifest 'tasks': ")
+
+
+# Options at the wrong level
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (
+            ("--set", "mix=1"),
+            "'mix' is an option of the method: give method.mix (in YAML: mix under method_options)",
+        ),
+        (
+            ("--set", "stream.mix=1"),
+            "'mix' is an option of the method: give method.mix (in YAML: mix under method_options)",
+        ),
+        (
+            ("--set", "tasks=3"),
+            "'tasks' is an option of the stream: give stream.tasks (in YAML: tasks under stream_options)",
+        ),
+        (
+            ("--set", "method.tasks=3"),
+            "'tasks' is an option of the stream: give stream.tasks (in YAML: tasks under stream_options)",
+        ),
+        (
+            ("--set", "stream.lr=1"),
+            "'lr' is an option of the run: give lr without a prefix (in YAML: at the top level)",
+        ),
+        (
+            ("--set", "method.lr=1"),
+            "'lr' is an option of the run: give lr without a prefix (in YAML: at the top level)",
+        ),
+        (
+            ("--method", "er", "--set", "method.mix=1"),
+            "'mix' is an option of agcn, not of er: choose another method, or remove it",
+        ),
+        (
+            ("--method", "er", "--set", "mix=1"),
+            "'mix' is an option of agcn, not of er: choose another method, or remove it",
+        ),
+        (
+            ("--method", "agcn", "--set", "method.alpha=1"),
+            "'alpha' is an option of der++, not of agcn: choose another method, or remove it",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_an_option_at_the_wrong_level(refused, tmp_path, args, line):
+    assert refused("train", *args, "--out", tmp_path / "run") == line
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_option_at_the_wrong_level_of_a_file(refused, tmp_path):
+    (tmp_path / "a.yaml").write_text("stream_options: {lr: 1}\n")
+    line = refused("train", "--config", tmp_path / "a.yaml", "--print-config")
+    assert line == "'lr' is an option of the run: give lr without a prefix (in YAML: at the top level)"
+
+
+def test_an_option_of_several_levels_is_accepted_at_each(main):
+    config = yaml.safe_load(main("train", "--seed", "3", "--set", "stream.seed=4", "--print-config").stdout)
+    assert (config["seed"], config["stream_options"]["seed"]) == (3, 4)
+
+
+# Python
+
+
+def test_keywords_of_python_are_the_names_of_flags(tmp_path):
+    (tmp_path / "photos").mkdir()
+    rows = ["image,labels,split"]
+    for number in range(16):
+        Image.new("RGB", (40, 32), (16 * number, 90, 200)).save(tmp_path / "photos" / f"{number}.png")
+        rows.append(f"{number}.png,{'cat' if number % 2 else 'dog'},{'train' if number < 12 else 'test'}")
+    (tmp_path / "photos.csv").write_text("\n".join(rows))
+    result = package.train(
+        tmp_path / "run", {"stream": str(tmp_path / "photos.csv"), "stream_options": {"order": "alphabetical"}},
+        root=str(tmp_path / "photos"), tasks=2, method="fine-tuning", backbone="tiny", weights="none", image_size=32,
+        device="cpu",
+    )  # fmt: skip
+    options = result.config.stream_options
+    assert (options.root, options.tasks, options.order) == (str(tmp_path / "photos"), 2, "alphabetical")
+    assert result.metrics["tasks"] == [["cat"], ["dog"]]
+    with pytest.raises(package.UserError, match="unknown option of a run 'larning_rate'"):
+        package.train(tmp_path / "other", larning_rate=1)
+
+
+# Plug-ins
+
+
+def test_a_broken_installed_stream_does_not_break_help(tmp_path):
+    info = tmp_path / "broken-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[lifelabel.streams]\nbroken = no_such_module:STREAM\n")
+    environment = {**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}"}
+    for words in (["train", "--help"], ["train", "--tasks", "4", "--print-config"], ["list", "methods"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "lifelabel", *words], capture_output=True, text=True, encoding="utf-8",
+            env=environment,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), words
+
+
+def test_options_of_a_registered_stream_are_keywords(monkeypatch):
+    """A plug-in that is loaded can declare further flags. They are keywords of `lifelabel.train`."""
+    from lifelabel.config.config import nest_flags
+
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        months: int = option(1, "number of months", flag="Data")
+
+    assert nest_flags({"months": 3}) == {"months": 3}
+    monkeypatch.setitem(STREAMS._items, "calendar", Source("by month", Options, lambda options: None))
+    assert nest_flags({"months": 3, "lr": 1}) == {"lr": 1, "stream_options": {"months": 3}}

@@ -1,0 +1,90 @@
+"""The command `lifelabel`: help, version and wrong usage."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from lifelabel.cli.main import app
+from lifelabel.version import __version__
+
+COMMANDS = {
+    "train": ["train"], "compare": ["compare"], "study": ["study"], "demo": ["demo"], "tune": ["tune"],
+    "report": ["report"], "list": ["list"], "metrics": ["metrics"], "data inspect": ["data", "inspect"],
+    "data build": ["data", "build"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(main, name):
+    for flag in ("--help", "-h"):
+        done = main(*COMMANDS[name], flag)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"lifelabel {name}" in done.stdout.partition("Example")[2]
+
+
+def test_these_are_all_commands():
+    group = typer.main.get_command(app)
+    assert sorted(group.commands) == sorted({name.split()[0] for name in COMMANDS})
+    assert sorted(group.commands["data"].commands) == ["build", "inspect"]
+
+
+def test_help_imports_neither_torch_nor_matplotlib():
+    """Of every command, in one new process."""
+    code = f"""
+import sys
+from lifelabel.cli.main import app
+for words in {list(COMMANDS.values())}:
+    try:
+        app([*words, "--help"], standalone_mode=False)
+    except SystemExit:
+        pass
+    print("loaded:", [name for name in ("torch", "matplotlib") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: ") == len(COMMANDS)
+    loaded = [line for line in done.stdout.splitlines() if line.startswith("loaded:")]
+    assert loaded == ["loaded: []"] * len(COMMANDS)
+
+
+def test_help_names_every_command_and_is_printed_without_arguments(main):
+    for done in (main("--help"), main()):
+        assert (done.returncode, done.stderr) == (0, "")
+        for name in (*(name.split()[0] for name in COMMANDS), "--version"):
+            assert f" {name} " in done.stdout
+
+
+def test_version(main):
+    done = main("--version")
+    assert (done.returncode, done.stdout) == (0, f"lifelabel {__version__}\n")
+
+
+def test_version_in_its_own_process(lifelabel):
+    done = lifelabel("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"lifelabel {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["list", "metrcs"], "metrics"),
+        (["list"], "methods"),
+        (["lst"], "lst"),
+        (["train", "--mehtod", "agcn"], "--method"),
+        (["train", "--lr"], "--lr"),
+        (["report"], "runs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line(refused, args, part):
+    assert part in refused(*args)
+
+
+def test_a_mistake_in_its_own_process(lifelabel, error_line, tmp_path):
+    done = lifelabel("train", "--method", "acgn", "--out", tmp_path / "run")
+    known = "agcn, agem, der++, er, ewc, fine-tuning, frozen, l3a, lwf, multi-task, ocdm, prs"
+    assert error_line(done) == f"unknown method 'acgn': did you mean 'agcn'? (known: {known})"
+    assert done.stdout == ""
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,239 @@
+"""`lifelabel metrics`: one set of scores under every convention, compared with loops that do not use the package."""
+
+import io
+import json
+import re
+import zipfile
+
+import numpy as np
+import pytest
+
+from lifelabel.metrics.compare import FAMILIES, LARGEST
+
+RULES = {
+    # reported by: threshold, whether CF1 is harmonic, whether an empty class counts in mAP
+    "AGCN, ML-GCN, PRS": (0.5, True, False),
+    "KRT, CSC, MULTI-LANE, ASL": (0.8, False, True),
+    "L3A": (0.525, False, True),
+    "torchmetrics ≥ 1.4": (0.5, False, True),
+    "torchmetrics < 1.4": (0.5, False, False),
+}
+
+
+def average_precision(scores, labels):
+    """Precision at each positive's rank, no ties."""
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])
+    hits, total = 0, 0.0
+    for rank, i in enumerate(order, start=1):
+        if labels[i]:
+            hits += 1
+            total += hits / rank
+    return total / hits if hits else None
+
+
+def by_hand(logits, labels, who):
+    threshold, harmonic, empty_counts = RULES[who]
+    probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    aps, precisions, recalls, f1s, hits, positives, labelled = [], [], [], [], 0, 0, 0
+    for c in range(labels.shape[1]):
+        ap = average_precision(logits[:, c], labels[:, c])
+        if ap is not None or empty_counts:
+            aps.append(ap or 0.0)
+        tp = sum(p >= threshold and y for p, y in zip(probabilities[:, c], labels[:, c], strict=True))
+        predicted, truth = sum(probabilities[:, c] >= threshold), sum(labels[:, c])
+        if truth:
+            precisions.append(tp / predicted if predicted else 0.0)
+            recalls.append(tp / truth)
+        f1s.append(2 * tp / (predicted + truth) if predicted + truth else 0.0)
+        hits, positives, labelled = hits + tp, positives + predicted, labelled + truth
+    cp, cr, op, overall = np.mean(precisions), np.mean(recalls), hits / positives, hits / labelled
+    cf1 = 2 * cp * cr / (cp + cr) if harmonic else np.mean(f1s)
+    return {"mAP": np.mean(aps), "CF1": cf1, "OF1": 2 * op * overall / (op + overall)}
+
+
+def scores(seed=0, images=60, classes=7):
+    """Logits that correlate with the labels, and labels with an empty class and some images without a label."""
+    rng = np.random.default_rng(seed)
+    labels = rng.random((images, classes)) < 0.3
+    labels[:, 3] = False
+    labels[:9] = False
+    logits = rng.normal(size=(images, classes)) * 2 + 2 * labels - 0.5
+    return logits, labels
+
+
+def save(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def rows(text):
+    """The rows of the tables in the output: who reports in this way, and the three metrics."""
+    found = []
+    for line in text.splitlines():
+        for who in RULES:
+            if line.strip().startswith(who):
+                found.append((who, [float(word) for word in line.split()[-3:]]))
+    return found
+
+
+def test_every_convention_in_one_table(main, tmp_path):
+    logits, labels = scores()
+    out = tmp_path / "figures.json"
+    done = main("metrics", save(tmp_path / "s.npz", logits=logits, labels=labels), "--json", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = rows(done.stdout)[:5], rows(done.stdout)[5:]
+    assert [who for who, _ in first] == [who for who, _ in second] == list(RULES)
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["images"], found["labelled_images"], found["classes"]) == (60, labels.any(1).sum(), 7)
+    assert (found["empty_classes"], found["scores"]) == (1, "logits")
+    has_label = labels.any(1)
+    every = []
+    for part, printed, which in (("all", first, slice(None)), ("labelled", second, has_label)):
+        for (who, figures), family in zip(printed, found["families"], strict=True):
+            expected = by_hand(logits[which], labels[which], who)
+            assert family["who"] == who and family["threshold"] == RULES[who][0]
+            assert family[part] == pytest.approx(expected, abs=1e-12)
+            assert figures == [float(f"{100 * expected[name]:.2f}") for name in ("mAP", "CF1", "OF1")]
+            every.append(list(expected.values()))
+    last = done.stdout.strip().splitlines()[-1]
+    low, high = 100 * np.min(every, 0), 100 * np.max(every, 0)
+    assert last == "The same scores, by convention and by the images used: " + ", ".join(
+        f"{name} {low[i]:.2f} to {high[i]:.2f}" for i, name in enumerate(("mAP", "CF1", "OF1"))
+    )
+    assert high[1] - low[1] > 10  # these scores differ between conventions
+    assert (
+        f"all {len(labels)} images" in done.stdout
+        and f"the {has_label.sum()} images with at least one label" in done.stdout
+    )
+
+
+def test_each_family_has_its_own_line():
+    assert [family.who for family in FAMILIES] == list(RULES)
+    assert [float(family.threshold) for family in FAMILIES] == [rule[0] for rule in RULES.values()]
+    assert [family.cf1.startswith("harmonic") for family in FAMILIES] == [rule[1] for rule in RULES.values()]
+    assert [family.empty == "0" for family in FAMILIES] == [rule[2] for rule in RULES.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "kind"),
+    [
+        ("probabilities", lambda z: 1 / (1 + np.exp(-z)), "probabilities"),
+        ("scores", lambda z: 1 / (1 + np.exp(-z)), "probabilities"),
+        ("scores", lambda z: z, "logits"),
+        ("logits", lambda z: z.astype(">f8"), "logits"),  # another machine's byte order
+        ("logits", lambda z: np.asfortranarray(z.astype(np.longdouble)), "logits"),
+    ],
+)
+def test_logits_probabilities_and_scores_give_the_same_metrics(main, tmp_path, name, make, kind):
+    logits, labels = scores()
+    out = tmp_path / "figures.json"
+    path = save(tmp_path / "s.npz", **{name: make(logits), "labels": labels.astype(np.int64)})
+    assert main("metrics", path, "--json", out).returncode == 0
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["scores"] == kind
+    for family in found["families"]:
+        assert family["all"] == pytest.approx(by_hand(logits, labels, family["who"]), abs=1e-9)
+
+
+def test_one_table_if_every_image_has_a_label(main, tmp_path):
+    logits, labels = scores()
+    labels[:, 0] = True
+    done = main("metrics", save(tmp_path / "s.npz", logits=logits, labels=labels))
+    assert len(rows(done.stdout)) == 5 and "changes nothing" in done.stdout
+
+
+def test_without_any_label_there_is_no_nan(main, tmp_path):
+    out = tmp_path / "figures.json"
+    path = save(tmp_path / "s.npz", logits=np.ones((3, 2)), labels=np.zeros((3, 2)))
+    done = main("metrics", path, "--json", out)
+    assert done.returncode == 0 and "nan" not in done.stdout.lower() + out.read_text().lower()
+
+
+def test_the_scores_of_a_run(main, small, tmp_path):
+    """The scores of `train --save-scores` give the metrics of the run again."""
+    folder = tmp_path / "run"
+    assert main("train", "--method", "fine-tuning", *small, "--save-scores", "--out", folder, "-q").returncode == 0
+    final = json.loads((folder / "metrics.json").read_text())["final"]
+    for given in (folder / "scores.npz", folder):
+        assert main("metrics", given, "--json", tmp_path / "f.json").returncode == 0
+        found = json.loads((tmp_path / "f.json").read_text())
+        assert found["conventions"]["all"] == pytest.approx(final["conventions"], abs=1e-12)
+        assert found["families"][0]["all"] == pytest.approx({k: final[k] for k in ("mAP", "CF1", "OF1")}, abs=1e-12)
+    with np.load(folder / "scores.npz", allow_pickle=False) as arrays:
+        assert sorted(arrays) == ["classes", "labels", "logits", "task_of_class", "task_of_image"]
+
+
+# Wrong files
+
+
+def of(**arrays):
+    return lambda path: save(path, **arrays)
+
+
+def cut(path):
+    save(path, logits=np.random.default_rng(0).random((50, 50)), labels=np.zeros((50, 50)))
+    path.write_bytes(path.read_bytes()[:9000])
+
+
+def flipped(path):
+    save(path, logits=np.zeros((50, 50)), labels=np.zeros((50, 50)))
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 255
+    path.write_bytes(bytes(data))
+
+
+def announcing(shape, dtype="<f8"):
+    """A member with a header and no data."""
+
+    def write(path):
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"shape": shape, "fortran_order": False, "descr": dtype})
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("logits.npy", header.getvalue())
+            archive.writestr("labels.npy", header.getvalue())
+
+    return write
+
+
+def pickled(path):
+    np.savez(path, logits=np.array([{"a": 1}, None], dtype=object), labels=np.zeros(2))
+
+
+L, Y = np.zeros((4, 3)), np.zeros((4, 3), int)
+WRONG = {
+    "no labels": (of(logits=L), "must hold `labels` and one of `logits`, .*; it holds logits"),
+    "no scores": (of(labels=Y, a=L), r"must hold .*; it holds a, labels"),
+    "both": (of(labels=Y, logits=L, probabilities=L), "one of"),
+    "shapes": (of(logits=L, labels=Y[:3]), "logits is 4 × 3 and labels 3 × 3: both must be images × classes"),
+    "one dimension": (of(logits=L[0], labels=Y[0]), "both must be images × classes"),
+    "nothing": (of(logits=L[:0], labels=Y[:0]), "there is nothing to score"),
+    "nan": (of(logits=np.where(Y == Y, np.nan, 0), labels=Y), "logits holds 12 NaN, the first for image 0, class 0"),
+    "labels of 2": (of(logits=L, labels=Y + 2), "labels must be 0 or 1; image 0, class 0 has 2"),
+    "labels of nan": (of(logits=L, labels=Y + np.nan), "labels must be 0 or 1; image 0, class 0 has nan"),
+    "no probabilities": (of(probabilities=L + 3, labels=Y), "probabilities run from 3 to 3"),
+    "text": (of(logits=L.astype(str), labels=Y), "logits must be numbers, not <U32"),
+    "complex": (of(logits=L.astype(complex), labels=Y), "logits must be numbers, not complex128"),
+    "pickled": (pickled, "logits must be numbers, not object"),
+    "cut off": (cut, "not an .npz file of plain arrays, or it is damaged"),
+    "damaged": (flipped, "not an .npz file of plain arrays, or it is damaged"),
+    "no zip": (lambda path: path.write_text("logits"), "not an .npz file"),
+    "empty": (lambda path: path.touch(), "not an .npz file"),
+    "huge": (announcing((LARGEST, 2)), r"logits is 100,000,000 × 2, more than 100,000,000 numbers"),
+    "short of data": (announcing((100, 100)), "damaged"),
+    "a folder": (lambda path: path.mkdir(), "holds no scores.npz: train with --save-scores"),
+    "not there": (lambda path: None, "cannot read .*: No such file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_file_is_refused_in_one_line(refused, tmp_path, what):
+    make, pattern = WRONG[what]
+    make(tmp_path / "s.npz")
+    line = refused("metrics", tmp_path / "s.npz", "--json", tmp_path / "out.json")
+    assert re.search(pattern, line), line
+    assert str(tmp_path / "s.npz") in line and not (tmp_path / "out.json").exists()
+
+
+def test_an_output_file_that_cannot_be_written(refused, tmp_path):
+    path = save(tmp_path / "s.npz", logits=L, labels=Y)
+    assert "cannot write" in refused("metrics", path, "--json", tmp_path / "nowhere" / "out.json")

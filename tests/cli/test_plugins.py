@@ -1,0 +1,227 @@
+"""Plug-ins from the command line: the package tests/plugin_example, as a file, as a module and installed."""
+
+import csv
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lifelabel import registry
+from lifelabel.cli import train
+from lifelabel.config import presets
+from lifelabel.engine.callback import Callback
+from lifelabel.methods import METHODS
+from lifelabel.metrics import METRICS
+from lifelabel.nn.backbones import BACKBONES
+from lifelabel.streams import STREAMS
+
+EXAMPLE = Path(__file__).parents[1] / "plugin_example"
+NAMES = {"methods": "anchor", "streams": "few-scenes", "backbones": "one-layer", "metrics": "top_1"}
+RUN = ("--stream", "few-scenes", "--backbone", "one-layer", "--device", "cpu")
+"""A run of 40 images of 32 pixels in two tasks."""
+
+
+@pytest.fixture(autouse=True)
+def own_process_state(tmp_path, monkeypatch):
+    """A test starts in an empty folder without plug-ins, and the plug-ins that it loads are removed after it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(registry, "_plugins", {})
+    monkeypatch.setenv("LIFELABEL_PLUGINS", "")
+    for each in (METHODS, STREAMS, BACKBONES, METRICS):
+        monkeypatch.setattr(each, "_items", dict(each._items))
+        monkeypatch.setattr(each, "_entry_points", None)
+    yield
+    sys.modules.pop("lifelabel_example", None)
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """A copy of the plug-in as a file. It is not in the current folder."""
+    (tmp_path / "code").mkdir()
+    return Path(shutil.copy(EXAMPLE / "lifelabel_example.py", tmp_path / "code"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with the package and its metadata, as setuptools writes them."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for name in ("lifelabel_example.py", "pyproject.toml"):
+        shutil.copy(EXAMPLE / name, source)
+    commands = ["build_py", "--build-lib", site, "egg_info", "--egg-base", site]
+    words = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", *commands]
+    done = subprocess.run(words, cwd=source, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_example_is_short():
+    lines = (EXAMPLE / "lifelabel_example.py").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line.strip()]) <= 50
+
+
+# Files and modules
+
+
+def test_every_kind_of_object_is_trained_and_recorded(main, plugin, tmp_path):
+    done = main("train", "--plugin", plugin, "--method", "anchor", *RUN, "--tasks", "2", "--out", "run", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("anchor: mAP ")
+    config = yaml.safe_load(Path("run/config.yaml").read_text())
+    assert [config[name] for name in ("method", "stream", "backbone")] == ["anchor", "few-scenes", "one-layer"]
+    assert config["plugins"] == [str(plugin)]
+    assert config["stream_options"] == {"images": 40, "tasks": 2} and config["method_options"] == {"strength": 0.01}
+    metrics = read_json(Path("run/metrics.json"))
+    assert metrics["stream"] == "few-scenes" and len(metrics["tasks"]) == 2
+    assert 0 <= metrics["final"]["conventions"]["top_1"] <= 1
+    last = json.loads(Path("run/history.jsonl").read_text().splitlines()[-1])
+    assert last["losses"].keys() == {"cls", "change"} and last["losses"]["change"] > 0
+    backbone = 32 * (3 * 8 * 8 + 1) * 4
+    assert read_json(Path("run/environment.json"))["footprint"] == {"images": 0, "bytes": backbone}
+
+
+@pytest.mark.parametrize("how", ["FILE.py:NAME", "module:NAME", "--plugin FILE.py", "--plugin module"])
+def test_a_method_is_given_in_several_ways(main, plugin, monkeypatch, how):
+    """All of them make the same run."""
+    if "module" in how:
+        monkeypatch.chdir(plugin.parent)
+    words = {
+        "FILE.py:NAME": ["--method", f"{plugin}:Anchor"],
+        "module:NAME": ["--method", "lifelabel_example:Anchor"],
+        "--plugin FILE.py": ["--plugin", plugin, "--method", "anchor"],
+        "--plugin module": ["--plugin", "lifelabel_example", "--method", "anchor"],
+    }[how]
+    done = main("train", *words, *RUN, "--set", "method.strength=0.5", "--print-config")
+    assert (done.returncode, done.stderr) == (0, "")
+    config = yaml.safe_load(done.stdout)
+    assert config["method"] == ("lifelabel_example:Anchor" if how.endswith(":NAME") else "anchor")
+    assert config["method_options"] == {"strength": 0.5}
+    assert config["plugins"] == ["lifelabel_example" if "module" in how else str(plugin)]
+
+
+def test_streams_and_backbones_are_given_as_names_in_a_file(main, plugin):
+    objects = ("--stream", f"{plugin}:FEW_SCENES", "--backbone", f"{plugin}:one_layer")
+    done = main("train", "--method", f"{plugin}:Anchor", *objects, "--device", "cpu", "--out", "run", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("lifelabel_example:Anchor: mAP ")
+    inspected = main("data", "inspect", f"{plugin}:FEW_SCENES", "--tasks", "4", "--no-sheets", "--out", "look")
+    assert inspected.returncode == 0 and len(read_json(Path("look/stream.json"))["tasks"]) == 4
+
+
+@pytest.mark.parametrize("what", NAMES)
+def test_list_has_the_objects_of_a_plugin(main, plugin, what):
+    names = [line.split()[0] for line in main("list", what).stdout.splitlines()]
+    assert NAMES[what] not in names
+    lines = main("list", what, "--plugin", plugin).stdout.splitlines()
+    (added,) = [line for line in lines if line.split()[0] not in names]
+    assert added.split()[0] == NAMES[what] and len(added.split(maxsplit=1)[1]) > 10
+
+
+def test_options_of_a_plugin_are_checked(refused, plugin):
+    args = ("train", "--method", f"{plugin}:Anchor", *RUN, "--out", "run")
+    assert refused(*args, "--set", "method.strength=-1") == "method.strength must be at least 0, not -1.0"
+    line = refused(*args, "--set", "method.strenth=1")
+    assert line.startswith("unknown option of method lifelabel_example:Anchor 'strenth': did you mean 'strength'?")
+    assert refused(*args, "--set", "strength=1").startswith(
+        "'strength' is an option of the method: give method.strength"
+    )
+
+
+class SendSignal(Callback):
+    """Sends SIGTERM to this process in the second task."""
+
+    def steps(self, task, images, losses):
+        if task == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_stopped_run_resumes_only_with_its_plugin(main, lifelabel, error_line, plugin, monkeypatch):
+    args = ("train", "--plugin", plugin, "--method", "anchor", *RUN, "--set", "checkpoint_seconds=0")
+    assert main(*args, "--out", "straight", "-q").returncode == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "make_callback", lambda quiet: SendSignal())
+        assert main(*args, "--out", "stopped").returncode == 130
+    assert len(Path("stopped/history.jsonl").read_bytes()) < len(Path("straight/history.jsonl").read_bytes())
+    monkeypatch.setenv("LIFELABEL_PLUGINS", "")
+    line = error_line(lifelabel("train", "--resume", "stopped"))
+    assert line == f"this run needs the plug-in {plugin}: give --plugin {plugin}, which runs its code"
+    done = lifelabel("train", "--resume", "stopped", "--plugin", plugin, "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("metrics.json", "history.jsonl"):
+        assert Path("stopped", name).read_bytes() == Path("straight", name).read_bytes()
+    report = lifelabel("report", "stopped", "--out", "report")  # no code of the plug-in is run
+    assert report.returncode == 0 and "anchor (backbone=one-layer)" in Path("report/table.md").read_text("utf-8")
+
+
+def test_compare_trains_a_plugin_in_child_processes(lifelabel, plugin):
+    methods = f"fine-tuning,{plugin}:Anchor"
+    args = ("compare", "--plugin", plugin, "--methods", methods, *RUN, "--seeds", "0", "--jobs", "2", "--out", "out")
+    done = lifelabel(*args, "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    table = read_json(Path("out/table.json"))
+    assert [row["name"] for row in table["rows"]] == ["fine-tuning", "lifelabel_example:Anchor"]
+    assert table["failures"] == []
+    final = read_json(Path("out/lifelabel_example-Anchor-s0/metrics.json"))["final"]
+    assert table["rows"][1]["figures"]["mAP"]["mean"] == pytest.approx(100 * final["mAP"])
+    assert table["rows"][1]["figures"]["stored_bytes"]["mean"] == 32 * (3 * 8 * 8 + 1) * 4
+
+
+def test_tune_searches_the_options_of_a_plugin(main, plugin):
+    given = ("--stream", f"{plugin}:FEW_SCENES", "--set", "stream.images=60", "--device", "cpu", "--hold-out", "0.4")
+    fixed = ("--lr", "1e-3", "--set", "batch_norm=running", "--tasks", "2", "--trials", "4", "--jobs", "2", "-q")
+    done = main("tune", "--method", f"{plugin}:Anchor", *given, *fixed, "--out", "tuned")
+    assert (done.returncode, done.stderr) == (0, "")
+    with open("tuned/trials.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method.strength"] for row in rows] == ["0.01", "0.001", "0.1", rows[3]["method.strength"]]
+    best = max(rows, key=lambda row: float(row["mAP"]))
+    preset = Path("tuned/preset.yaml").read_text()
+    assert yaml.safe_load(preset)["method_options"] == {"strength": float(best["method.strength"])}
+    used = main("train", "--plugin", plugin, "--config", "tuned/preset.yaml", "--print-config")
+    assert yaml.safe_load(used.stdout)["method"] == "lifelabel_example:Anchor"
+    words = shlex.split(presets.parse_origin(preset).command)
+    assert words[words.index("--plugin") + 1] == str(plugin)
+    assert main(*words[1:], "-q").stdout == done.stdout  # the command of the preset repeats nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "line"),
+    [
+        ("broken", "import no_such_module", "the plug-in broken.py cannot be imported: ModuleNotFoundError: "),
+        ("empty", "", "plug-in empty has no 'Mine': give empty:NAME with a name that it defines"),
+        ("wrong", "Mine = 3", "'wrong:Mine' is not a method: it must be a subclass of lifelabel.Method"),
+    ],
+)
+def test_a_wrong_plugin_is_one_line(refused, name, code, line):
+    Path(f"{name}.py").write_text(code)
+    assert refused("train", "--method", f"{name}.py:Mine", "--out", "run").startswith(line)
+    assert not Path("run").exists()
+
+
+# Installed packages
+
+
+def test_an_installed_package(main, lifelabel, error_line, site, monkeypatch):
+    """Its objects are found by their names, without --plugin."""
+    environment = {**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{site}"}
+    done = lifelabel("train", "--method", "anchor", *RUN, "--out", "run", "-q", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "top_1" in read_json(Path("run/metrics.json"))["final"]["conventions"]
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["plugins"] == []
+    assert error_line(lifelabel("train", "--resume", "run")).startswith("unknown stream 'few-scenes': ")
+    monkeypatch.syspath_prepend(site)
+    assert main("train", "--resume", "run", "-q").stdout == done.stdout
+    for what, name in NAMES.items():
+        names = [line.split()[0] for line in main("list", what).stdout.splitlines()]
+        assert names.count(name) == 1

@@ -1,0 +1,94 @@
+"""`lifelabel report` and `lifelabel list`."""
+
+import json
+
+import pytest
+import yaml
+from PIL import Image
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_report(main, agcn_run, agcn_copy, tmp_path):
+    """Two seeds of one method, printed to a pipe with 80 columns."""
+    values = {**yaml.safe_load((agcn_copy / "config.yaml").read_text()), "seed": 1}
+    (agcn_copy / "config.yaml").write_text(yaml.safe_dump(values))
+    (agcn_copy / "metrics.json").write_text(json.dumps({**read_json(agcn_copy / "metrics.json"), "seed": 1}))
+    done = main("report", agcn_run, agcn_copy, "--out", tmp_path / "report")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "agcn" in done.stdout
+    assert "Forgetting ↓" in done.stdout
+    assert "…" not in done.stdout  # no name and no number is cut
+    names = ["report.png", "table.csv", "table.json", "table.md", "table.tex"]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == names
+    table = (tmp_path / "report" / "table.md").read_text(encoding="utf-8")
+    assert "\n| method | mAP ↑ | CF1 ↑ | OF1 ↑ |" in table
+    final = read_json(agcn_run / "metrics.json")["final"]
+    scores = " | ".join(f"{100 * final[name]:.2f} ± 0.00" for name in ("mAP", "CF1", "OF1"))
+    assert f"| agcn (stream.train_images=60, stream.test_images=60) | {scores} |" in table
+    forgetting = " | ".join(f"{100 * final['forgetting'][name]:.2f} ± 0.00" for name in ("mAP", "CF1", "OF1"))
+    assert f"| Forgetting ↓ | {forgetting} |" in table
+    assert "seeds 0, 1" in table
+    with Image.open(tmp_path / "report" / "report.png") as figure:
+        assert figure.format == "PNG"
+        figure.load()
+
+
+def test_a_folder_of_runs_is_reported_like_its_runs(main, agcn_copy, tmp_path):
+    for given in (agcn_copy, agcn_copy.parent):
+        assert main("report", given, "--out", tmp_path / "report" / given.name).returncode == 0
+    tables = [(tmp_path / "report" / given.name / "table.md").read_bytes() for given in (agcn_copy, agcn_copy.parent)]
+    assert tables[0] == tables[1]
+
+
+def test_report_of_a_folder_without_a_run(refused, tmp_path):
+    assert str(tmp_path / "nowhere") in refused("report", tmp_path / "nowhere", "--out", tmp_path / "report")
+    assert str(tmp_path) in refused("report", tmp_path, "--out", tmp_path / "report")
+
+
+def test_report_of_damaged_metrics(refused, agcn_copy, tmp_path):
+    (agcn_copy / "metrics.json").write_text('{"finished": tr')
+    assert "metrics.json is damaged" in refused("report", agcn_copy, "--out", tmp_path / "report")
+
+
+def test_report_of_a_damaged_matrix(refused, agcn_copy, tmp_path):
+    data = (agcn_copy / "acm.npz").read_bytes()
+    (agcn_copy / "acm.npz").write_bytes(data[: len(data) // 2])
+    assert "acm.npz" in refused("report", agcn_copy, "--out", tmp_path / "report")
+
+
+def test_report_into_a_folder_that_cannot_be_written(refused, agcn_run, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "cannot write to" in refused("report", agcn_run, "--out", tmp_path / "file" / "report")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+LISTED = {
+    "methods": (
+        "multi-task", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "frozen", "l3a", "agcn",
+    ),
+    "streams": (
+        "scenes", "split-coco", "split-wide", "coco-b0-c10", "coco-b40-c10", "voc-b0-c4", "voc-b10-c2", "coco",
+        "nus-wide", "voc", "table", "published", "manifest",
+    ),
+    "backbones": (
+        "tiny", "resnet18", "resnet34", "resnet50", "resnet101", "efficientnet-lite0", "efficientnet-lite1",
+        "efficientnet-lite2", "torchvision/NAME", "timm/NAME",
+    ),
+    "metrics": (
+        "mAP", "mAP_empty_zero", "CP", "CR", "cf1_harmonic@0.5", "cf1_mean@0.5", "cf1_mean@0.525", "cf1_mean@0.8",
+        "OP", "OR", "of1@0.5", "of1@0.525", "of1@0.8",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LISTED)
+def test_list_has_one_line_per_name(main, what):
+    done = main("list", what)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert tuple(name for name, _ in lines) == LISTED[what]
+    assert all(len(text) > 10 for _, text in lines)

@@ -1,0 +1,193 @@
+"""`lifelabel train --resume`: stopped, damaged and diverged runs."""
+
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from lifelabel.cli import train
+from lifelabel.engine.callback import Callback
+
+
+def snapshot(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_resume_of_a_finished_run_prints_the_result(main, agcn_train, agcn_copy):
+    before = snapshot(agcn_copy)
+    done = main("train", "--resume", agcn_copy, "-q")
+    assert done.returncode == 0
+    assert done.stdout.replace(str(agcn_copy), "") == agcn_train[0].stdout.replace(str(agcn_train[1]), "")
+    assert {name: data for name, data in snapshot(agcn_copy).items() if name != ".lock"} == {
+        name: data for name, data in before.items() if name != ".lock"
+    }
+
+
+def test_resume_of_a_finished_run_reports_no_task_after_the_last(main, agcn_copy):
+    assert "6/5" not in main("train", "--resume", agcn_copy).stderr
+
+
+def test_resume_of_a_folder_without_a_run(refused, tmp_path):
+    assert f"{tmp_path} is not a run folder" in refused("train", "--resume", tmp_path)
+    assert "is not a run folder" in refused("train", "--resume", tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    assert "is not a run folder" in refused("train", "--resume", tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [("--seed", "3"), ("--out", "x"), ("--config", "x.yaml"), ("--overwrite",), ("--tasks", "3"),
+     ("--set", "lr=1"), ("--strict",), ("--print-config",)],
+    ids=lambda more: more[0],
+)  # fmt: skip
+def test_resume_takes_no_options(refused, agcn_copy, more):
+    before = snapshot(agcn_copy)
+    assert refused("train", "--resume", agcn_copy, *more) == (
+        "--resume takes its options from the run's own config.yaml: give only --plugin with it"
+    )
+    assert snapshot(agcn_copy) == before
+
+
+def test_a_checkpoint_that_is_cut_short(lifelabel, error_line, agcn_copy):
+    path = agcn_copy / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    line = error_line(lifelabel("train", "--resume", agcn_copy))
+    assert str(path) in line
+    assert "damaged or cut short" in line
+
+
+def test_a_checkpoint_of_another_stream(refused, agcn_copy):
+    values = yaml.safe_load((agcn_copy / "config.yaml").read_text())
+    values["stream_options"]["seed"] = 1
+    (agcn_copy / "config.yaml").write_text(yaml.safe_dump(values))
+    line = refused("train", "--resume", agcn_copy)
+    assert str(agcn_copy / "checkpoint.pt") in line
+    assert "another stream" in line
+
+
+def test_a_checkpoint_of_another_method(refused, agcn_copy):
+    values = yaml.safe_load((agcn_copy / "config.yaml").read_text())
+    values |= {"method": "fine-tuning", "method_options": {}}
+    (agcn_copy / "config.yaml").write_text(yaml.safe_dump(values))
+    line = refused("train", "--resume", agcn_copy)
+    assert "another method than" in line
+    assert line.endswith(": agcn")
+
+
+def test_a_checkpoint_of_other_method_options(refused, agcn_copy):
+    values = yaml.safe_load((agcn_copy / "config.yaml").read_text())
+    values["method_options"]["hidden"] = 100
+    (agcn_copy / "config.yaml").write_text(yaml.safe_dump(values))
+    line = refused("train", "--resume", agcn_copy)
+    path, config = agcn_copy / "checkpoint.pt", agcn_copy / "config.yaml"
+    assert line.startswith(f"{path} was made with another method.hidden than {config} ")
+    assert line.endswith(": 512")
+
+
+def test_a_damaged_history(refused, diverged, tmp_path):
+    folder = shutil.copytree(diverged[1], tmp_path / "run")
+    (folder / "history.jsonl").write_text("")
+    assert "history.jsonl is shorter" in refused("train", "--resume", folder)
+
+
+def test_a_damaged_config(refused, agcn_copy):
+    (agcn_copy / "config.yaml").write_text("stream: [")
+    assert str(agcn_copy / "config.yaml") in refused("train", "--resume", agcn_copy)
+
+
+class SendSignal(Callback):
+    """Sends a signal to this process when losses of the given task are read."""
+
+    def __init__(self, task, number):
+        self.task, self.number = task, number
+
+    def steps(self, task, images, losses):
+        if task == self.task:
+            signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_reports_how_to_resume_and_has_the_same_results(
+    main, refused, monkeypatch, agcn_run, small, tmp_path, number
+):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "make_callback", lambda quiet: SendSignal(2, number))
+        done = main("train", *small, "--set", "checkpoint_seconds=0", "--out", folder)
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert done.stderr == f"stopped; resume with: lifelabel train --resume {folder}\n"
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    assert (state["task"], state["step"]) == (2, 1)
+    assert "is not finished" in refused("report", folder, "--out", tmp_path / "report")
+    done = main("train", "--resume", folder, "-q")
+    assert done.returncode == 0
+    assert (folder / "metrics.json").read_bytes() == (agcn_run / "metrics.json").read_bytes()
+    assert (folder / "history.jsonl").read_bytes() == (agcn_run / "history.jsonl").read_bytes()
+
+
+# Divergence
+
+
+def test_divergence_before_any_checkpoint(main, refused, tmp_path, small):
+    folder = tmp_path / "run"
+    line = refused("train", *small, "--lr", "1e30", "--backbone-lr", "1e30", "--out", folder, "-q")
+    assert line.startswith("task 1, step ")
+    assert "nan" in line or "inf" in line or "not finite" in line
+    assert "no checkpoint yet" in line
+    assert not (folder / "checkpoint.pt").exists()
+    assert "is not finished" in refused("report", folder, "--out", tmp_path / "report")
+
+
+@pytest.fixture(scope="module")
+def diverged(lifelabel, small, tmp_path_factory):
+    """A run that learns the first task and diverges in the second: (process, folder)."""
+    folder = tmp_path_factory.mktemp("diverged") / "run"
+    return lifelabel("train", *small, "--later-backbone-lr", "1e30", "--out", folder, "-q"), folder
+
+
+def test_divergence_keeps_the_last_good_checkpoint(diverged, error_line):
+    done, folder = diverged
+    line = error_line(done)
+    assert line.startswith("task 2, step ")
+    assert str(folder / "checkpoint.pt") in line
+    state = torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu")
+    assert (state["task"], state["step"]) == (1, 0)
+
+    def finite(value):
+        if isinstance(value, dict):
+            return all(map(finite, value.values()))
+        if isinstance(value, (list, tuple)):
+            return all(map(finite, value))
+        return not isinstance(value, torch.Tensor) or bool(torch.isfinite(value.double()).all())
+
+    assert finite(state["method"])
+    history = [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+    assert all(np.isfinite(list(row["losses"].values())).all() for row in history)
+    metrics = read_json(folder / "metrics.json")
+    assert metrics["finished"] is False
+    assert len(metrics["per_task"]) == 1
+
+
+def test_a_diverged_run_resumes_with_another_learning_rate(main, diverged, tmp_path):
+    folder = shutil.copytree(diverged[1], tmp_path / "run")
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    values["later_backbone_lr"] = 6e-4
+    (folder / "config.yaml").write_text(yaml.safe_dump(values))
+    assert main("train", "--resume", folder, "-q").returncode == 0
+    assert read_json(folder / "metrics.json")["finished"] is True
+
+
+def test_report_of_a_diverged_run_is_refused(refused, diverged, tmp_path):
+    line = refused("report", diverged[1], "--out", tmp_path / "report")
+    assert "is not finished" in line
+    assert f"--resume {diverged[1]}" in line
+    assert not (tmp_path / "report").exists()

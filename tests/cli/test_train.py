@@ -1,0 +1,297 @@
+"""`lifelabel train`: the files of a run, existing folders, and wrong options."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from lifelabel.config.config import Config
+from lifelabel.engine.run_folder import RunFolder
+from lifelabel.metrics import METRICS
+from lifelabel.version import __version__
+
+FILES = [
+    "acm.npz", "checkpoint.pt", "config.yaml", "environment.json", "history.jsonl", "metrics.json", "skipped.jsonl",
+]  # fmt: skip
+
+
+def snapshot(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# The files of a run
+
+
+def test_train_prints_one_line_and_writes_every_file(agcn_train):
+    done, folder = agcn_train
+    assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == FILES
+    (line,) = done.stdout.splitlines()
+    final = read_json(folder / "metrics.json")["final"]
+    assert line.startswith("agcn: ")
+    assert f"mAP {100 * final['mAP']:.2f}" in line
+    assert str(folder) in line
+    assert [text.split("  ")[0] for text in done.stderr.splitlines() if text] == [
+        f"agcn: after task {t}" for t in range(1, 6)
+    ]
+
+
+def test_config_yaml_has_every_option_with_the_given_values(agcn_run):
+    values = yaml.safe_load((agcn_run / "config.yaml").read_text())
+    assert list(values) == [field.name for field in dataclasses.fields(Config)]
+    given = {"stream": "scenes", "method": "agcn", "fidelity": "tuned", "seed": 0, "device": "cpu", "plugins": []}
+    assert {name: values[name] for name in given} == given
+    assert values["stream_options"] == {
+        "classes": 20, "tasks": 5, "train_images": 60, "test_images": 60, "size": 64, "seed": 0,
+    }  # fmt: skip
+    assert {"lambdas", "mix", "hidden"} < values["method_options"].keys()
+
+
+def test_metrics_json(agcn_run):
+    metrics = read_json(agcn_run / "metrics.json")
+    assert (metrics["stream"], metrics["method"], metrics["fidelity"], metrics["seed"]) == (
+        "scenes",
+        "agcn",
+        "tuned",
+        0,
+    )
+    assert metrics["finished"] is True
+    assert [len(task) for task in metrics["tasks"]] == [4] * 5
+    assert [name for task in metrics["tasks"] for name in task] == metrics["classes"]
+    assert [record["task"] for record in metrics["per_task"]] == [1, 2, 3, 4, 5]
+    for name in ("mAP", "CF1", "OF1"):
+        matrix = metrics["by_task"][name]
+        assert [len(row) for row in matrix] == [5] * 5
+        for t, row in enumerate(matrix):
+            assert all(0 <= value <= 1 for value in row[: t + 1])
+            assert row[t + 1 :] == [None] * (4 - t)
+        assert metrics["final"][name] == metrics["per_task"][-1]["seen"][name]
+        assert set(metrics["final"]["forgetting"]) == {"mAP", "CF1", "OF1"}
+    assert set(metrics["final"]["conventions"]) == set(METRICS)
+    assert set(metrics["final"]["ap"]) == set(metrics["classes"])
+
+
+def test_matrices(agcn_run):
+    with np.load(agcn_run / "acm.npz", allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    assert set(arrays) == {*(f"task_{t}" for t in range(1, 6)), "classes", "truth"}
+    last = arrays["task_5"]
+    for t in range(1, 6):
+        assert arrays[f"task_{t}"].shape == (4 * t, 4 * t)
+        assert np.array_equal(arrays[f"task_{t}"], last[: 4 * t, : 4 * t])
+    assert np.isfinite(last).all()
+    assert (last != np.eye(20)).any()
+    assert arrays["classes"].tolist() == read_json(agcn_run / "metrics.json")["classes"]
+    assert arrays["truth"].shape == (20, 20)
+
+
+def test_checkpoint_has_only_data(agcn_run):
+    state = torch.load(agcn_run / "checkpoint.pt", weights_only=True, map_location="cpu")
+    assert (state["task"], state["step"], state["images"]) == (5, 0, 60)
+    assert state["config"]["method"] == "agcn"
+    assert state["history_bytes"] == (agcn_run / "history.jsonl").stat().st_size
+
+
+def test_history_has_one_line_per_step(agcn_run):
+    history = [json.loads(line) for line in (agcn_run / "history.jsonl").read_text().splitlines()]
+    for t in range(1, 6):
+        steps = [row for row in history if row["task"] == t]
+        assert [row["step"] for row in steps] == list(range(1, len(steps) + 1))
+        assert set(steps[-1]["losses"]) == ({"cls"} if t == 1 else {"cls", "dst", "gph"})
+    images = [row["images"] for row in history]
+    assert images == sorted(set(images))
+    assert images[-1] == 60
+    # the images of a task are in batches of 8, and the last batch is smaller
+    ends = [max(row["images"] for row in history if row["task"] == t) for t in range(1, 6)]
+    assert len(history) == sum(-(-count // 8) for count in np.diff([0, *ends]))
+
+
+def test_environment_json(agcn_run):
+    environment = read_json(agcn_run / "environment.json")
+    assert environment["lifelabel"] == __version__
+    assert environment["torch"] == torch.__version__
+    assert environment["seconds"] > 0
+    assert environment["images_per_second"] > 0
+    assert [environment[key] for key in ("precision", "recorded", "compiled")] == ["fp32", False, False]
+
+
+def test_the_saved_config_makes_the_same_run_again(main, agcn_run, tmp_path):
+    done = main("train", "--config", agcn_run / "config.yaml", "--out", tmp_path / "b", "--quiet")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert (tmp_path / "b" / "metrics.json").read_bytes() == (agcn_run / "metrics.json").read_bytes()
+    assert (tmp_path / "b" / "config.yaml").read_bytes() == (agcn_run / "config.yaml").read_bytes()
+    assert (tmp_path / "b" / "history.jsonl").read_bytes() == (agcn_run / "history.jsonl").read_bytes()
+
+
+def test_print_config_prints_the_options_and_trains_nothing(main, agcn_run, tmp_path):
+    settings = ("method.lambdas=1,2,3", "method.mix=0.2", "stream.classes=10", "batch_size=4")
+    given = ("--config", agcn_run / "config.yaml", "--seed", "7", *(f"--set={text}" for text in settings))
+    done = main("train", *given, "--out", tmp_path / "none", "--print-config")
+    config = Config.make(yaml.safe_load(done.stdout))
+    assert (config.seed, config.batch_size) == (7, 4)
+    assert config.method_options.lambdas == (1, 2, 3)
+    assert config.method_options.mix == 0.2
+    assert (config.stream_options.classes, config.stream_options.train_images) == (10, 60)
+    assert not (tmp_path / "none").exists()
+
+
+def test_fidelity_given_by_its_flag(main):
+    values = yaml.safe_load(main("train", "--fidelity", "paper", "--print-config").stdout)
+    expected = {"fidelity": "paper", "lr": 3e-5, "backbone_lr": 1e-4, "adam_eps": 1e-4, "reduction": "sum"}
+    assert {name: values[name] for name in expected} == expected
+    assert values["method_options"]["lambdas"] == [0.07, 0.93, 1e5]
+
+
+@pytest.mark.parametrize("text", ["0.07,0.93,1000", "0.07, 0.93, 1e3", "[0.07, 0.93, 1000]"])
+def test_a_list_of_numbers_given_as_text(main, text):
+    values = yaml.safe_load(main("train", "--set", f"method.lambdas={text}", "--print-config").stdout)
+    assert values["method_options"]["lambdas"] == [0.07, 0.93, 1000.0]
+
+
+@pytest.mark.parametrize("method", ["fine-tuning", "multi-task"])
+def test_methods_without_a_matrix_write_no_matrix_file(main, small, tmp_path, method):
+    done = main("train", "--method", method, *small, "--out", tmp_path / "run", "-q")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{method}: mAP ")
+    assert not (tmp_path / "run" / "acm.npz").exists()
+    assert len(read_json(tmp_path / "run" / "metrics.json")["per_task"]) == (1 if method == "multi-task" else 5)
+
+
+# Existing folders
+
+
+def test_an_existing_run_is_refused_and_not_changed(refused, agcn_copy, small):
+    before = snapshot(agcn_copy)
+    line = refused("train", *small, "--out", agcn_copy)
+    assert str(agcn_copy) in line
+    assert f"--resume {agcn_copy}" in line
+    assert "--overwrite" in line
+    assert snapshot(agcn_copy) == before
+
+
+def test_overwrite_replaces_the_run(main, agcn_copy, small):
+    (agcn_copy / "notes.txt").write_text("mine")
+    done = main("train", "--method", "fine-tuning", *small, "--out", agcn_copy, "--overwrite", "-q")
+    assert done.returncode == 0
+    assert read_json(agcn_copy / "metrics.json")["method"] == "fine-tuning"
+    assert not (agcn_copy / "acm.npz").exists()  # a file of the replaced run
+    assert (agcn_copy / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_of_a_folder_without_a_run_is_refused(refused, tmp_path, small):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "metrics.json").write_text("mine")
+    before = snapshot(tmp_path / "precious")
+    assert "holds no run" in refused("train", *small, "--out", tmp_path / "precious", "--overwrite")
+    assert snapshot(tmp_path / "precious") == before
+
+
+@pytest.mark.parametrize("bad", [("--backbone", "tny"), ("--words", "/nowhere/glove.txt"), ("--method", "acgn")])
+def test_a_mistake_does_not_delete_the_existing_run(refused, agcn_copy, small, bad):
+    before = snapshot(agcn_copy)
+    refused("train", *small, *bad, "--out", agcn_copy, "--overwrite")
+    assert snapshot(agcn_copy) == before
+
+
+@pytest.mark.parametrize("bad", [("--backbone", "tny"), ("--words", "/nowhere/glove.txt"), ("--method", "acgn")])
+def test_a_mistake_leaves_no_run_folder(refused, tmp_path, small, bad):
+    refused("train", *small, *bad, "--out", tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("how", [("--overwrite", "--out"), ("--resume",)])
+def test_a_run_in_use_is_refused_and_not_changed(refused, agcn_copy, small, how):
+    with RunFolder(agcn_copy).locked():
+        before = snapshot(agcn_copy)
+        assert "in use by another process" in refused("train", *(small if "--out" in how else ()), *how, agcn_copy)
+        assert snapshot(agcn_copy) == before
+
+
+def test_an_out_folder_that_is_a_file_or_below_one(refused, tmp_path, small):
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file" / "run", tmp_path / "file"):
+        line = refused("train", *small, "--out", out)
+        assert f"cannot write to {out}" in line
+        assert "--out" in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# Wrong names and values
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["--stream", "scenez"], ["unknown stream 'scenez'", "did you mean 'scenes'?"]),
+        (["--method", "acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", "known: agcn, agem, der++, er, ewc"]),
+        (["--method", "finetuning"], ["did you mean 'fine-tuning'?"]),
+        (["--backbone", "tny"], ["unknown backbone 'tny'", "did you mean 'tiny'?"]),
+        (["--backbone", "resnet102"], ["did you mean 'resnet101'?"]),
+        (["--backbone", "timm/resnet8"], ["unknown timm model 'resnet8'", "resnet"]),
+        (["--fidelity", "papr"], ["unknown fidelity 'papr'", "did you mean 'paper'?"]),
+        (["--batch-norm", "froze"], ["batch_norm", "did you mean 'frozen'?"]),
+        (["--precision", "fp16"], ["precision", "bf16, fp32"]),
+        (["--seed", "x"], ["seed must be a whole number, not 'x'"]),
+        (["--seed", "1.5"], ["seed must be a whole number, not '1.5'"]),
+        (["--seed", "-1"], ["seed must be at least 0, not -1"]),
+        (["--seed", ""], ["seed must be a whole number"]),
+        (["--batch-size", "0"], ["batch_size must be at least 1, not 0"]),
+        (["--batch-size", "many"], ["batch_size must be a whole number, not 'many'"]),
+        (["--lr", "fast"], ["lr must be a number, not 'fast'"]),
+        (["--lr", "0"], ["lr must be more than 0"]),
+        (["--lr", "-1e-3"], ["lr must be more than 0"]),
+        (["--lr", "nan"], ["lr must be a finite number"]),
+        (["--backbone-lr", "inf"], ["backbone_lr must be a finite number"]),
+        (["--later-backbone-lr", "-1"], ["later_backbone_lr must be at least 0"]),
+        (["--set", "method.lambdas=1,2"], ["method.lambdas takes 3 values, not 2"]),
+        (["--set", "method.lambdas=1,2,x"], ["method.lambdas must be a number, not 'x'"]),
+        (["--set", "method.lambdas=1,-2,3"], ["method.lambdas must be at least 0, not -2"]),
+        (["--set", "method.lambdas=1,nan,3"], ["method.lambdas must be a finite number"]),
+        (["--method", "fine-tuning", "--set", "method.lambdas=1,1,1"], ["'lambdas' is an option of", "fine-tuning"]),
+        (["--lambdas", "1,1,1"], ["No such option: --lambdas"]),
+        (["--device", "gpu"], ["unknown device 'gpu'", "cuda:N"]),
+        (["--device", "tpu!"], ["unknown device 'tpu!': give auto, cpu, cuda or cuda:N"]),
+        (["--device", ""], ["unknown device '': give auto, cpu, cuda or cuda:N"]),
+        (["--device", "cuda:x"], ["unknown device 'cuda:x': give auto, cpu, cuda or cuda:N"]),
+        (["--device", "cuda:-1"], ["unknown device 'cuda:-1': give auto, cpu, cuda or cuda:N"]),
+        (["--device", "cuda:99"], ["'cuda:99' is not there"]),
+        (["--words", "/nowhere/glove.txt"], ["cannot read the word vectors /nowhere/glove.txt"]),
+        (["--config", "/nowhere/a.yaml"], ["cannot read the configuration /nowhere/a.yaml"]),
+        (["--set", "lr"], ["--set takes NAME=VALUE, not 'lr'"]),
+        (["--set", "lr=[1"], ["--set lr", "[1"]),
+        (["--set", "lr=2020-99-99"], ["lr", "2020-99-99"]),
+        (["--set", "larning_rate=1"], ["'larning_rate'"]),
+        (["--set", "batchsize=1"], ["did you mean 'batch_size'?"]),
+        (["--set", "stream.clases=3"], ["'clases'", "did you mean 'classes'?"]),
+        (["--set", "method.lamdas=3"], ["'lamdas'", "did you mean 'lambdas'?"]),
+        (["--set", "stream.classes=99"], ["30 classes", "99"]),
+        (["--set", "stream.tasks=21"], ["21 tasks"]),
+        (["--set", "stream.train_images=2"], ["2 training images"]),
+        (["--set", "stream_options=3"], ["stream_options"]),
+    ],
+    ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
+)
+def test_wrong_names_and_values(refused, tmp_path, small, args, parts):
+    line = refused("train", *small, "--out", tmp_path / "run", *args)
+    for part in parts:
+        assert part in line
+
+
+def test_without_a_run_folder(refused):
+    assert refused("train") == "no run folder: give --out FOLDER (or --resume FOLDER, or --print-config)"
+
+
+def test_a_fidelity_that_the_options_of_a_file_override_is_refused(main, refused, tmp_path):
+    saved = tmp_path / "tuned.yaml"
+    saved.write_text(main("train", "--print-config").stdout)
+    assert "which win over --fidelity" in refused("train", "--config", saved, "--fidelity", "paper", "--print-config")
+    saved.write_text("seed: 3\n")
+    done = main("train", "--config", saved, "--fidelity", "paper", "--print-config")
+    assert yaml.safe_load(done.stdout)["fidelity"] == "paper"

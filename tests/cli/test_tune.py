@@ -1,0 +1,221 @@
+"""`lifelabel tune`: real searches with a few trials, the preset and its command, and mistakes."""
+
+import csv
+import json
+import shlex
+
+import pytest
+import yaml
+
+from lifelabel.config import presets
+from lifelabel.config.config import Config
+from lifelabel.engine.run_folder import RunFolder
+from lifelabel.search import tune
+from lifelabel.search.scheduler import Outcome
+from lifelabel.streams import build
+from lifelabel.streams.parts import Part, part_of
+
+STREAM = {"train_images": 120, "test_images": 20, "size": 32}
+SMALL = ("--device", "cpu", *(f"--set=stream.{name}={value}" for name, value in STREAM.items()))
+
+
+def trials_of(folder):
+    with open(folder / "trials.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def snapshot(folder):
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def options_of(folder):
+    values = yaml.safe_load((folder / "preset.yaml").read_text(encoding="utf-8"))
+    return {**{k: v for k, v in values.items() if k != "method_options"}, **values.get("method_options", {})}
+
+
+def write_results(commands):
+    """Replaces `run_all`: the score of a run is a random number. The commands that continue are collected."""
+
+    def run_all(planned, jobs, *, display, command, pool):
+        commands.append(command)
+        for plan in planned:
+            plan.folder.mkdir(parents=True)
+            score = int(plan.folder.name.split("-")[1], 16) / 16**8  # the folder name has a hash of the options
+            (plan.folder / "metrics.json").write_text(json.dumps({"finished": True, "final": {"mAP": score}}))
+            machine = {"date": "2026-01-02", "device": "a CPU", "commit": "c0ffee", "lifelabel": "1", "seconds": 2.5}
+            (plan.folder / "environment.json").write_text(json.dumps(machine))
+        return [Outcome(plan, new=True) for plan in planned]
+
+    return run_all
+
+
+@pytest.fixture(scope="module")
+def searched(lifelabel, tmp_path_factory):
+    """Three trials of fine-tuning with the real command: (process, folder)."""
+    folder = tmp_path_factory.mktemp("tune") / "fine-tuning"
+    done = lifelabel("tune", "--method", "fine-tuning", *SMALL, "--trials", "3", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return done, folder
+
+
+def test_trials_train_on_the_first_tasks_and_score_training_images(searched):
+    _, folder = searched
+    rows = trials_of(folder)
+    assert [row["trial"] for row in rows] == ["1", "2", "3"]
+    assert rows[0]["changed"] == "start" and all(row["changed"] == f"lr={row['lr']}" for row in rows[1:])
+    part = part_of(build("scenes", STREAM), Part(0, 3, 0.2))
+    folders = sorted((folder / "trials").iterdir())
+    assert [path.name for path in folders] == [row["folders"] for row in rows]
+    for row, path in zip(rows, folders, strict=True):
+        run = Config.make(yaml.safe_load((path / "config.yaml").read_text()))
+        assert (run.first_tasks, run.hold_out, run.seed, run.method) == (3, 0.2, 0, "fine-tuning")
+        assert run.lr == float(row["lr"]) and run.batch_norm == row["batch_norm"]
+        environment = json.loads((path / "environment.json").read_text())
+        assert environment["stream_fingerprint"] == part.fingerprint
+        metrics = json.loads((path / "metrics.json").read_text())
+        assert metrics["classes"] == list(part.classes) and len(metrics["per_task"]) == 3
+        assert float(row["mAP"]) == pytest.approx(100 * metrics["final"]["mAP"], abs=1e-4)
+        assert float(row["seconds"]) == pytest.approx(environment["seconds"], abs=0.06)
+        assert not (path / "checkpoint.pt").exists()
+    assert len({row["lr"] for row in rows}) == 3
+
+
+def test_the_preset_has_the_best_trial_and_its_origin(searched):
+    done, folder = searched
+    best = max(trials_of(folder), key=lambda row: float(row["mAP"]))
+    text = (folder / "preset.yaml").read_text(encoding="utf-8")
+    reached = f"{float(best['mAP']):.2f} mAP on held-out training images of the first 3 tasks (3 trials, seeds 0)"
+    origin = presets.parse_origin(text)
+    assert origin.reached == reached
+    assert origin.command == (
+        f"lifelabel tune --method fine-tuning --stream scenes --device cpu --trials 3 --tasks 3 --hold-out 0.2 "
+        f"--seeds 0 --out {folder} --set stream.train_images=120 --set stream.test_images=20 --set stream.size=32"
+    )
+    environment = json.loads((folder / "trials" / best["folders"] / "environment.json").read_text())
+    for fact in ("date", "device", "commit"):
+        assert str(environment[fact]) in text
+    values = yaml.safe_load(text)
+    assert list(values) == ["method", "lr", "backbone_lr", "later_backbone_lr", "batch_norm"]
+    assert {name: str(values[name]) for name in ("method", "batch_norm")} == {
+        "method": "fine-tuning",
+        "batch_norm": best["batch_norm"],
+    }
+    assert all(values[name] == float(best[name]) for name in ("lr", "backbone_lr", "later_backbone_lr"))
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"fine-tuning: lr {best['lr']}, ") and f": {reached} → {folder / 'preset.yaml'}" in line
+
+
+def test_the_preset_can_be_given_to_train_and_can_be_shipped(searched, main, monkeypatch):
+    _, folder = searched
+    chosen = options_of(folder)
+    printed = main("train", "--config", folder / "preset.yaml", "--print-config")
+    config = yaml.safe_load(printed.stdout)
+    assert {name: config[name] for name in chosen} == chosen
+    assert config["first_tasks"] is None and config["hold_out"] == 0
+    text = (folder / "preset.yaml").read_text(encoding="utf-8")
+    monkeypatch.setattr(presets, "_text", lambda kind, method: text)
+    shipped = Config.make({"method": "fine-tuning"}).to_dict()
+    assert {name: shipped[name] for name in chosen} == chosen
+
+
+def test_the_command_of_the_preset_repeats_nothing(searched, main):
+    _, folder = searched
+    before = snapshot(folder / "trials")
+    preset = (folder / "preset.yaml").read_bytes()
+    _, *words = shlex.split(presets.parse_origin(preset.decode()).command)
+    done = main(*words)
+    assert (done.returncode, done.stdout) == (0, searched[0].stdout)
+    assert snapshot(folder / "trials") == before and (folder / "preset.yaml").read_bytes() == preset
+
+
+def test_a_trial_that_diverges_is_counted_and_not_repeated(main, refused, tmp_path):
+    (tmp_path / "start.yaml").write_text("lr: 1.0e+30\n")
+    start = ("--config", tmp_path / "start.yaml")
+    given = ("tune", "--method", "fine-tuning", *SMALL, *start, "--out", tmp_path / "t", "-q")
+    line = refused(*given, "--trials", "1")
+    assert line.startswith("all 1 trials diverged") and "task 1" in line
+    done = main(*given, "--trials", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = trials_of(tmp_path / "t")
+    assert (first["lr"], first["mAP"]) == ("1e+30", "-inf") and "task 1" in first["error"]
+    assert float(second["mAP"]) > 0 and second["error"] == ""
+    assert options_of(tmp_path / "t")["lr"] == float(second["lr"]) < 1
+    before = snapshot(tmp_path / "t" / "trials")
+    assert main(*given, "--trials", "2").returncode == 0
+    assert snapshot(tmp_path / "t" / "trials") == before
+
+
+def test_several_methods_have_a_folder_each(main, monkeypatch, tmp_path):
+    commands = []
+    monkeypatch.setattr(tune, "run_all", write_results(commands))
+    given = ("--trials", "2", "--set", "stream.tasks=4", "--jobs", "3", "--out", tmp_path / "my runs")
+    done = main("tune", "--method", "fine-tuning, multi-task", *given)
+    assert done.returncode == 0
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["fine-tuning", "multi-task"]
+    assert shlex.split(commands[0])[:4] == ["lifelabel", "tune", "--method", "fine-tuning, multi-task"]
+    for method in ("fine-tuning", "multi-task"):
+        folder = tmp_path / "my runs" / method
+        words = shlex.split(presets.parse_origin((folder / "preset.yaml").read_text()).command)
+        assert words[words.index("--method") + 1] == method and words[words.index("--out") + 1] == str(folder)
+        assert words[words.index("--jobs") + 1] == "3"
+        before = snapshot(folder)
+        assert main(*words[1:]).returncode == 0  # for one method, it is the same search
+        assert {name: data for name, (data, _) in snapshot(folder).items()} == {n: d for n, (d, _) in before.items()}
+
+
+def test_options_given_by_flags_or_set_are_not_searched(main, monkeypatch, tmp_path):
+    monkeypatch.setattr(tune, "run_all", write_results([]))
+    given = ("--lr", "0.007", "--set", "batch_norm=frozen", "--strict", "--batch-size", "4", "--trials", "30")
+    assert main("tune", "--method", "fine-tuning", *given, "--out", tmp_path).returncode == 0
+    rows = trials_of(tmp_path)
+    assert {(row["lr"], row["batch_norm"]) for row in rows} == {("0.007", "frozen")}
+    assert len({row["backbone_lr"] for row in rows}) == 3
+    preset = (tmp_path / "preset.yaml").read_text()
+    assert options_of(tmp_path)["lr"] == 0.007 and "batch_size" not in options_of(tmp_path)
+    words = shlex.split(presets.parse_origin(preset).command)
+    assert main(*words[1:]).returncode == 0  # every flag of the command is valid
+    assert (tmp_path / "preset.yaml").read_text() == preset
+    assert "--strict" in words and words[words.index("--batch-size") + 1] == "4"
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        (["--method", "fine-tunning"], "unknown method 'fine-tunning': did you mean 'fine-tuning'?"),
+        (["--method", "lwf,"], "unknown method ''"),
+        (["--method", "lwf", "--trials", "0"], "--trials must be at least 1, not 0"),
+        (
+            ["--method", "lwf", "--hold-out", "0"],
+            "--hold-out must be more than 0: options must not be chosen on test images",
+        ),
+        (["--method", "lwf", "--hold-out", "2"], "hold_out must be at most 0.9"),
+        (["--method", "lwf", "--tasks", "0"], "first_tasks must be at least 1"),
+        (["--method", "lwf", "--tasks", "6"], "stream scenes has 5 tasks, not 6: lower first_tasks"),
+        (
+            ["--method", "lwf", "--set", "seed=3"],
+            "--set seed: the search sets it; give --method, --seeds, --tasks or --hold-out",
+        ),
+        (["--method", "lwf", "--set", "method.mixx=3"], "unknown option of method lwf 'mixx'"),
+        (["--method", "lwf", "--stream", "scenez"], "unknown stream 'scenez'"),
+        (["--method", "lwf", "--stream", "split-coco"], "stream split-coco needs the folder of its images"),
+        (["--method", "lwf", "--seeds", "x"], "--seeds takes 0 or 0-2"),
+        (
+            ["--method", "lwf", "--config", "c.yaml"],
+            "c.yaml holds options of method agcn: remove them to use --method lwf",
+        ),
+        ([], "Missing option"),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing(refused, tmp_path, monkeypatch, given, part):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("method: agcn\nmethod_options: {mix: 0.1}\n")
+    assert part in refused("tune", *given, "--out", "out")
+    assert not list(tmp_path.rglob("config.yaml")) and not list(tmp_path.rglob("preset.yaml"))
+
+
+def test_a_folder_in_use(refused, tmp_path):
+    with RunFolder(tmp_path).locked():
+        assert "in use by another process" in refused("tune", "--method", "lwf", "--out", tmp_path)
+    (tmp_path / "file").touch()
+    assert "cannot write to" in refused("tune", "--method", "lwf", "--out", tmp_path / "file")

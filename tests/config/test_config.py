@@ -1,0 +1,389 @@
+"""The configuration: layers, YAML and back, and wrong files and values."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from lifelabel.config.config import _MAX_YAML_BYTES as MAX_YAML_BYTES
+from lifelabel.config.config import Config, merge, read_yaml
+from lifelabel.config.fidelities import FIDELITIES
+from lifelabel.errors import UserError
+from lifelabel.methods import METHODS
+
+EVERY = pytest.mark.parametrize(("method", "fidelity"), [(m, f) for m in METHODS for f in FIDELITIES])
+
+
+def message_of(call, *args):
+    with pytest.raises(UserError) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults():
+    config = Config.make()
+    assert config == Config.make({}) == Config.make(None)
+    assert (config.stream, config.method, config.fidelity, config.seed) == ("scenes", "agcn", "tuned", 0)
+    assert (config.batch_size, config.backbone, config.weights, config.image_size) == (8, "tiny", "none", None)
+    stream, method = config.stream_options, config.method_options
+    assert (stream.classes, stream.tasks, stream.train_images, stream.test_images) == (20, 5, 6000, 1500)
+    assert (method.hidden, method.blocks) == (512, "all")
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "shared", "own"),
+    [
+        (
+            "paper",
+            {"batch_size": 8, "lr": 3e-5, "backbone_lr": 1e-4, "later_backbone_lr": 1e-4, "batch_norm": "running",
+             "adam_eps": 1e-4, "augment": "crop-flip", "pool": "max", "reduction": "sum", "normalize": "backbone",
+             "word_norm": None},
+            {"lambdas": [0.07, 0.93, 1e5], "soft_labels": "sigmoid", "new_old": "bayes", "adjacency": "raw",
+             "activate_output": True, "hidden": 1024, "prevalence": None, "context": 0.0},
+        ),
+        (
+            "release",
+            {"batch_size": 8, "lr": 3e-5, "backbone_lr": 1e-4, "later_backbone_lr": 1e-4, "batch_norm": "running",
+             "adam_eps": 1e-8, "augment": "flip", "pool": "max", "reduction": "mean", "normalize": "authors",
+             "word_norm": None},
+            {"lambdas": [0.07, 0.93, 1e5], "soft_labels": "softmax", "new_old": "halved", "adjacency": "binarised",
+             "activate_output": False, "hidden": 1024, "prevalence": None, "context": 0.0},
+        ),
+        (
+            "plain",
+            {"lr": 1e-3, "backbone_lr": 1e-3, "later_backbone_lr": 1e-3, "batch_norm": "running"},
+            {"lambdas": [0.07, 0.93, 1e3], "new_old": "halved", "adjacency": "binarised", "hidden": 1024,
+             "prevalence": None, "context": 0.0},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_fidelity_wins_over_defaults(fidelity, shared, own):
+    config = Config.make({"fidelity": fidelity}).to_dict()
+    assert {name: config[name] for name in shared} == shared
+    assert {name: config["method_options"][name] for name in own} == own
+    untouched = Config.make({"fidelity": "tuned"}, with_preset=False).to_dict()
+    same = config.keys() - shared.keys() - {"fidelity", "method_options"}
+    assert {name: config[name] for name in same} == {name: untouched[name] for name in same}
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize(("stream", "images"), [("scenes", 200), ("split-coco", 2000)])
+def test_every_method_that_stores_images_has_the_same_budget(fidelity, stream, images, monkeypatch):
+    """A method of a plug-in too."""
+    monkeypatch.setitem(METHODS._items, "replay-of-a-plug-in", type("Replay", (METHODS["er"],), {}))
+    for method in ("agem", "er", "prs", "der++", "ocdm", "replay-of-a-plug-in"):
+        config = Config.make({"stream": stream, "method": method, "fidelity": fidelity})
+        assert config.method_options.buffer_images == images
+
+
+def test_given_options_win_over_the_fidelity():
+    config = Config.make({"fidelity": "paper", "lr": 0.5, "method_options": {"hidden": 7}})
+    assert config.lr == 0.5
+    assert config.method_options.hidden == 7
+    assert config.method_options.lambdas == (0.07, 0.93, 1e5)  # the section is merged, not replaced
+    assert config.reduction == "sum"
+
+
+def test_four_layers(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("fidelity: paper\nlr: 1e-2\nbatch_size: 3\nmethod_options:\n  hidden: 9\n  mix: 0.2\n")
+    config = Config.make(merge(read_yaml(file), {"batch_size": "4", "method_options": {"mix": 0.3}}))
+    assert config.seed == 0  # of the default
+    assert config.adam_eps == 1e-4  # of the fidelity
+    assert (config.lr, config.method_options.hidden) == (1e-2, 9)  # of the file
+    assert (config.batch_size, config.method_options.mix) == (4, 0.3)  # of the flags
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "expected"),
+    [
+        ("tuned", ("efficientnet-lite0", "imagenet", 224, "frozen", 2e-5, (0.15, 0.85, 1e3))),
+        ("paper", ("resnet101", "imagenet", 448, "running", 1e-4, (0.07, 0.93, 1e5))),
+        ("release", ("resnet101", "imagenet", 448, "running", 1e-4, (0.07, 0.93, 1e5))),
+    ],
+)
+def test_photographs_have_their_own_defaults(fidelity, expected):
+    c = Config.make({"stream": "split-coco", "fidelity": fidelity}, with_preset=False)
+    assert (
+        c.backbone,
+        c.weights,
+        c.image_size,
+        c.batch_norm,
+        c.later_backbone_lr,
+        c.method_options.lambdas,
+    ) == expected
+    assert Config.make({"stream": "scenes", "fidelity": fidelity}).image_size is None
+    given = {
+        "stream": "split-coco",
+        "fidelity": fidelity,
+        "backbone": "resnet18",
+        "method_options": {"lambdas": "1,2,3"},
+    }
+    assert (Config.make(given).backbone, Config.make(given).method_options.lambdas) == ("resnet18", (1, 2, 3))
+
+
+def test_a_path_is_a_stream(tmp_path):
+    c = Config.make({"stream": "photos.csv", "stream_options": {"tasks": 3}})
+    assert (c.stream, c.stream_options.file, c.stream_options.tasks) == ("table", "photos.csv", 3)
+    assert Config.make({"stream": "a/stream.yaml"}).stream == "manifest"
+    assert (
+        Config.make({"stream": "Split-COCO.zip"}).stream == Config.make({"stream": str(tmp_path)}).stream == "published"
+    )
+    assert Config.make(c.to_dict()) == c
+    with pytest.raises(UserError, match=r"unknown stream 'split-coc': did you mean 'split-coco'\?"):
+        Config.make({"stream": "split-coc"})
+
+
+def test_a_choice_that_yaml_reads_as_a_number():
+    assert Config.make({"stream": "voc", "stream_options": {"year": 2012}}).stream_options.year == "2012"
+
+
+def test_a_choice_that_yaml_reads_as_a_truth_value():
+    assert [Config.make({"compile": yaml.safe_load(word)}).compile for word in ("on", "off", "auto")] == [
+        "on", "off", "auto",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="batch_norm must be text, not True"):
+        Config.make({"batch_norm": True})
+
+
+def test_a_file_with_the_name_of_an_order_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "frequency").write_text("nonsense")
+    options = Config.make({"stream": "t.csv", "stream_options": {"order": "frequency"}}).with_absolute_paths()
+    assert options.stream_options.order == "frequency"
+
+
+def test_paths_are_made_absolute(tmp_path, monkeypatch):
+    """Files that do not exist too: a finished run is recognised after they are deleted."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.txt").write_text("a\n")
+    options = {"root": "photos", "order": "order.txt"}
+    c = Config.make({"stream": "t.csv", "words": "glove.txt", "weights": "w.pth", "stream_options": options})
+    c = c.with_absolute_paths()
+    found = (c.words, c.weights, c.stream_options.file, c.stream_options.root, c.stream_options.order)
+    assert found == tuple(str(tmp_path / name) for name in ("glove.txt", "w.pth", "t.csv", "photos", "order.txt"))
+    plain = Config.make({"stream": "scenes"})
+    assert plain.with_absolute_paths() == plain
+    named = Config.make({"stream": "split-coco"}).with_absolute_paths()
+    assert (named.weights, named.stream_options.order, named.stream_options.root) == ("imagenet", "paper", None)
+
+
+def test_merge_does_not_change_its_layers():
+    first, second = {"method_options": {"mix": 0.1, "hidden": 3}}, {"method_options": {"mix": 0.2}, "lr": 1}
+    assert merge(first, second) == {"method_options": {"mix": 0.2, "hidden": 3}, "lr": 1}
+    assert (first, second) == (
+        {"method_options": {"mix": 0.1, "hidden": 3}},
+        {"method_options": {"mix": 0.2}, "lr": 1},
+    )
+
+
+@EVERY
+def test_to_dict_and_back(method, fidelity):
+    config = Config.make({"method": method, "fidelity": fidelity, "seed": 3, "stream_options": {"classes": 7}})
+    assert Config.make(config.to_dict()) == config
+
+
+@EVERY
+def test_to_yaml_and_back(method, fidelity):
+    config = Config.make({"method": method, "fidelity": fidelity, "seed": 3, "stream_options": {"classes": 7}})
+    values = yaml.safe_load(config.to_yaml())
+    assert Config.make(values) == config
+    assert values == config.to_dict()  # complete, and plain
+
+
+@pytest.mark.parametrize("text", ["yes", "a: b # c", "C:\\x", "é/ü", "1e-3", "two\nlines", " lead", "#", ""])
+def test_text_that_yaml_could_misread_is_preserved(text):
+    config = Config.make({"words": text})
+    assert Config.make(yaml.safe_load(config.to_yaml())).words == text
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e300, 1 / 3, 5e-324, 1e16])
+def test_numbers_are_preserved_exactly(value):
+    config = Config.make({"lr": value})
+    assert Config.make(yaml.safe_load(config.to_yaml())).lr == value
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_is_in_the_yaml_below_its_help(method):
+    config = Config.make({"method": method})
+    lines = config.to_yaml().splitlines()
+
+    def check(options, indent):
+        for field in dataclasses.fields(options):
+            value = getattr(options, field.name)
+            (at,) = (i for i, line in enumerate(lines) if line.startswith(f"{indent}{field.name}:"))
+            if dataclasses.is_dataclass(value):
+                check(value, indent + "  ")
+            else:
+                comment = lines[at - 1]
+                assert comment.startswith(f"{indent}# "), field.name
+                first = at - 1
+                while lines[first - 1].startswith(f"{indent}# "):
+                    first -= 1
+                text = " ".join(line.strip().removeprefix("# ") for line in lines[first:at])
+                assert text.startswith(field.metadata["help"])
+                for choice in field.metadata["choices"] or ():
+                    assert choice in text
+
+    check(config, "")
+
+
+def test_lines_are_short_enough_to_read():
+    for method in METHODS:
+        assert max(map(len, Config.make({"method": method}).to_yaml().splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "reduction"), [("tuned", "mean"), ("paper", "sum"), ("release", "mean"), ("plain", "mean")]
+)
+def test_a_fidelity_sets_only_the_options_that_a_method_has(fidelity, reduction):
+    config = Config.make({"method": "fine-tuning", "fidelity": fidelity})
+    assert not hasattr(config.method_options, "lambdas")
+    assert (config.batch_size, config.reduction) == (8, reduction)
+
+
+def test_an_option_of_another_method_is_refused():
+    text = message_of(Config.make, {"method": "fine-tuning", "method_options": {"lambdas": [1, 1, 1]}})
+    assert text == "'lambdas' is an option of lwf, agcn, not of fine-tuning: choose another method, or remove it"
+
+
+def test_a_broken_plugin_does_not_hide_a_mistake(monkeypatch):
+    """To find the method of an option, all methods are loaded."""
+
+    def load():
+        raise ModuleNotFoundError("no_such_module")
+
+    point = SimpleNamespace(name="broken", load=load, dist=None, module="no_such_module")
+    monkeypatch.setattr(METHODS, "_entry_points", {"broken": point})
+    text = message_of(Config.make, {"method": "er", "method_options": {"mix": 1}})
+    assert text == "'mix' is an option of agcn, not of er: choose another method, or remove it"
+
+
+@pytest.mark.parametrize("empty", [None, {}])
+def test_an_empty_section_is_the_defaults(empty):
+    assert Config.make({"stream_options": empty, "method_options": empty}) == Config.make()
+
+
+def test_an_empty_file_is_the_defaults(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("# nothing but a comment\n")
+    assert read_yaml(file) == {}
+    file.write_text("")
+    assert read_yaml(file) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("- lr\n- seed\n", "must hold `option: value` lines, not ['lr', 'seed']"),
+        ("just words\n", "must hold `option: value` lines"),
+        ("3\n", "must hold `option: value` lines"),
+        ("lr: 1\nseed: [1, 2\n", "line 3 is not valid YAML"),
+        ("lr: 1\nseed: 1: 2\n", "line 2 is not valid YAML"),
+        ("lr: *nowhere\n", "line 1 is not valid YAML"),
+        ("lr: !!python/object/apply:os.getcwd []\n", "line 1 is not valid YAML"),
+        ("\tlr: 1\n", "line 1 is not valid YAML"),
+        ("lr: 2020-99-99\n", "not valid YAML"),  # YAML reads it as a date, which does not exist
+        ("lr: !!int x\n", "not valid YAML"),
+        ("seed: " + "1" * 5000 + "\n", "not valid YAML"),
+        ("lr: " + "[" * 5000 + "]" * 5000 + "\n", "not valid YAML"),
+    ],
+    ids=lambda value: value[:20].strip() if isinstance(value, str) else value,
+)
+def test_bad_yaml(tmp_path, text, part):
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    message = message_of(read_yaml, file)
+    assert str(file) in message
+    assert part in message
+
+
+def test_a_small_file_with_many_values_makes_a_short_message(tmp_path):
+    file = tmp_path / "bomb.yaml"
+    levels = [f"  - &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 6)]
+    file.write_text("lr:\n  - &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(levels))
+    assert len(message_of(Config.make, read_yaml(file))) < 1000
+
+
+def test_binary_files(tmp_path):
+    for name, data in {"a": bytes(range(256)), "b": b"\xff\xfe\xfa", "c": b"lr: \x00\n"}.items():
+        (tmp_path / name).write_bytes(data)
+        message = message_of(read_yaml, tmp_path / name)
+        assert str(tmp_path / name) in message
+        assert "not valid YAML" in message
+
+
+def test_a_large_file_is_not_read(tmp_path):
+    file = tmp_path / "large.yaml"
+    file.write_text("#" * MAX_YAML_BYTES)
+    assert read_yaml(file) == {}
+    file.write_text("#" * (MAX_YAML_BYTES + 1))
+    assert message_of(read_yaml, file) == f"{file} is larger than 1,000,000 bytes: not a configuration"
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    missing = tmp_path / "missing.yaml"
+    assert message_of(read_yaml, missing) == f"cannot read the configuration {missing}: No such file or directory"
+    assert str(tmp_path) in message_of(read_yaml, tmp_path)
+    file = tmp_path / "file"
+    file.touch()
+    assert str(file / "a.yaml") in message_of(read_yaml, file / "a.yaml")
+
+
+@pytest.mark.parametrize("section", ["stream_options", "method_options"])
+@pytest.mark.parametrize("value", [3, "classes", ["classes"], True])
+def test_a_section_of_the_wrong_type(section, value):
+    message = message_of(Config.make, {section: value})
+    assert section in message
+    assert repr(value) in message
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"leraning_rate": 1}, ["'leraning_rate'", "known:", "backbone_lr"]),
+        ({"batchsize": 1}, ["'batchsize'", "did you mean 'batch_size'?"]),
+        ({3: 4}, ["'3'"]),
+        ({"stream_options": {"clases": 3}}, ["'clases'", "stream", "did you mean 'classes'?"]),
+        ({"method_options": {"lamdas": 3}}, ["'lamdas'", "method", "did you mean 'lambdas'?"]),
+        ({"stream": "scenez"}, ["stream", "did you mean 'scenes'?"]),
+        ({"method": "acgn"}, ["method", "did you mean 'agcn'?"]),
+        ({"method": ["agcn"]}, ["method", "known: agcn"]),
+        ({"method": None}, ["method", "known: agcn"]),
+        ({"fidelity": "papr"}, ["fidelity", "did you mean 'paper'?"]),
+        ({"fidelity": 3}, ["fidelity", "known: paper"]),
+        ({"batch_norm": "froze"}, ["batch_norm", "did you mean 'frozen'?"]),
+        ({"augment": "flop"}, ["augment", "did you mean 'flip'?"]),
+        ({"pool": "mean"}, ["pool", "known: avg, max"]),
+        ({"precision": "fp16"}, ["precision", "known: auto, bf16, fp32"]),
+        ({"seed": "x"}, ["seed must be a whole number", "'x'"]),
+        ({"seed": -1}, ["seed must be at least 0"]),
+        ({"seed": 2**31}, ["seed must be at most 2147483647"]),
+        ({"batch_size": 0}, ["batch_size must be at least 1"]),
+        ({"batch_size": 1.5}, ["batch_size must be a whole number"]),
+        ({"lr": 0}, ["lr must be more than 0"]),
+        ({"lr": "nan"}, ["lr must be a finite number"]),
+        ({"lr": None}, ["lr must be a number"]),
+        ({"lr": [1]}, ["lr must be a number"]),
+        ({"words": 3}, ["words must be text"]),
+        ({"word_norm": 0}, ["word_norm must be more than 0"]),
+        ({"checkpoint_seconds": -1}, ["checkpoint_seconds must be at least 0"]),
+        ({"method_options": {"lambdas": [1, 2]}}, ["lambdas takes 3 values, not 2"]),
+        ({"method_options": {"lambdas": [1, 2, -3]}}, ["lambdas must be at least 0", "-3"]),
+        ({"method_options": {"mix": 1.5}}, ["mix must be at most 1"]),
+        ({"method_options": {"activate_output": "no"}}, ["activate_output must be true or false"]),
+        ({"stream_options": {"classes": 0}}, ["classes must be at least 1"]),
+        ({"stream_options": {"classes": 1000}}, ["30 classes", "1000"]),
+        ({"stream_options": {"tasks": 21}}, ["20 classes", "21 tasks"]),
+        ({"stream_options": {"train_images": 4}}, ["4 training images", "5 tasks"]),
+        ({"stream_options": {"size": 16}}, ["size must be at least 32"]),
+    ],
+    ids=str,
+)
+def test_bad_values_are_named(values, parts):
+    message = message_of(Config.make, values)
+    for part in parts:
+        assert part in message

@@ -1,0 +1,138 @@
+"""The roles of options: which ones may be changed, make another run, or are in labels. All follow from declarations."""
+
+import dataclasses
+import typing
+
+import pytest
+
+from lifelabel.config import config as config_module
+from lifelabel.config.config import Config
+from lifelabel.engine.checkpoint import check_same_run
+from lifelabel.engine.run_folder import RunFolder
+from lifelabel.errors import UserError
+from lifelabel.options import declared, option
+from lifelabel.search.scheduler import _differences
+
+STREAM = {"scenes": "scenes", "table": "photos.csv", "voc": "voc", "published": "split.zip"}
+BASES = [("scenes", "agcn"), ("table", "er"), ("voc", "l3a"), ("published", "frozen")]
+"""Streams and methods whose options are all different from each other."""
+MADE_FROM = {"stream": "a", "files": "b", "words": "c", "weights": "d"}
+
+
+def sections(config):
+    return {"": config, "method.": config.method_options, "stream.": config.stream_options}
+
+
+def options_of(config):
+    """Every option by its full name: the dataclass that declares it, and its field."""
+    return {
+        prefix + field.name: (options, field)
+        for prefix, options in sections(config).items()
+        for field in dataclasses.fields(options)
+        if field.name not in ("method_options", "stream_options")
+    }
+
+
+CASES = [
+    (stream, method, name)
+    for stream, method in BASES
+    for name in options_of(Config.make({"stream": STREAM[stream], "method": method}))
+    if (stream, method) == BASES[0] or "." in name  # the options of the run are the same in every case
+]
+every_option = pytest.mark.parametrize(("stream", "method", "name"), CASES)
+
+
+def other_value(field, hint, value):
+    """Another valid value of an option, from its declaration."""
+    metadata = field.metadata
+    if metadata["choices"]:
+        return next(choice for choice in metadata["choices"] if choice != value)
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    if typing.get_origin(hint) is tuple:
+        return tuple(part / 2 for part in value) if value else ("another_module",)
+    kind = parts[0] if parts else hint
+    if kind is bool:
+        return not value
+    if kind is str:
+        return f"/another/{field.name}"
+    if value is None:
+        return kind(metadata["low"] or 1)
+    larger = value + 1 if kind is int else value * 1.5 + 0.01
+    return kind(larger) if metadata["high"] is None or larger <= metadata["high"] else kind(value / 2)
+
+
+@pytest.fixture
+def changed(stream, method, name, monkeypatch):
+    """Two configurations that differ in one option, and the declaration of the option."""
+    monkeypatch.setattr(config_module, "check_plugins", lambda plugins: None)
+    before = Config.make({"stream": STREAM[stream], "method": method})
+    options, field = options_of(before)[name]
+    value = getattr(options, field.name)
+    other = other_value(field, typing.get_type_hints(type(options))[field.name], value)
+    assert other != value
+    replaced = dataclasses.replace(options, **{field.name: other})
+    section = {"method.": "method_options", "stream.": "stream_options"}.get(name.partition(".")[0] + ".")
+    after = replaced if options is before else dataclasses.replace(before, **{section: replaced})
+    return before, after, field.metadata
+
+
+@every_option
+def test_an_option_may_be_changed_before_a_run_resumes_if_it_declares_so(changed, name, tmp_path):
+    before, after, metadata = changed
+    state = {**MADE_FROM, "config": before.to_dict()}
+    if metadata["resume"] or metadata["path"]:
+        check_same_run(state, MADE_FROM, after, RunFolder(tmp_path))
+    else:
+        with pytest.raises(UserError) as caught:
+            check_same_run(state, MADE_FROM, after, RunFolder(tmp_path))
+        assert f" was made with another {name} than {tmp_path / 'config.yaml'} " in str(caught.value)
+
+
+@every_option
+def test_an_option_makes_another_run_unless_it_is_free(changed, name):
+    before, after, metadata = changed
+    found = _differences(before, after)
+    assert len(found) == (0 if metadata["free"] else 1)
+    assert all(text.startswith(f"{name} ") for text in found)
+
+
+@pytest.mark.parametrize(
+    ("stream", "method", "name"), [case for case in CASES if case[2] not in ("stream", "method", "fidelity")]
+)  # the defaults of other options depend on these three: see the next test
+def test_an_option_is_in_the_label_if_it_declares_so(changed, name):
+    before, after, metadata = changed
+    assert before.label == before.method
+    short = name.removeprefix("method.")
+    if metadata["label"]:
+        assert after.label.startswith(f"{before.method} ({short}=") and after.label.count("=") == 1
+    else:
+        assert after.label == before.label
+
+
+def test_labels_have_the_method_and_the_fidelity_and_not_the_stream():
+    values = {"stream": "split-coco", "method": "lwf", "fidelity": "paper", "seed": 3, "task_order": 2}
+    assert Config.make(values).label == "lwf (paper)"
+    values |= {"lr": 0.5, "words": "/data/glove.txt", "stream_options": {"order": "frequency"}}
+    assert Config.make(values).label == "lwf (paper, lr=0.5, words=glove.txt, stream.order=frequency)"
+
+
+def test_roles_of_some_options():
+    """The declarations themselves: these lists are the documented behaviour."""
+    names = {role: set() for role in ("free", "resume", "path")}
+    for stream, method in BASES:
+        for name, (_, field) in options_of(Config.make({"stream": STREAM[stream], "method": method})).items():
+            for role, found in names.items():
+                if field.metadata[role]:
+                    found.add(name)
+    free = {"device", "compile", "workers", "checkpoint_seconds", "strict", "plugins"}
+    assert names["free"] == free
+    assert names["resume"] == free | {"lr", "backbone_lr", "later_backbone_lr", "adam_eps"}
+    assert names["path"] == {"words", "weights", "stream.root", "stream.file", "stream.order"}
+
+
+def test_a_free_option_may_be_changed_and_is_not_in_labels():
+    @dataclasses.dataclass
+    class Options:
+        threads: int = option(1, "number of threads", free=True)
+
+    assert (declared(Options, "resume"), declared(Options, "label")) == (("threads",), ())

@@ -1,0 +1,171 @@
+"""The label server, also with a method that tries to get hidden labels."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lifelabel.engine.label_server import LabelServer, sort_by_name
+from lifelabel.errors import HiddenLabel, UserError
+from lifelabel.streams import Labels, Names, Split, Stream, build
+from lifelabel.streams.base import equal_tasks
+from lifelabel.streams.files import FileImages
+
+SMALL = {"train_images": 60, "test_images": 30, "size": 32}
+
+
+@pytest.fixture
+def label_server():
+    label_server = LabelServer("scenes", SMALL)
+    yield label_server
+    label_server.close()
+
+
+def cheat(*args):
+    script = Path(__file__).with_name("cheating.py")
+    command = [sys.executable, script, *args]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("stream", ["scenes", "photographs"])
+def test_a_method_that_cheats_finds_no_hidden_label(stream):
+    found = cheat(stream)
+    by_name, other_task, all_tasks, matrix, *rest = found["errors"]
+    names = {"scenes": ("sun", "sky, boat, house, cup", "sun, road, lamp, flower")}
+    hidden, visible, others = names.get(stream, ("i", "a, b, c, d", "i, j, k, l"))
+    assert by_name == f"the label '{hidden}' is hidden: the classes of this task are {visible}"
+    assert other_task == f"the labels of task 3 ({others}) are hidden: task 1 is open"
+    assert "labels of all tasks together are hidden" in all_tasks
+    assert "true matrix is hidden" in matrix
+    assert [error.split(":")[0] for error in rest] == [
+        "the label server has no request '__getattribute__'",
+        "the label server has no request '__setattr__'",
+        "the run has begun already",
+        "the scores of earlier test sets cannot be submitted before the last task",
+        "task 2 cannot be judged now",
+        "answered",  # judging the open task: the run itself then cannot
+    ]
+    assert found["ended"] == "task 1 cannot be judged now: each task is judged once, when it ends"
+    assert found["kinds"] == ["Labels"] and found["hidden"] == 0  # the labels of its own task: it did look
+
+
+@pytest.mark.parametrize("stream", ["scenes", "photographs"])
+def test_the_search_finds_a_stream_that_is_in_the_process(stream):
+    found = cheat(stream, "control")
+    assert "Stream" in found["kinds"] and found["hidden"] > 0
+
+
+def test_stream_info_has_what_the_training_process_may_hold(label_server):
+    stream, info = build("scenes", SMALL), label_server.info
+    assert info.tasks == stream.tasks and info.classes == stream.classes
+    assert info.sizes == tuple(len(rows) for rows in stream.train.rows)
+    assert (info.joint_size, len(info.test_rows), info.missing) == (60, 30, (0, 0))
+    assert info.fingerprint == stream.fingerprint
+
+
+def test_tasks_open_one_after_the_other(label_server):
+    stream = build("scenes", SMALL)
+    with pytest.raises(HiddenLabel, match=r"labels of task 1 .* are hidden: no task is open"):
+        label_server.view(0)
+    label_server.begin(0)
+    for index in (0, 0):  # the open task may be asked for again
+        assert label_server.view(index).labels == stream.train_view(index).labels
+    for later in (1, 4):
+        with pytest.raises(HiddenLabel, match=f"labels of task {later + 1} .* are hidden: task 1 is open"):
+            label_server.view(later)
+    scores = np.zeros((30, 4), np.float32)
+    for done in (0, 2, 5):
+        with pytest.raises(HiddenLabel, match=f"task {done} cannot be judged now"):
+            label_server.judge(done, label_server.info.test_rows, scores, None, [4])
+    assert label_server.judge(1, label_server.info.test_rows, scores, None, [4])["task"] == 1
+    assert label_server.view(1).task == stream.tasks[1]
+    with pytest.raises(HiddenLabel, match="labels of task 1 "):
+        label_server.view(0)
+    with pytest.raises(HiddenLabel, match="task 1 cannot be judged now"):  # a second time, with other scores
+        label_server.judge(1, label_server.info.test_rows[:1], scores[:1], None, [4])
+    with pytest.raises(HiddenLabel, match=r"^the run has begun already: the open task cannot be changed$"):
+        label_server.begin(4)
+
+
+def test_all_labels_go_only_to_a_joint_method(label_server):
+    with pytest.raises(HiddenLabel, match="only a joint method gets them"):
+        label_server.joint_view()
+    joint = LabelServer("scenes", SMALL, joint=True)
+    try:
+        joint.begin(0)
+        assert joint.joint_view().labels == build("scenes", SMALL).train.labels
+        with pytest.raises(HiddenLabel):
+            joint.view(0)
+    finally:
+        joint.close()
+
+
+def test_a_mistake_in_the_stream_is_one_line():
+    with pytest.raises(UserError, match=r"^unknown option of stream scenes 'sizes'"):
+        LabelServer("scenes", {"sizes": 3})
+    with pytest.raises(UserError, match="there is no"):
+        LabelServer("nowhere.csv", {})
+
+
+def test_a_label_process_that_was_killed_is_one_line(label_server):
+    os.kill(label_server.process.pid, signal.SIGKILL)
+    label_server.process.join()
+    with pytest.raises(UserError, match=r"the label process ended \(exit code -9\)"):
+        label_server.view(0)
+
+
+def test_an_error_of_the_label_process_is_raised_with_its_traceback(label_server):
+    with pytest.raises(RuntimeError, match=r"in the label process:\nTraceback[\s\S]*IndexError"):
+        label_server.view(99)
+
+
+def test_closing_ends_the_process(label_server):
+    label_server.close()
+    assert not label_server.process.is_alive() and label_server.process.exitcode == 0
+
+
+@pytest.mark.parametrize("request_name", ["__getattribute__", "stream", "_serve", ""])
+def test_only_requests_of_the_gate_are_answered(label_server, request_name):
+    with pytest.raises(HiddenLabel, match=f"^the label server has no request '{request_name}'$"):
+        label_server._request(request_name, "stream")
+    label_server.begin(0)  # the server continues
+
+
+def test_scores_of_earlier_tasks_are_submitted_once(label_server):
+    rows, last = label_server.info.test_rows, len(label_server.info.tasks) - 1
+    scores = np.zeros((len(rows), 20), np.float32)
+    label_server.begin(last)
+    label_server.submit_earlier(0, rows, scores[:, :4])
+    for index in (0, last):
+        expected = (
+            f"^the scores of task {index + 1} cannot be submitted: only those of earlier tasks can, once per task$"
+        )
+        with pytest.raises(HiddenLabel, match=expected):
+            label_server.submit_earlier(index, rows, scores)
+
+
+def test_the_label_process_needs_no_method_and_no_network():
+    code = "import sys, lifelabel.engine.label_server; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    packages = {name.split(".")[1] for name in done.stdout.split() if name.startswith("lifelabel.")}
+    assert packages >= {"engine", "streams", "metrics"} and packages.isdisjoint({"methods", "nn", "config"})
+
+
+def test_photographs_are_sorted_by_name():
+    """The order of a source would reveal the task of an image."""
+    names = Names(["b.png", "c.png", "a.png"])
+    split = Split(
+        FileImages(None, names), names, Labels.from_lists([[0], [1], [0, 1]], 2), (np.array([0, 2]), np.array([1]))
+    )
+    stream = sort_by_name(Stream("s", equal_tasks(("x", "y"), 2), split, split))
+    for part in (stream.train, stream.test):
+        assert list(part.names) == [part.images.name(row) for row in range(3)] == ["a.png", "b.png", "c.png"]
+        assert [part.labels[row].tolist() for row in range(3)] == [[0, 1], [0], [1]]
+        assert [rows.tolist() for rows in part.rows] == [[1, 0], [2]]  # the same images, in the same order

@@ -1,0 +1,113 @@
+"""Every kind of adjacency against a slow computation with loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from lifelabel.nn.graph import Adjacency
+
+
+def probabilities(size, seed=0):
+    matrix = torch.from_numpy(np.random.default_rng(seed).random((size, size)))
+    matrix.fill_diagonal_(1)
+    return matrix
+
+
+def slow_binarised(matrix, sizes):
+    """The authors' rule with loops: threshold, scale columns, identity, degree; block by block."""
+    total = sum(sizes)
+    out = np.zeros((total, total))
+    start = 0
+    for task, size in enumerate(sizes):
+        end = start + size
+        level, share, power = (0.0, 0.28, -0.8) if task == 0 else (0.4, 0.25, -0.5)
+        b = np.zeros((size, size))
+        for j in range(size):
+            over = [
+                1.0 if (0.0 if i == j else float(matrix[start + i, start + j])) >= level else 0.0 for i in range(size)
+            ]
+            for i in range(size):
+                b[i, j] = over[i] * share / (sum(over) + 1e-6) + (1.0 if i == j else 0.0)
+        degree = b.sum(1) ** power
+        for i in range(size):
+            for j in range(size):
+                out[start + i, start + j] = degree[i] * b[j, i] * degree[j]
+        for rows, columns in ((range(start), range(start, end)), (range(start, end), range(start))):
+            for j in columns:
+                over = [1.0 if float(matrix[i, j]) >= 0.3 else 0.0 for i in rows]
+                for i, one in zip(rows, over, strict=True):
+                    out[i, j] = one * 0.25 / (sum(over) + 1e-6)
+        start = end
+    return out
+
+
+def slow_mixed(matrix, share):
+    count = len(matrix)
+    out = np.zeros((count, count))
+    for i in range(count):
+        others = sum(float(matrix[i, j]) for j in range(count) if j != i)
+        for j in range(count):
+            out[i, j] = 1 - share if i == j else (share * float(matrix[i, j]) / others if others else 0.0)
+    return out
+
+
+def close(got, expected):
+    np.testing.assert_allclose(got.dense().numpy(), expected, atol=1e-6)
+
+
+def test_binarised_equals_the_slow_rule():
+    matrix, sizes = probabilities(9), [3, 2, 4]
+    close(Adjacency("binarised", matrix, sizes), slow_binarised(matrix, sizes))
+
+
+def test_binarised_does_not_change_the_blocks_of_earlier_tasks():
+    matrix, sizes = probabilities(9, seed=1), [3, 2, 4]
+    grown = Adjacency("binarised", matrix, sizes).dense()
+    torch.testing.assert_close(grown[:5, :5], Adjacency("binarised", matrix[:5, :5], sizes[:2]).dense())
+
+
+def test_mixed_equals_the_slow_rule():
+    matrix = probabilities(6, seed=2)
+    matrix[4] = 0  # a class without relations
+    matrix[4, 4] = 1
+    close(Adjacency("mixed", matrix, [2, 4], share=0.3), slow_mixed(matrix, 0.3))
+
+
+def test_raw_and_identity():
+    matrix = probabilities(5)
+    close(Adjacency("raw", matrix, [2, 3]), matrix)
+    close(Adjacency("identity", matrix, [2, 3]), np.eye(5))
+
+
+@pytest.mark.parametrize("kind", ["raw", "mixed", "binarised", "identity"])
+def test_without_across_classes_of_different_tasks_have_no_relation(kind):
+    matrix, sizes = probabilities(5), [2, 3]
+    blocks = matrix.clone()
+    blocks[:2, 2:] = blocks[2:, :2] = 0
+    close(Adjacency(kind, matrix, sizes, share=0.3, across=False), Adjacency(kind, blocks, sizes, share=0.3).dense())
+
+
+@pytest.mark.parametrize("kind", ["raw", "mixed", "binarised", "identity"])
+def test_refresh_updates_the_blocks_of_the_current_task(kind):
+    matrix, later = probabilities(9), probabilities(9, seed=1)
+    later[:5, :5] = matrix[:5, :5]  # frozen
+    adjacency = Adjacency(kind, matrix, [3, 2, 4], share=0.3)
+    before = matrix.clone()
+    adjacency.refresh(later)
+    close(adjacency, Adjacency(kind, later, [3, 2, 4], share=0.3).dense())
+    assert torch.equal(matrix, before)
+
+
+@pytest.mark.parametrize("kind", ["raw", "mixed", "binarised", "identity"])
+def test_a_product_and_its_gradient_equal_those_of_the_dense_matrix(kind):
+    adjacency, nodes = Adjacency(kind, probabilities(9), [3, 6], share=0.3), torch.randn(9, 4, requires_grad=True)
+    torch.testing.assert_close(adjacency @ nodes, adjacency.dense() @ nodes)
+    (got,) = torch.autograd.grad((adjacency @ nodes).square().sum(), nodes)
+    (expected,) = torch.autograd.grad((adjacency.dense() @ nodes).square().sum(), nodes)
+    torch.testing.assert_close(got, expected)
+
+
+def test_bfloat16_rounds_the_relations_and_not_the_identity_part():
+    matrix, nodes = probabilities(50), torch.randn(50, 8)
+    exact, rough = (Adjacency("mixed", matrix, [20, 30], share=0.05, dtype=d) for d in (torch.float32, torch.bfloat16))
+    assert (exact @ nodes - rough @ nodes).abs().max() < 0.05 * 2**-7 * nodes.abs().max()

@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from lifelabel.errors import UserError
+from lifelabel.nn.device import resolve_device, resolve_precision
+
+
+def test_devices_by_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda")
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpu", "unknown device 'gpu': give auto, cpu, cuda or cuda:N"),
+        ("meta", "device 'meta' is not supported: give auto, cpu, cuda or cuda:N"),
+        ("cuda:2", "device 'cuda:2' is not there: torch finds 2 CUDA devices; use cpu"),
+    ],
+)
+def test_other_devices_are_refused(name, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError) as caught:
+        resolve_device(name)
+    assert str(caught.value) == message
+
+
+def test_a_given_precision_does_not_depend_on_the_device():
+    for device in ("cpu", "cuda"):
+        assert [resolve_precision(p, torch.device(device)) for p in ("fp32", "bf16")] == ["fp32", "bf16"]
+
+
+def test_auto_is_float32_on_the_cpu():
+    assert resolve_precision("auto", torch.device("cpu")) == "fp32"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_auto_is_bfloat16_on_a_gpu_that_supports_it():
+    expected = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    assert resolve_precision("auto", torch.device("cuda")) == expected

@@ -1,0 +1,132 @@
+"""The frozen expert: a copy of the network that does not change."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from lifelabel.config.config import Config
+from lifelabel.engine import setup
+from lifelabel.nn.expert import Expert, _cast_products_to_bfloat16
+from lifelabel.nn.learner import Learner, LinearHead
+from lifelabel.nn.setting import run_backbone
+
+
+def make_setting(**options):
+    return setup.make_setting(Config.make(options), lambda labels: torch.zeros(len(labels), 4), torch.device("cpu"))
+
+
+def with_statistics(backbone):
+    """Batch norm with random statistics and weights, as if the backbone had been trained."""
+    for module in backbone.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(module.weight, 0.5, 2)
+            torch.nn.init.normal_(module.bias)
+    return backbone
+
+
+def test_the_expert_is_a_copy_and_has_no_gradient():
+    setting = make_setting()
+    nodes = torch.randn(3, 256, requires_grad=True)
+    expert = Expert(setting.backbone, nodes, setting)
+    images = torch.randn(2, 3, 32, 32)
+    before = expert.logits(images)
+    with torch.no_grad():
+        nodes.zero_()
+        for parameter in setting.backbone.parameters():
+            parameter.zero_()
+    assert torch.equal(expert.logits(images), before)
+    assert not before.requires_grad
+    assert not any(parameter.requires_grad for parameter in expert.backbone.parameters())
+
+
+def test_the_logits_of_an_expert_do_not_change_its_statistics():
+    setting = make_setting()
+    setting.backbone.train()
+    expert = Expert(with_statistics(setting.backbone), torch.randn(3, 256), setting)
+    before = copy.deepcopy(expert.backbone.state_dict())
+    expert.logits(torch.randn(4, 3, 32, 32))
+    assert all(torch.equal(value, before[key]) for key, value in expert.backbone.state_dict().items())
+    assert setting.backbone.training  # the network itself stays in train mode
+
+
+def test_the_expert_of_a_linear_head_has_the_logits_of_the_network_also_when_restored():
+    head = LinearHead(256)
+    head.grow(2, torch.device("cpu"))
+    learner = Learner(head, make_setting())
+    with torch.no_grad():
+        learner.head.biases[0].copy_(torch.tensor([3.0, -2.0]))
+    weight, bias = learner.head.rows()
+    expert = Expert(learner.backbone, weight, learner.setting, bias)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        learner.backbone.eval()
+        features = learner.backbone(images)
+        expected = [[sum(f * w).item() + b for w, b in zip(weight, (3, -2), strict=True)] for f in features]
+    torch.testing.assert_close(expert.logits(images), torch.tensor(expected))
+    again = Expert.restore(expert.state_dict(), make_setting().backbone, learner.setting)
+    assert torch.equal(again.logits(images), expert.logits(images))
+    assert again.bytes == 4 * 2 * 257 + sum(
+        v.numel() * v.element_size() for v in learner.backbone.state_dict().values()
+    )
+
+
+def test_an_expert_without_a_bias_is_restored_from_a_state_that_has_none():
+    setting = make_setting()
+    expert = Expert(setting.backbone, torch.randn(3, 256), setting)
+    state = {key: expert.state_dict()[key] for key in ("backbone", "nodes")}
+    images = torch.randn(2, 3, 32, 32)
+    again = Expert.restore(state, make_setting().backbone, setting)
+    assert torch.equal(again.logits(images), expert.logits(images))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_new_expert_takes_over_the_network_of_the_previous_one(compiled):
+    setting = dataclasses.replace(make_setting(), compile=compiled)
+    images, nodes = torch.randn(2, 3, 32, 32), torch.randn(3, 256)
+    expert = Expert(with_statistics(setting.backbone), nodes, setting)
+    network, tensors = expert.backbone, [t.data_ptr() for t in expert.backbone.state_dict().values()]
+    for _ in range(2):
+        with_statistics(setting.backbone)
+        fresh = Expert(setting.backbone, nodes, setting)
+        expert = Expert(setting.backbone, nodes, setting, previous=expert)
+        assert expert.backbone is network
+        assert [t.data_ptr() for t in network.state_dict().values()] == tensors  # the same memory
+        assert torch.equal(expert.logits(images), fresh.logits(images))
+        again = Expert.restore(expert.state_dict(), make_setting().backbone, setting)
+        assert torch.equal(again.logits(images), expert.logits(images))
+        expert_of_restored = Expert(setting.backbone, nodes, setting, previous=again)
+        assert torch.equal(expert_of_restored.logits(images), expert.logits(images))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["tiny", "resnet18", "torchvision/densenet121"])
+def test_the_expert_has_the_logits_of_the_network_in_eval_mode_to_the_bit(name, compiled):
+    setting = dataclasses.replace(make_setting(backbone=name, weights="none"), compile=compiled)
+    backbone = with_statistics(setting.backbone)
+    before = copy.deepcopy(backbone.state_dict())
+    images, nodes = torch.randn(2, 3, 64, 64), torch.randn(3, backbone.dim)
+    expert = Expert(backbone, nodes, setting)
+    with torch.no_grad():
+        assert torch.equal(expert.logits(images), backbone.eval()(images) @ nodes.T)
+    assert expert.backbone.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
+
+
+def test_only_the_weights_that_autocast_casts_are_cast_to_bfloat16():
+    setting = make_setting(precision="bf16")
+    images = torch.randn(2, 3, 32, 32)
+    original = with_statistics(setting.backbone).eval()
+    cast = copy.deepcopy(original)
+    _cast_products_to_bfloat16(cast)
+    dtypes = {
+        type(module): weight.dtype
+        for module in cast.modules()
+        if (weight := getattr(module, "weight", None)) is not None
+    }
+    assert dtypes == {torch.nn.Conv2d: torch.bfloat16, torch.nn.BatchNorm2d: torch.float32}
+    with torch.no_grad():
+        assert torch.equal(run_backbone(cast, images, setting), run_backbone(original, images, setting))

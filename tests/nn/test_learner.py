@@ -1,0 +1,205 @@
+"""The learner: modes of batch norm, learning rates, precision, and states."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from lifelabel.config.config import Config
+from lifelabel.engine import setup
+from lifelabel.methods import METHODS
+from lifelabel.nn.expert import Expert
+from lifelabel.nn.learner import Learner, LinearHead
+
+
+def make_setting(**options):
+    return setup.make_setting(Config.make(options), lambda labels: torch.zeros(len(labels), 4), torch.device("cpu"))
+
+
+def make_learner(**options):
+    head = LinearHead(256)
+    head.grow(2, torch.device("cpu"))
+    return Learner(head, make_setting(**options))
+
+
+def learn(learner):
+    learner.step(learner.head(learner.train_features(torch.randn(4, 3, 32, 32))).square().sum())
+
+
+def statistics(module):
+    return {k: v.clone() for k, v in module.state_dict().items() if "running" in k}
+
+
+def changed(module, before):
+    return any(not torch.equal(v, before[k]) for k, v in statistics(module).items())
+
+
+@pytest.mark.parametrize(
+    ("regime", "first", "later"), [("running", True, True), ("frozen", False, False), ("first-task", True, False)]
+)
+def test_batch_norm_statistics_change_as_the_option_states(regime, first, later):
+    learner = make_learner(batch_norm=regime)
+    for is_first, changes in ((True, first), (False, later)):
+        learner.begin_task(first_task=is_first)
+        before = statistics(learner.backbone)
+        learn(learner)
+        assert changed(learner.backbone, before) == changes
+        before = statistics(learner.backbone)
+        with torch.no_grad():
+            learner.eval_features(torch.randn(4, 3, 32, 32))
+        assert not changed(learner.backbone, before)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_train_features_change_statistics_and_eval_features_do_not_with_and_without_gradients(gradients):
+    learner, images = make_learner(batch_norm="running"), torch.randn(4, 3, 32, 32)
+    learner.begin_task(first_task=True)
+    before = statistics(learner.backbone)
+    with torch.set_grad_enabled(gradients):
+        features = learner.eval_features(images)
+        assert not changed(learner.backbone, before)
+        trained = learner.train_features(images)
+        assert changed(learner.backbone, before)
+        before = statistics(learner.backbone)
+        again = learner.eval_features(images)
+    assert not changed(learner.backbone, before)
+    assert features.requires_grad == trained.requires_grad == again.requires_grad == gradients
+    with torch.no_grad():
+        torch.testing.assert_close(again, learner.backbone.eval()(images))  # eval mode after train mode
+        assert not torch.allclose(trained, again)
+
+
+@pytest.mark.parametrize("name", ["agcn", "fine-tuning"])
+def test_scores_outside_no_grad_do_not_change_statistics(name):
+    torch.manual_seed(0)
+    config = Config.make({"method": name, "batch_norm": "running"}, with_preset=False)
+    words = lambda labels: torch.randn(len(labels), 8)  # noqa: E731
+    method = METHODS[name](setup.make_setting(config, words, torch.device("cpu")), config.method_options)
+    method.begin_task(("sky", "sea"))
+    images = torch.randn(4, 3, 32, 32)
+    before = statistics(method.learner.backbone)
+    assert torch.is_grad_enabled()
+    scores = method.scores(images)
+    assert not changed(method.learner.backbone, before)
+    with torch.no_grad():
+        assert torch.equal(method.scores(images), scores)
+    method.learner.train_features(images)
+    assert changed(method.learner.backbone, before)
+
+
+def test_backbone_and_head_have_different_learning_rates():
+    learner = make_learner(lr=0.5, backbone_lr=0.25, later_backbone_lr=0.125, adam_eps=1e-3)
+    for first, expected in ((True, [0.25, 0.5]), (False, [0.125, 0.5])):
+        learner.begin_task(first)
+        assert [group["lr"] for group in learner.optimizer.param_groups] == expected
+        assert {group["eps"] for group in learner.optimizer.param_groups} == {1e-3}
+
+
+def test_a_backbone_with_a_learning_rate_of_zero_does_not_change():
+    learner = make_learner(later_backbone_lr=0)
+    learner.begin_task(first_task=False)
+    before = copy.deepcopy(learner.backbone.state_dict())
+    learn(learner)
+    assert all(torch.equal(v, before[k]) for k, v in learner.backbone.state_dict().items())
+
+
+def test_growing_a_linear_head_does_not_change_old_rows():
+    head = LinearHead(6)
+    head.grow(3, torch.device("cpu"))
+    features = torch.randn(5, 6)
+    before = head(features)
+    head.grow(2, torch.device("cpu"))
+    assert head(features).shape == (5, 5)
+    torch.testing.assert_close(head(features)[:, :3], before)
+
+
+def test_bf16_computes_features_in_half_precision_and_returns_float32():
+    images = torch.randn(2, 3, 32, 32)
+    full, half = (Learner(LinearHead(256), make_setting(precision=p)) for p in ("fp32", "bf16"))
+    half.backbone.load_state_dict(full.backbone.state_dict())
+    with torch.no_grad():
+        a, b = full.eval_features(images), half.eval_features(images)
+    assert b.dtype == torch.float32
+    assert not torch.equal(a, b)
+    torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
+
+
+def test_a_batch_of_one_image_can_be_learned_if_the_last_feature_map_is_one_pixel():
+    setting = make_setting(backbone="resnet18", batch_norm="running")
+    head = LinearHead(setting.backbone.dim)
+    head.grow(2, torch.device("cpu"))
+    learner = Learner(head, setting)
+    learner.begin_task(first_task=True)
+    before = statistics(learner.backbone)
+    learner.step(learner.head(learner.train_features(torch.randn(1, 3, 32, 32))).square().sum())
+    assert not changed(learner.backbone, before)
+
+
+def test_a_frozen_backbone_has_no_gradient_and_does_not_change_its_statistics():
+    learner = make_learner(batch_norm="running")
+    learner.begin_task(first_task=True)
+    learner.freeze()
+    before = copy.deepcopy(learner.backbone.state_dict())
+    rows = learner.head.weights[0].detach().clone()
+    learn(learner)
+    assert all(torch.equal(v, before[k]) for k, v in learner.backbone.state_dict().items())
+    assert not torch.equal(learner.head.weights[0], rows)
+
+
+def test_a_state_from_a_device_with_another_memory_format_continues_to_the_bit():
+    """The fused Adam reads memory in order: moments in another memory format would be mixed up without an error."""
+    straight = make_learner()
+    straight.begin_task(first_task=True)
+    learn(straight)
+    state = copy.deepcopy(straight.state_dict())
+    for moments in state["optimizer"]["state"].values():
+        for name in ("exp_avg", "exp_avg_sq"):
+            if moments[name].dim() == 4:
+                moments[name] = moments[name].contiguous(memory_format=torch.channels_last)
+    resumed = make_learner()
+    resumed.begin_task(first_task=True)
+    resumed.load_state_dict(state)
+    for learner in (straight, resumed):
+        torch.manual_seed(1)
+        learn(learner)
+    for a, b in zip(straight.backbone.parameters(), resumed.backbone.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def is_channels_last(learner):
+    return learner.backbone.body[3].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_memory_format_is_contiguous_on_the_cpu():
+    assert not any(is_channels_last(make_learner(precision=precision)) for precision in ("fp32", "bf16"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bf16_on_the_gpu_uses_channels_last(precision):
+    device = torch.device("cuda")
+    setting = dataclasses.replace(make_setting(precision=precision), device=device)
+    head = LinearHead(256)
+    head.grow(2, device)
+    learner = Learner(head, setting)
+    assert is_channels_last(learner) == (precision == "bf16")
+    seen = []
+    learner.backbone.body[3].register_forward_hook(lambda _, given, out: seen.extend([given[0], out]))
+    images = torch.randn(4, 3, 32, 32, device=device)
+    learner.begin_task(first_task=True)
+    for _ in range(2):
+        learner.step(learner.head(learner.train_features(images)).square().sum())
+    expert = Expert(learner.backbone, torch.randn(3, 256, device=device), setting)
+    expert.logits(images)
+    assert len(seen) == 6
+    for maps in seen:
+        assert maps.is_contiguous(memory_format=torch.channels_last) == (precision == "bf16")
+    on_cpu = make_learner(precision=precision)
+    on_cpu.begin_task(first_task=True)
+    on_cpu.load_state_dict(learner.state_dict())
+    learn(on_cpu)
+    learner.load_state_dict(on_cpu.state_dict())
+    learner.step(learner.head(learner.train_features(images)).square().sum())
+    assert all(parameter.isfinite().all() for parameter in learner.backbone.parameters())

@@ -1,0 +1,56 @@
+"""The losses against Eq. 2, 3 and 9, computed with loops and logarithms."""
+
+import math
+
+import pytest
+import torch
+
+from lifelabel.nn import losses
+
+
+def slow_cross_entropy(targets, logits, reduction):
+    total = 0.0
+    for target, logit in zip(targets.tolist(), logits.tolist(), strict=True):
+        image = 0.0
+        for t, value in zip(target, logit, strict=True):
+            p = 1 / (1 + math.exp(-value))
+            image -= t * math.log(p) + (1 - t) * math.log(1 - p)
+        total += image / (len(target) if reduction == "mean" else 1)
+    return total / len(targets)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_cross_entropies(reduction):
+    torch.manual_seed(0)
+    logits, hard, soft = torch.randn(5, 4), torch.randint(0, 2, (5, 4)).float(), torch.rand(5, 4)
+    for loss, target in ((losses.classification, hard), (losses.distillation, soft)):
+        assert loss(logits, target, reduction).item() == pytest.approx(
+            slow_cross_entropy(target, logits, reduction), rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_unknown_labels_do_not_change_the_loss(reduction):
+    torch.manual_seed(0)
+    logits, labels = torch.randn(5, 4, requires_grad=True), torch.randint(0, 2, (5, 4)).float()
+    known = torch.tensor([[True, True, False, False]]).repeat(5, 1)
+    loss = losses.classification(logits, labels, reduction, known)
+    assert loss.item() == pytest.approx(slow_cross_entropy(labels[:, :2], logits[:, :2], reduction), rel=1e-5)
+    loss.backward()
+    assert not logits.grad[~known].any() and logits.grad[known].all()
+    all_known = losses.classification(logits, labels, reduction, torch.ones_like(known))
+    assert all_known.item() == pytest.approx(losses.classification(logits, labels, reduction).item(), rel=1e-6)
+    assert losses.classification(logits, labels, reduction, torch.zeros_like(known)).item() == 0
+
+
+@pytest.mark.parametrize(("reduction", "divisor"), [("sum", 1), ("mean", 12)])
+def test_relationship(reduction, divisor):
+    torch.manual_seed(0)
+    g, h = torch.randn(3, 4), torch.randn(3, 4)
+    slow = sum((g[i, k] - h[i, k]).item() ** 2 for i in range(3) for k in range(4)) / divisor
+    assert losses.relationship(g, h, reduction).item() == pytest.approx(slow, rel=1e-5)
+
+
+def test_extreme_logits_stay_finite():
+    logits = torch.tensor([[1e4, -1e4]])
+    assert losses.classification(logits, torch.tensor([[0.0, 1.0]])).item() == pytest.approx(1e4)

@@ -1,0 +1,300 @@
+"""The table of many runs, from run folders written by hand: figures that a pocket calculator gives too."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+from report.run_folders import GIGA, forgetting, make_run, table_of, write_run
+from report.untrusted import HOSTILE, PRINTABLE, render
+from rich.console import Console
+
+from lifelabel.report.grids import escape_markdown
+from lifelabel.report.runs import read_run
+from lifelabel.report.tables import (
+    Failure,
+    ResultTable,
+    Row,
+    _csv,
+    _json,
+    _latex,
+    _markdown,
+    _Stat,
+    _tex,
+    notes,
+    terminal,
+    write_tables,
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """An upper bound, er with three seeds of which one failed, and agcn with two seeds."""
+    joint = make_run(tmp_path / "j", "multi-task", mAP=0.9, joint=True)
+    er = [
+        make_run(tmp_path / f"e{s}", "er", s, mAP=m, stored=(2000, 12_500_000), device=3 * GIGA, **forgetting(0.2))
+        for s, m in ((0, 0.5), (1, 0.52))
+    ]
+    error = {"acm_error": {"all": 0.125, "intra": 0.25, "old_new": 0.5, "new_old": 0.0625}}
+    agcn = [
+        make_run(tmp_path / f"a{s}", "agcn", s, mAP=m, **forgetting(-0.125), **error) for s, m in ((0, 0.6), (1, 0.7))
+    ]
+    rows = Row(("multi-task",), (joint,), 1, joint=True), Row(("er",), tuple(er), 3), Row(("agcn",), tuple(agcn), 2)
+    failed = Failure("er, seed 2", Path("runs/er-s2"), "task 1, step 3: the loss 'cls' is | nan_50 % <b>")
+    return ResultTable("3 methods on $scenes_1", ("method",), rows, (failed,), errors=True)
+
+
+def test_markdown_by_hand(table):
+    text = _markdown(table)
+    head, rule, joint, er, er_forgets, agcn, agcn_forgets = table_of(text)[:7]
+    assert head == ["method", "mAP ↑", "CF1 ↑", "OF1 ↑", "stored images", "stored MB", "seconds", "images/s", "peak GB"]
+    assert rule == ["---", *["---:"] * 8]
+    # no forgetting for a joint run, and it is not compared with the others
+    assert joint == ["multi-task", "90.00", "45.00", "22.50", "0", "0.0", "10", "40", "1.00"]
+    # mAP 50 and 52: mean 51, sd sqrt(2); CF1 is half of it, OF1 a quarter
+    assert er == ["er", "51.00 ± 1.41", "25.50 ± 0.71", "12.75 ± 0.35", "2,000", "12.5", "10", "40", "3.00"]
+    assert er_forgets == ["Forgetting ↓", "20.00 ± 0.00", "10.00 ± 0.00", "5.00 ± 0.00", "", "", "", "", ""]
+    assert agcn[:4] == ["agcn", "**65.00 ± 7.07**", "**32.50 ± 3.54**", "**16.25 ± 1.77**"]
+    assert agcn_forgets[1] == "-12.50 ± 0.00"
+    assert ["agcn", "0.125 ± 0.000", "0.250 ± 0.000", "0.500 ± 0.000", "0.062 ± 0.000"] in table_of(text)
+    assert "er: 2 of 3 runs." in text
+    assert "All 5 runs are on the same stream (fingerprint f00df00d)." in text
+    assert "- er, seed 2: task 1, step 3: the loss 'cls' is \\| nan_50 % &lt;b>\n" in text
+
+
+def test_sd_is_the_sample_standard_deviation(tmp_path):
+    values = [0.31, 0.52, 0.47, 0.3]
+    runs = [make_run(tmp_path / str(s), "er", s, mAP=v) for s, v in enumerate(values)]
+    stat = Row(("er",), tuple(runs), 4).stats["mAP"]
+    mean = sum(values) / 4
+    assert stat.mean == pytest.approx(100 * mean)
+    assert stat.sd == pytest.approx(100 * math.sqrt(sum((v - mean) ** 2 for v in values) / 3))
+    assert stat.sd == pytest.approx(statistics.stdev(100 * v for v in values))
+    assert _Stat.from_values([None, 3.0, float("nan")]) == _Stat(3.0, None, 1)
+    assert _Stat.from_values([]) == _Stat(None, None, 0)
+
+
+def test_csv_and_json_hold_the_same_plain_numbers(table):
+    rows = list(csv.DictReader(io.StringIO(_csv(table))))
+    written = json.loads(json.dumps(_json(table), allow_nan=False))
+    assert [row["method"] for row in rows] == ["multi-task", "er", "agcn"]
+    assert [(row["runs"], row["planned"]) for row in rows] == [("1", "1"), ("2", "3"), ("2", "2")]
+    for row, other in zip(rows, written["rows"], strict=True):
+        for name, stat in other["figures"].items():
+            for part in ("mean", "sd", "n"):
+                text = row[f"{name}_{part}"]
+                assert (float(text) if text else None) == stat[part]
+            values = [r[name] for r in other["runs"] if r[name] is not None]
+            assert stat["n"] == len(values)
+            assert stat["mean"] == (pytest.approx(sum(values) / len(values)) if values else None)
+    assert rows[1]["stored_bytes_mean"] == "12500000"
+    assert rows[0]["forgetting_mAP_mean"] == ""
+    er = written["rows"][1]
+    assert [(r["seed"], r["task_order"], r["mAP"]) for r in er["runs"]] == [(0, 0, 50), (1, 0, 52)]
+    assert er["options"]["method"] == "er"
+    assert "seed" not in er["options"]
+    assert written["failures"] == [{"run": "er, seed 2", "folder": "runs/er-s2", "reason": table.failures[0].reason}]
+    assert written["fingerprints"] == {"0": ["f00d" * 4]}
+    assert written["provenance"]["seeds"] == [0, 1]
+
+
+def check_latex(text):
+    """Without LaTeX: environments and groups are closed, every line has all columns, no special character is bare."""
+    code = [re.sub(r"(?<!\\)%.*", "", line) for line in text.splitlines()]
+    joined = "\n".join(code)
+    opened = re.findall(r"\\(begin|end)\{(\w+)\}", joined)
+    stack = []
+    for verb, name in opened:
+        if verb == "begin":
+            stack.append(name)
+        else:
+            assert stack.pop() == name
+    assert not stack
+    bare = re.sub(r"\\[\\{}$&%#_]", "", joined)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    outside = re.sub(r"\$[^$]*\$", "", bare)
+    assert not re.search(r"[_^#±↑↓×√λ–]", outside)
+    columns = 0
+    for line in code:
+        if found := re.search(r"\\begin\{tabular\}\{([lr]+)\}", line):
+            columns = len(found[1])
+        elif line.rstrip().endswith(r"\\"):
+            assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
+    return code
+
+
+def test_latex(table):
+    code = check_latex(_latex(table))
+    lines = [line.strip() for line in code]
+    assert r"er & 51.00 $\pm$ 1.41 & 25.50 $\pm$ 0.71 & 12.75 $\pm$ 0.35 & 2,000 & 12.5 & 10 & 40 & 3.00 \\" in lines
+    assert any(line.startswith(r"agcn & \textbf{65.00 $\pm$ 7.07} & ") for line in lines)
+    assert any(line.startswith(r"Forgetting $\downarrow$ & $-$12.50 $\pm$ 0.00 & ") for line in lines)
+    assert sum(r"\begin{tabular}" in line for line in lines) == 2  # and the matrix's errors
+    assert any(r"3 methods on \$scenes\_1. Stream scenes, seeds 0, 1;" in line for line in lines)
+    assert [_tex(text) for text in ("λ1", "10^4", "a\\b", "x-s0", "50 ± -3")] == [
+        r"$\lambda_1$", "$10^4$", r"a\textbackslash{}b", "x-s0", r"50 $\pm$ $-$3",
+    ]  # fmt: skip
+
+
+def printed(table, width=100):
+    console = Console(width=width, file=io.StringIO())
+    for part in terminal(table):
+        console.print(part)
+    return console.file.getvalue()
+
+
+def test_the_terminal(tmp_path, table):
+    text = printed(table)
+    assert "65.0±7.1" in text
+    assert "…" not in text
+    hard = [
+        make_run(tmp_path / f"h{s}", "fine-tuning", s, mAP=m, stored=(1_000_000, 123 * GIGA), **forgetting(f))
+        for s, m, f in ((0, 0.01, -0.99), (1, 0.99, 0.1))
+    ]
+    wide = ResultTable("t", ("method",), (Row(("fine-tuning",), tuple(hard), 2), *table.rows))
+    assert max(map(len, printed(wide).splitlines())) <= 100
+    assert "…" not in printed(wide)
+
+
+def test_options_that_are_not_equal_are_reported(tmp_path, table):
+    (equal,) = (note for note in notes(table) if note.startswith("Equal for all: "))
+    for part in ("backbone tiny", "weights none", "image_size default", "pool max", "augment flip", "batch_size 8"):
+        assert part in equal
+    assert "one pass" in equal
+    assert not any(note.startswith("NOT") for note in notes(table))
+    odd = make_run(tmp_path / "odd", "fine-tuning", options={"batch_size": 16, "augment": "none"})
+    mixed = ResultTable("t", ("method",), (*table.rows, Row(("fine-tuning",), (odd,), 1)))
+    unequal = [note for note in notes(mixed) if note.startswith("NOT equal: ")]
+    assert unequal == [
+        "NOT equal: batch_size (8: multi-task, er, agcn; 16: fine-tuning).",
+        "NOT equal: augment (flip: multi-task, er, agcn; none: fine-tuning).",
+    ]
+    assert set(_json(mixed)["not_equal"]) == {"augment", "batch_size"}
+
+
+def test_the_buffer_size_is_compared_among_methods_with_a_buffer(tmp_path):
+    sizes = {"er": 100, "prs": 200, "fine-tuning": None}
+    rows = []
+    for name, size in sizes.items():
+        options = {"method_options": {"buffer_images": size}} if size else {}
+        rows.append(Row((name,), (make_run(tmp_path / name, name, options=options),), 1))
+    assert "NOT equal: buffer_images (100: er; 200: prs)." in notes(ResultTable("t", ("method",), tuple(rows)))
+
+
+def test_the_precision_is_the_one_in_effect(tmp_path):
+    rows = []
+    for method, precisions in (("er", ("bf16", "bf16")), ("prs", ("bf16", "fp32"))):
+        runs = [
+            make_run(tmp_path / f"{method}-{seed}", method, seed, environment={"precision": precision})
+            for seed, precision in enumerate(precisions)
+        ]
+        rows.append(Row((method,), tuple(runs), 2))
+    assert "NOT equal: precision (bf16: er; bf16, fp32: prs)." in notes(ResultTable("t", ("method",), tuple(rows)))
+
+
+def test_another_stream_is_reported_and_another_order_is_the_same_stream(tmp_path):
+    orders = [make_run(tmp_path / f"o{k}", "er", 0, k, fingerprint=f"{k}" * 16) for k in (0, 1)]
+    other = make_run(tmp_path / "x", "prs", 0, 1, fingerprint="x" * 16)
+    same = notes(ResultTable("t", ("method",), (Row(("er",), tuple(orders), 2),)))
+    assert "All 2 runs are on the same stream (fingerprints by task order 00000000, 11111111)." in same
+    assert any("seeds 0, task orders 0, 1;" in note for note in same)
+    mixed = ResultTable("t", ("method",), (Row(("er",), tuple(orders), 2), Row(("prs",), (other,), 1)))
+    (note,) = (note for note in notes(mixed) if note.startswith("NOT THE SAME STREAM"))
+    assert "task order 1: 11111111, xxxxxxxx" in note
+
+
+def test_a_row_without_runs_and_a_single_method(tmp_path):
+    single = ResultTable(
+        "t",
+        ("λ1", "λ2", "λ3"),
+        (Row(("0", "1", "2"), (make_run(tmp_path / "a", "agcn", **forgetting(0.1)),), 1), Row(("3", "4", "5"), (), 1)),
+        costs=False,
+    )
+    lines = table_of(_markdown(single))
+    assert lines[2] == ["0", "1", "2", "50.00", "25.00", "12.50"]  # a single row is not the best
+    assert lines[3] == ["", "Forgetting ↓", "", "10.00", "5.00", "2.50"]
+    assert lines[4] == ["3", "4", "5", "–", "–", "–"]
+    check_latex(_latex(single))
+    assert _json(single)["rows"][1]["runs"] == []
+    assert "3 / 4 / 5: 0 of 1 runs." in _markdown(single)
+
+
+def test_costs_that_are_not_recorded_are_unknown(tmp_path):
+    write_run(tmp_path / "a", method="er")
+    old = ResultTable("t", ("method",), (Row(("er",), (read_run(tmp_path / "a"),), 1),))
+    assert table_of(_markdown(old))[2][4:] == ["–", "–", "10", "–", "–"]
+
+
+def test_all_formats_are_written(table, tmp_path):
+    names = write_tables(table, tmp_path)
+    assert names == ["table.md", "table.csv", "table.tex", "table.json"]
+    texts = [(tmp_path / name).read_text(encoding="utf-8") for name in names]
+    assert texts[:3] == [_markdown(table), _csv(table), _latex(table)]
+    assert json.loads(texts[3]) == _json(table)
+
+
+# Untrusted text: names of streams and labels are those of a file
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A table of two labels and of a stream, whose names are all hostile."""
+    more = {"more": {"stream": HOSTILE}, "acm_error": {"all": 0.5}, **forgetting(0.1)}
+    machine = {"device": HOSTILE, "commit": HOSTILE, "precision": HOSTILE}
+    runs = [
+        make_run(tmp_path / str(n), "er", mAP=n / 4, environment={"label": f"{n}{HOSTILE}", **machine}, **more)
+        for n in (1, 2)
+    ]
+    failed = Failure(HOSTILE, tmp_path, HOSTILE)
+    return dataclasses.replace(ResultTable.from_runs(runs), failures=(failed,))
+
+
+def test_hostile_text_is_rendered_as_it_is_by_markdown(hostile):
+    text = _markdown(hostile)
+    assert text.startswith(f"# Runs on {escape_markdown(HOSTILE)}\n")
+    tags, lines = render(text)
+    assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "strong", "p", "ul", "li"}
+    assert f"Runs on {PRINTABLE}" in lines
+    assert lines.count(f"1{PRINTABLE}") == lines.count(f"2{PRINTABLE}") == 2  # in both tables
+    assert f"{PRINTABLE}: {PRINTABLE}" in lines
+    (measured,) = (line for line in lines if line.startswith("Stream"))
+    assert measured.startswith(f"Stream {PRINTABLE}, seeds 0; {PRINTABLE}, 2 threads")
+
+
+@pytest.mark.parametrize("text", ["a_b", "A^{t-1} & B^t", "agcn (stream.train_images=60)", "50 % – é", "x > y"])
+def test_text_without_markdown_is_not_changed(text):
+    assert escape_markdown(text) == text
+
+
+def test_hostile_text_is_escaped_in_latex(hostile):
+    text = _latex(hostile)
+    (caption,) = (line for line in check_latex(text) if r"\caption" in line)
+    assert caption.startswith(rf"  \caption{{Runs on {_tex(HOSTILE)}. Stream {_tex(HOSTILE)}, seeds 0;")
+    code = "\n".join(check_latex(text))
+    commands = set(re.findall(r"\\([A-Za-z]+)", code))
+    assert commands == {
+        "begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "textbf", "medskip", "smallskip",
+        "textbackslash", "textasciitilde", "textasciicircum", "uparrow", "downarrow",
+    }  # fmt: skip
+    assert _tex("x^{\\input{i}}") == r"x\textasciicircum{}\{\textbackslash{}input\{i\}\}"
+    assert _tex("x^{\\input j}") == r"x\textasciicircum{}\{\textbackslash{}input j\}"
+    assert _tex("b_c_d^e") == r"b\_c\_$d^e$"
+    assert "\x1b" not in text
+    assert all(line.startswith("  % ") for line in text.splitlines() if "not finished" in line or "Equal for" in line)
+
+
+def test_control_characters_are_replaced_in_the_terminal_and_in_csv(hostile, tmp_path):
+    text = printed(hostile)
+    assert "\x1b" not in text and "�[2J" in text
+    write_tables(hostile, tmp_path)
+    (first, second) = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text(encoding="utf-8")))
+    assert (first["method"], second["method"]) == (f"1{PRINTABLE}", f"2{PRINTABLE}")
+    assert [row["name"] for row in json.loads((tmp_path / "table.json").read_text())["rows"]] == [
+        f"1{HOSTILE}", f"2{HOSTILE}",
+    ]  # fmt: skip
