@@ -1,1 +1,1 @@
-"""Benchmarks: not tests. Each prints ratios against something measured in the same run."""
+"""Benchmarks, which are not tests. Each prints ratios to something measured in the same run."""

@@ -1,12 +1,11 @@
-"""What three choices of the fast path rest on, measured on this GPU.
+"""Measurements behind two choices of the fast path, on this GPU.
 
     python -m benchmarks.choices --backbone efficientnet-lite0 --size 224 --batch 32
     python -m benchmarks.choices --backbone resnet101 --size 448 --batch 8
 
-sizes     seconds of the first step of AGCN with a batch of another size, with cuDNN's convolutions and with torch's own
-          (`recording.in_passing`), against a step of a size that has been seen.
-expert    images/s of the expert's recorded pass: compiled or not, with batch norm folded into the convolutions or not.
-decoding  images/s of 640 x 480 JPEGs, decoded and resized: by the loader's processes, and by the GPU's decoder.
+sizes     Seconds of AGCN's first step with a new batch size, with cuDNN's convolutions and without cuDNN
+          (`cuda_graphs.without_cudnn`), and of a step with a size that was used before.
+decoding  Images/s of 640 x 480 JPEGs, decoded and resized, by the loader's processes and by the decoder of the GPU.
 """
 
 from __future__ import annotations
@@ -20,23 +19,22 @@ import torch
 from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms.v2 import functional
 
-from benchmarks.loading import paths_of, photographs
-from benchmarks.step import Step, asking, batch_of, images_per_second, ours, setting, write
-from lifelabel.config import resolve_device
-from lifelabel.environment import commit, machine
-from lifelabel.learner import Expert
-from lifelabel.loading import Job, Loader, default_workers
-from lifelabel.recording import Recorder, in_passing
+from benchmarks.common import make_batch, print_header, step_parser, write_json
+from benchmarks.loading import image_paths, photographs
+from benchmarks.step import ours
+from lifelabel.engine.loading import Job, Loader, default_workers
+from lifelabel.nn.cuda_graphs import without_cudnn
+from lifelabel.nn.device import resolve_device
 
 CLASSES, IMAGES, TURNS = 40, 2000, 3
 
 
 def sizes(given: argparse.Namespace) -> dict[str, float]:
-    """Medians over a few sizes, none of which comes twice."""
-    step = ours(argparse.Namespace(**{**vars(given), "compile": "off"}))
+    """Medians over a few batch sizes, each used once."""
+    step = ours(given, "off")
 
     def seconds(count: int) -> float:
-        batch = batch_of(given, count)
+        batch = make_batch(given, count)
         torch.cuda.synchronize()
         start = time.perf_counter()
         step(batch)
@@ -47,25 +45,10 @@ def sizes(given: argparse.Namespace) -> dict[str, float]:
     again = [seconds(given.batch) for _ in range(TURNS)]
     smaller = range(given.batch - 1, given.batch - 1 - 2 * TURNS, -1)
     cudnn = [seconds(count) for count in smaller[::2]]
-    with in_passing(True):
-        own = [seconds(count) for count in smaller[1::2]]
-    found = {"again": again, "cudnn": cudnn, "own": own}
+    with without_cudnn(True):
+        without = [seconds(count) for count in smaller[1::2]]
+    found = {"again": again, "cudnn": cudnn, "without_cudnn": without}
     return {"first": first, **{name: statistics.median(turns) for name, turns in found.items()}}
-
-
-def expert_passes(given: argparse.Namespace) -> dict[str, float]:
-    def step(compile: str, fold: bool) -> Step:
-        s = setting(given, given.precision, compile)
-        expert = Expert(s.place_backbone(), torch.randn(CLASSES, s.backbone.dim, device=s.device), s, fold=fold)
-        recorder = Recorder(s.record)
-        return lambda batch: recorder(lambda each: {"mean": expert.logits(each.images).mean()}, batch)
-
-    kinds = {"recorded": "auto", "compiled": "on"}
-    steps = {
-        f"{name}{', folded' if fold else ''}": step(compile, fold)
-        for name, compile in kinds.items() for fold in (False, True)
-    }  # fmt: skip
-    return images_per_second(steps, batch_of(given, given.batch), given.steps)
 
 
 def decoding(given: argparse.Namespace) -> dict[str, float]:
@@ -74,7 +57,7 @@ def decoding(given: argparse.Namespace) -> dict[str, float]:
         loader = Loader({"train": source}, given.size, default_workers(device), given.batch)
         starts, rows = range(0, IMAGES, given.batch), np.arange(IMAGES)
         jobs = [Job("train", rows[start : start + given.batch]) for start in starts]
-        files = [read_file(str(path)) for path in paths_of(source)]
+        files = [read_file(str(path)) for path in image_paths(source)]
 
         def by_loader() -> int:
             return sum(len(loaded.good) for loaded in loader.batches(jobs))
@@ -92,31 +75,25 @@ def decoding(given: argparse.Namespace) -> dict[str, float]:
             for name, decode in (("loader", by_loader), ("gpu", by_gpu)):
                 start = time.perf_counter()
                 done = decode()
-                if turn:  # the first starts processes, and warms up
+                if turn:  # the first turn starts processes
                     rates[name].append(done / (time.perf_counter() - start))
         loader.close()
     return {name: statistics.median(turns) for name, turns in rates.items()}
 
 
 def main() -> None:
-    parser = asking(__doc__)
+    parser = step_parser(__doc__)
     parser.add_argument("--batch", type=int, default=8)
     given = parser.parse_args()
     given.classes = CLASSES
-    device = resolve_device(given.device)
-    if device.type != "cuda":
-        raise SystemExit("these are choices for a GPU, and there is none: see benchmarks.step for the CPU")
-    about = machine(device)
-    print(
-        f"{given.backbone}, {given.size} px, batch {given.batch}; {about['device']}, {about['threads']} cores, "
-        f"torch {about['torch']}, commit {commit()}"
-    )
+    if resolve_device(given.device).type != "cuda":
+        raise SystemExit("this benchmark needs a GPU: see benchmarks.step for the CPU")
+    print_header(given, given.backbone, f"{given.size} px", f"batch {given.batch}")
     found = {}
-    for name, measure in (("sizes", sizes), ("expert", expert_passes), ("decoding", decoding)):
+    for name, unit, measure in (("sizes", "s", sizes), ("decoding", "images/s", decoding)):
         found[name] = figures = measure(given)
-        told = ", ".join(f"{each} {value:.4g}" for each, value in figures.items())
-        print(f"{name:>9} ({'s' if name == 'sizes' else 'images/s'}): {told}", flush=True)
-    write(given, **found)
+        print(f"{name:>9} ({unit}): {', '.join(f'{each} {value:.4g}' for each, value in figures.items())}", flush=True)
+    write_json(given, **found)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""How fast AGCN learns from JPEGs on disk, decoding and all, against its step alone.
+"""The speed of AGCN on JPEGs from the disk, relative to its training step without loading.
 
     python -m benchmarks.stream [--root DIR] [--images 2000] [--backbone tiny] [--size 64] [--batch 8] [--device cpu]
     python -m benchmarks.stream --root coco --images 20000 --backbone efficientnet-lite0 --size 224 --batch 32
     python -m benchmarks.stream --images 6000 --backbone resnet101 --size 448 --batch 8
 
-A whole run of two tasks, as `lifelabel train` does it, timed in two ways: all its learning, with what it takes to
-record (and compile) its steps, and its pace in the second task, which has an expert, once they are recorded. The step
-alone learns one batch again and again. Without --root the files are 640 x 480 JPEGs of the embedded stream's pictures,
-made on the spot.
+A whole run of two tasks, as by `lifelabel train`, timed in two ways: all of its training, with the time to record (and
+compile) its steps, and its speed in the second task, which has an expert, once the steps are recorded. The step without
+loading trains on one batch repeatedly. Without --root the files are 640 x 480 JPEGs of images of the embedded stream.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.loading import draw
-from benchmarks.step import asking, batch_of, images_per_second, ours, write
-from lifelabel import engine
-from lifelabel.config import resolve_device
-from lifelabel.environment import commit, machine
+from benchmarks.common import images_per_second, make_batch, print_header, step_parser, write_json
+from benchmarks.loading import write_jpegs
+from benchmarks.step import ours
+from lifelabel.engine import run as engine
+from lifelabel.engine.callback import Callback
 
 CLASSES, HELD_OUT, SETTLED = 8, 100, 3
-"""Classes of the stream; every so many images one for testing; readings of the second task before the clock starts."""
+"""Classes of the stream; one test image per this many images; readings of the second task before the timing starts."""
 
 
-class Clock(engine.Watcher):
-    """When so many images of the second task had been learned, and how long all tasks took."""
+class Timer(Callback):
+    """Times at which images of the second task were learned, and the time of all tasks."""
 
     def __init__(self) -> None:
         self.readings: list[tuple[float, int]] = []
@@ -52,17 +51,17 @@ class Clock(engine.Watcher):
         self.seconds["evaluating"] += now - self.last
         self.since = now
 
-    def pace(self) -> float:
+    def speed(self) -> float:
         if len(self.readings) < 3 * SETTLED:
             raise SystemExit("the second task is too short: give more --images")
-        # the last two come at once; all others as many steps late as the first
+        # the last two readings come together; all others have the same delay as the first
         (start, first), (end, last) = self.readings[SETTLED], self.readings[-3]
         return (last - first) / (end - start)
 
 
 def table(folder: Path, root: Path | None, count: int) -> Path:
-    """A stream of two tasks over `count` files: a CSV file beside links to them."""
-    files = sorted(root.rglob("*.jpg"))[:count] if root else draw(folder)
+    """A stream of two tasks over `count` files: a CSV file and links to them."""
+    files = sorted(root.rglob("*.jpg"))[:count] if root else write_jpegs(folder)
     (folder / "images").mkdir()
     lines = [",".join(["image", "split", *(f"class {c}" for c in range(CLASSES))])]
     for number in range(count):
@@ -76,8 +75,8 @@ def table(folder: Path, root: Path | None, count: int) -> Path:
 
 
 def whole(given: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Images/s at its best, and the seconds of the whole run and of its parts."""
-    clock = Clock()
+    """Images/s with recorded steps, and the seconds of the whole run and of its parts."""
+    timer = Timer()
     options: dict[str, Any] = {
         "stream": str(table(folder, given.root, given.images)), "method": "agcn", "backbone": given.backbone,
         "weights": "none", "image_size": given.size, "batch_size": given.batch, "device": given.device,
@@ -86,34 +85,30 @@ def whole(given: argparse.Namespace, folder: Path) -> dict[str, float]:
         "method_options": {"hidden": given.hidden},
     }  # fmt: skip
     start = time.perf_counter()
-    engine.train(folder / "run", options, watch=clock)
-    return {"pace": clock.pace(), **clock.seconds, "whole": time.perf_counter() - start}
+    engine.train(folder / "run", options, callback=timer)
+    return {"speed": timer.speed(), **timer.seconds, "whole": time.perf_counter() - start}
 
 
 def main() -> None:
-    parser = asking(__doc__)
-    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: 640 x 480 pictures made on the spot")
+    parser = step_parser(__doc__)
+    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: generated 640 x 480 images")
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--workers", type=int)
     given = parser.parse_args()
     given.classes = CLASSES
-    about = machine(resolve_device(given.device))
     with tempfile.TemporaryDirectory() as folder:
         ran = whole(given, Path(folder))
-    alone = images_per_second({"ours": ours(given)}, batch_of(given, given.batch), given.steps)["ours"]
+    alone = images_per_second({"ours": ours(given)}, make_batch(given, given.batch), given.steps)["ours"]
     learned = given.images - math.ceil(given.images / HELD_OUT)
+    print_header(given, f"{given.images} images", given.backbone, f"{given.size} px", f"batch {given.batch}")
+    ratios = {"speed": ran["speed"] / alone, "learning": learned / alone / ran["learning"]}
+    print(f"from JPEGs {ran['speed']:.1f} images/s, step {alone:.1f} images/s, ratio {ratios['speed']:.3f}")
     print(
-        f"{given.images} images, {given.backbone}, {given.size} px, batch {given.batch}; {about['device']}, "
-        f"torch {about['torch']}, commit {commit()}"
-    )
-    ratios = {"pace": ran["pace"] / alone, "learning": learned / alone / ran["learning"]}
-    print(f"from JPEGs {ran['pace']:.1f} images/s, step alone {alone:.1f} images/s, ratio {ratios['pace']:.3f}")
-    print(
-        f"all learning {ran['learning']:.1f} s, step alone {learned / alone:.1f} s, ratio {ratios['learning']:.3f}; "
+        f"all training {ran['learning']:.1f} s, steps {learned / alone:.1f} s, ratio {ratios['learning']:.3f}; "
         f"evaluating {ran['evaluating']:.1f} s, the whole run {ran['whole']:.1f} s"
     )
-    write(given, seconds=ran, step_alone=alone, ratios=ratios)
+    write_json(given, seconds=ran, step=alone, ratios=ratios)
 
 
 if __name__ == "__main__":
