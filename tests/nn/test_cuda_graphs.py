@@ -122,9 +122,9 @@ def to_the_bit(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "without_cudnn", lambda disable: contextlib.nullcontext())
 
 
-def make(name, graphs, **more):
-    torch.manual_seed(0)
-    torch.cuda.manual_seed(0)
+def make(name, graphs, seed=0, **more):
+    torch.manual_seed(seed)
+    torch.cuda.manual_seed(seed)
     device = torch.device("cuda")
     has_buffer = "buffer_images" in {field.name for field in dataclasses.fields(METHODS[name].Options)}
     options = {"method": name, "compile": "auto" if graphs else "off", "precision": "fp32"}
@@ -188,18 +188,19 @@ def test_a_compiled_step_equals_the_eager_step(name, to_the_bit):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_fast_path_follows_the_reference_for_two_hundred_steps():
+    """The mean over three seeds. With one seed, bfloat16 changes a mean loss by up to 5.4 % (ten runs on a CPU)."""
     curves = []
     for options in ({"compile": "on", "precision": "bf16"}, {"compile": "off", "precision": "fp32"}):
-        method = make("agcn", True, **options)
-        losses = run(method, steps=70)
-        curves.append({name: [step[name] for step in losses if name in step] for name in ("cls", "dst", "gph")})
+        runs = [run(make("agcn", True, seed, **options), steps=70) for seed in range(3)]
+        assert all(len(losses) == 210 for losses in runs)
+        names = ("cls", "dst", "gph")
+        curves.append({n: np.mean([[step[n] for step in losses if n in step] for losses in runs], 0) for n in names})
     fast, reference = curves
-    assert len(fast["cls"]) == 210
     for name in ("cls", "dst"):
-        ours, theirs = (np.array(curve[name]).reshape(-1, 10).mean(1) for curve in (fast, reference))
-        np.testing.assert_allclose(ours, theirs, rtol=0.15)  # with bfloat16 only, on a CPU: 0.09 and 0.05
+        ours, theirs = (curve[name].reshape(-1, 10).mean(1) for curve in (fast, reference))
+        np.testing.assert_allclose(ours, theirs, rtol=0.15)
         assert ours.mean() == pytest.approx(theirs.mean(), rel=0.05)
-    assert np.mean(fast["gph"]) == pytest.approx(np.mean(reference["gph"]), rel=0.3)
+    assert fast["gph"].mean() == pytest.approx(reference["gph"].mean(), rel=0.3)
 
 
 def test_long_runs_are_compiled_on_a_gpu_that_supports_it(monkeypatch):
