@@ -299,8 +299,12 @@ def slow_refine(logits, lift, weight):
     return refined
 
 
-def test_scores_are_refined_by_the_relations_of_labels():
-    method, slow = make(context=0.4, prevalence=0.9), SlowReference("tuned", 0.05, 0.9)
+@pytest.mark.parametrize(
+    ("relations", "blocks", "across"), [("all", "all", True), ("intra", "all", False), ("all", "intra", False)]
+)
+def test_scores_are_refined_by_the_relations_of_labels(relations, blocks, across):
+    method = make(context=0.4, prevalence=0.9, relations=relations, blocks=blocks)
+    slow = SlowReference("tuned", 0.05, 0.9)
     for t, classes in enumerate(TASKS):
         method.begin_task(classes)
         ys, zs = [], []
@@ -312,6 +316,8 @@ def test_scores_are_refined_by_the_relations_of_labels():
         slow.tasks.append(slow.current)
         method.end_task()
     lift, images = slow_log_lift(slow.tasks), batches(0)[0].images
+    task = np.repeat(range(len(TASKS)), [len(names) for names in TASKS])
+    lift = lift if across else lift * (task[:, None] == task)
     assert np.abs(lift).max() > 0.3
     with torch.no_grad():
         logits, scores = unrefined(method, images).double().numpy(), method.scores(images).numpy()
@@ -320,7 +326,7 @@ def test_scores_are_refined_by_the_relations_of_labels():
 
 
 def test_an_earlier_test_set_is_scored_with_the_leading_block_of_the_log_lifts():
-    method, images = make(context=0.5), batches(0)[0].images
+    method, images = make(context=0.5, relations="all"), batches(0)[0].images
     log_lifts = []
     for t in range(3):
         learn(method, [t])
@@ -336,7 +342,7 @@ def test_an_earlier_test_set_is_scored_with_the_leading_block_of_the_log_lifts()
 
 def test_scores_follow_the_counts_of_the_current_task():
     """The cached log-lifts are computed again after a step."""
-    method, images = learn(make(context=0.5), range(2)), batches(0)[0].images
+    method, images = learn(make(context=0.5, relations="all"), range(2)), batches(0)[0].images
     method.begin_task(TASKS[2])
     for batch in batches(2):
         method.scores(images)
@@ -354,7 +360,7 @@ def test_without_context_or_without_a_graph_scores_are_not_refined(options):
 
 
 def test_context_does_not_affect_training():
-    plain, refined = learn(make(context=0.0)), learn(make(context=0.4))
+    plain, refined = learn(make(context=0.0)), learn(make(context=0.4, relations="all"))
     for part in ("learner", "acm", "expert"):
         assert same(plain.state_dict()[part], refined.state_dict()[part])
 

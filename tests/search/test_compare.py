@@ -11,9 +11,10 @@ from lifelabel.search.compare import STUDIES, make_plan, method_variants, study_
 def test_the_rows_of_the_papers_table_2():
     assert STUDIES["acm"].rows == (
         (("A = I", "×", "×"), {"adjacency": "identity"}),
-        (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra"}),
-        (("+ R^t & Q^t", "√", "√"), {"blocks": "all"}),
-        (("without context", "√", "√"), {"blocks": "all", "context": 0.0}),
+        (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra", "context": 0.0}),
+        (("+ R^t & Q^t", "√", "√"), {"blocks": "all", "context": 0.0}),
+        (("+ relations in a task", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "intra"}),
+        (("+ relations of all tasks", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "all"}),
     )
 
 
@@ -54,7 +55,7 @@ def test_a_preset_of_the_only_method_can_be_the_file_of_a_plan():
 
 
 def test_folders_of_a_study_are_numbered():
-    assert [variant.folder for variant in study_variants("acm")] == ["acm-1", "acm-2", "acm-3", "acm-4"]
+    assert [variant.folder for variant in study_variants("acm")] == [f"acm-{n}" for n in range(1, 6)]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,12 @@ class _AGCNOptions:
         "limit of a class's mean soft label, as a multiple of the share of images with its hard label; none: no limit",
         above=0,
     )
-    context: float = option(0.3, "weight of label relations in the refinement of scores; 0: no refinement", low=0)
+    context: float = option(0.2, "weight of label relations in the refinement of scores; 0: no refinement", low=0)
+    relations: str = option(
+        "intra",
+        "label relations in the refinement of scores: between classes of the same task, or of all tasks",
+        choices=("intra", "all"),
+    )
     blocks: str = option(
         "all", "use the whole matrix, or its blocks within a task only (Table 2, row 1)", choices=("all", "intra")
     )
@@ -79,7 +84,7 @@ class AGCN(Method):
         self.expert: Expert | None = None
         self.relations: LabelRelations | None = None
         if options.context and options.adjacency != "identity":
-            across = options.blocks == "all"
+            across = options.blocks == options.relations == "all"
             self.relations = LabelRelations(options.context, across=across, device=setting.device)
         self.log_lift: Tensor | None = None
         """Cached between two training steps."""

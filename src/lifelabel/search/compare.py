@@ -41,13 +41,14 @@ class Study:
 
 STUDIES = {
     "acm": Study(
-        "Blocks of the matrix (the paper's Table 2, and the graph switched off)",
+        "Blocks of the matrix (the paper's Table 2), the graph switched off, and the refinement of scores",
         ("matrix", "A^{t-1} & B^t", "R^t & Q^t"),
         (
             (("A = I", "×", "×"), {"adjacency": "identity"}),
-            (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra"}),
-            (("+ R^t & Q^t", "√", "√"), {"blocks": "all"}),
-            (("without context", "√", "√"), {"blocks": "all", "context": 0.0}),
+            (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra", "context": 0.0}),
+            (("+ R^t & Q^t", "√", "√"), {"blocks": "all", "context": 0.0}),
+            (("+ relations in a task", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "intra"}),
+            (("+ relations of all tasks", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "all"}),
         ),
         forgetting=False,
         errors=True,
