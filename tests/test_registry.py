@@ -134,7 +134,7 @@ def test_a_decorator_without_a_name_is_refused():
     ("registry", "expected"),
     [
         (METHODS, "'x' is not a method: it must be a subclass of lifelabel.Method"),
-        (STREAMS, "'x' is not a stream: it must be a lifelabel.streams.Source"),
+        (STREAMS, "'x' is not a stream: it must be a lifelabel.streams.Source with a dataclass of options"),
     ],
     ids=["methods", "streams"],
 )
@@ -301,7 +301,7 @@ def test_other_names_are_not_resolved(name):
 def test_only_flags_of_registries_are_resolved(write):
     write("my_method.py")
     flags = {"method": "my_method:Mine", "weights": "no_such_module:NAME", "lr": 0.1}
-    assert resolve_names(flags) == flags and loaded_plugins() == ["my_method"]
+    assert resolve_names(flags, ("method", "stream")) == flags and loaded_plugins() == ["my_method"]
 
 
 def test_an_object_that_a_plugin_does_not_define(write):
@@ -404,8 +404,15 @@ def test_a_configuration_needs_its_plugins_and_imports_none(write):
 
 
 def test_a_plugin_may_move(write, tmp_path):
+    before, other = (str(tmp_path / "elsewhere" / name) for name in ("my_method.py", "other_method.py"))
+    values = {"method": "my_method:Mine", "plugins": [before]}
+    message = f"this run needs the plug-in {before}: give --plugin {before}, which runs its code"
+    assert error_of(check_plugins, (before,)) == error_of(Config.make, values) == message
     load_plugin(str(write("my_method.py")))
-    check_plugins((str(tmp_path / "elsewhere" / "my_method.py"),))
+    check_plugins((before,))
+    assert Config.make(values).plugins == (before,)
+    message = f"this run needs the plug-in {other}: give --plugin {other}, which runs its code"
+    assert error_of(Config.make, {**values, "plugins": [before, other]}) == message
 
 
 def test_a_run_records_its_plugins_and_resumes_only_with_them(write, tmp_path):

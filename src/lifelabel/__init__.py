@@ -8,11 +8,11 @@ Train a method on a stream of tasks, into a run folder:
 >>> sorted(run.metrics["final"]["forgetting"])
 ['CF1', 'OF1', 'mAP']
 
-Runs: `train`, `resume`, `Config`, `Result`. Methods of one's own: `Method`, `FineTuning`, `Batch`, `Footprint`,
-`option`, and the registries `METHODS`, `STREAMS`, `BACKBONES` and `METRICS`. Parts for a training loop of one's own:
-`task_loaders`, `Learner`, `LinearHead`, `Expert`, `ACM`, `CalibratedACM`, `LabelRelations`, `Adjacency`,
-`GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`, `streams` and `backbones`. Everything else is private
-and may change.
+Runs: `train`, `resume`, `run_all`, `Config`, `Result`. Methods of one's own: `Method`, `FineTuning`, `Batch`,
+`Footprint`, `option`, `load_plugin`, and the registries `METHODS`, `STREAMS`, `BACKBONES` and `METRICS`. Parts for a
+training loop of one's own: `task_loaders`, `Learner`, `LinearHead`, `Expert`, `ACM`, `CalibratedACM`, `LabelRelations`,
+`Adjacency`, `GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`, `streams` and `backbones`.
+`dir(lifelabel)` lists all public names. Everything else is private and may change.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lifelabel.nn.setting import Setting
     from lifelabel.options import option
     from lifelabel.registry import load_plugin
+    from lifelabel.search.scheduler import PlannedRun, run_all
     from lifelabel.streams import STREAMS, Stream
 
 # Before torch is imported: its threads wait actively, and slow down other work on a busy machine and each other (a step
@@ -50,9 +51,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 __all__ = [
     "ACM", "BACKBONES", "METHODS", "METRICS", "STREAMS", "Adjacency", "Batch", "Buffer", "BufferOptions",
     "CalibratedACM", "Callback", "Config", "Diverged", "Expert", "FineTuning", "Footprint", "GraphNetwork",
-    "HiddenLabel", "HostBatch", "LabelRelations", "Learner", "LinearHead", "Method", "Reservoir", "Result", "Setting",
-    "Stream", "TaskData", "UserError", "__version__", "backbones", "load_plugin", "losses", "metrics", "option",
-    "resume", "streams", "task_loaders", "train",
+    "HiddenLabel", "HostBatch", "LabelRelations", "Learner", "LinearHead", "Method", "PlannedRun", "Reservoir",
+    "Result", "Setting", "Stream", "TaskData", "UserError", "__version__", "backbones", "load_plugin", "losses",
+    "metrics", "option", "resume", "run_all", "streams", "task_loaders", "train",
 ]  # fmt: skip
 
 _HOMES = {
@@ -71,6 +72,7 @@ _HOMES = {
     "lifelabel.nn.setting": ("Setting",),
     "lifelabel.options": ("option",),
     "lifelabel.registry": ("load_plugin",),
+    "lifelabel.search.scheduler": ("PlannedRun", "run_all"),
     "lifelabel.streams": ("STREAMS", "Stream"),
 }
 _MODULES = {

@@ -44,6 +44,7 @@ def option(
     label: bool = True,
     path: bool | tuple[str, ...] = False,
     equal: bool = False,
+    registered: bool = False,
     flag: str = "",
 ) -> Any:
     """A dataclass field that declares everything about one option.
@@ -58,11 +59,13 @@ def option(
     - `path`: a file or folder. It is stored as an absolute path, and may be changed before a run resumes. A tuple lists
       the values that are not paths.
     - `equal`: a comparison of methods reports whether all methods have the same value.
+    - `registered`: the name of an object in a registry. A plug-in can be given, as `FILE.py:NAME`.
     - `flag`: the group of the command-line flag that is generated for it; empty for no flag.
     """
     metadata = {
         "help": help, "choices": choices, "low": low, "above": above, "high": high, "free": free,
-        "resume": resume or free, "label": label and not free, "path": path, "equal": equal, "flag": flag,
+        "resume": resume or free, "label": label and not free, "path": path, "equal": equal,
+        "registered": registered, "flag": flag,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -13,20 +13,24 @@ config.yaml of a run folder, imports nothing.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from lifelabel.errors import UserError, unknown
 
-__all__ = ["Registry", "check_plugins", "load_plugin", "loaded_plugins", "resolve_name", "resolve_names"]
+__all__ = [
+    "Registry", "check_plugins", "load_plugin", "loaded_plugins", "plugin_digests", "resolve_name", "resolve_names",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 _VARIABLE = "LIFELABEL_PLUGINS"
@@ -92,11 +96,16 @@ class Registry(Mapping[str, _T]):
         """The object called `name`; a `UserError` with the closest name if there is none."""
         if isinstance(name, str) and name in self:
             return self[name]
-        plugin, colon, _ = str(name).rpartition(":")
-        if colon and _is_module(plugin):
-            raise UserError(
-                f"{self.kind} '{name}' is in a plug-in that is not loaded: give --plugin {plugin} or {plugin}.py"
-            )
+        if isinstance(name, type):
+            call = f"{self.kind.upper()}S.register('my-{self.kind}', {name.__name__})"
+            raise UserError(f"give a {self.kind} by its name: {call}, or module:NAME")
+        plugin, colon, attribute = str(name).rpartition(":")
+        file = str(name).removesuffix(":")
+        if _is_file(file):
+            raise UserError(f"'{name}' is a file: give {file}:NAME, with the name of the {self.kind} in it")
+        if colon and attribute and (_is_file(plugin) or _is_module(plugin)):
+            choices = plugin if _is_file(plugin) else f"{plugin} or {plugin}.py"
+            raise UserError(f"{self.kind} '{name}' is in a plug-in that is not loaded: give --plugin {choices}")
         raise unknown(self.kind, name, self)
 
     def _installed(self) -> dict[str, importlib.metadata.EntryPoint]:
@@ -116,6 +125,7 @@ class Registry(Mapping[str, _T]):
     def _from_plugin(self, name: str) -> Any:
         _load_environment()
         plugin, _, attribute = name.rpartition(":")
+        plugin = _module_name(plugin)
         if plugin not in _plugins:
             raise KeyError(name)
         if not hasattr(_plugins[plugin][1], attribute):
@@ -162,6 +172,12 @@ def loaded_plugins() -> list[str]:
     return [recorded for recorded, _ in _plugins.values()]
 
 
+def plugin_digests() -> dict[str, str]:
+    """The SHA-256 of the file of each plug-in of this process, by the name of its module."""
+    files = {name: Path(module.__file__) for name, (_, module) in _plugins.items() if module.__file__}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
+
+
 def resolve_name(name: Any) -> Any:
     """The name of an object in its registry. The plug-in in `module:NAME` or `FILE.py:NAME` is loaded."""
     plugin, colon, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
@@ -170,10 +186,9 @@ def resolve_name(name: Any) -> Any:
     return f"{load_plugin(plugin)}:{attribute}"
 
 
-def resolve_names(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags with `resolve_name` applied to those that name an object of a registry."""
-    named = ("method", "stream", "backbone")
-    return {flag: resolve_name(value) if flag in named else value for flag, value in flags.items()}
+def resolve_names(values: Mapping[str, Any], named: Container[str]) -> dict[str, Any]:
+    """Options with `resolve_name` applied to those in `named`."""
+    return {name: resolve_name(value) if name in named else value for name, value in values.items()}
 
 
 def check_plugins(plugins: tuple[str, ...]) -> None:
@@ -185,9 +200,21 @@ def check_plugins(plugins: tuple[str, ...]) -> None:
 
 
 def _same_definition(one: Any, other: Any) -> bool:
-    """Whether two objects are one class or function, perhaps defined again (a cell of a notebook that runs twice)."""
+    """Whether two objects have one definition, perhaps executed again (a cell of a notebook that runs twice).
+
+    Classes and functions are compared by their names, and dataclass instances, such as a `Metric`, field by field.
+    """
+    if one is other:
+        return True
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        fields = dataclasses.fields(one)
+        return type(one) is type(other) and all(
+            _same_definition(getattr(one, field.name), getattr(other, field.name)) for field in fields
+        )
+    if not callable(one):
+        return bool(one == other)
     names = [(getattr(item, "__module__", ""), getattr(item, "__qualname__", "<lambda>")) for item in (one, other)]
-    return one is other or (names[0] == names[1] and not names[0][1].endswith("<lambda>"))
+    return names[0] == names[1] and not names[0][1].endswith("<lambda>")
 
 
 def _is_file(plugin: str) -> bool:

@@ -77,16 +77,19 @@ def test_flags_of_streams(main, wide):
 def test_a_command_leaves_out_the_flags_that_it_sets_itself(main, wide, command):
     flags = [flag for flag, *_ in flags_in(main(command, "--help").stdout)]
     assert len(flags) == len(set(flags))
-    own = {"method", "hold_out"} if command == "tune" else set()  # tune has flags of its own with these names
+    own = (
+        {"method", "first_tasks", "hold_out"} if command == "tune" else set()
+    )  # tune has flags of its own with these names
     for name in RUN_FLAGS:
         expected = name not in SET_BY_COMMAND[command] or name in own
         assert (flag_of(name) in flags) == expected, name
     assert {"--root", "--tasks", "--set", "--plugin"} <= set(flags)
 
 
-def test_tasks_of_tune_are_the_first_tasks(main, wide):
-    (text,) = [text for flag, _, text in flags_in(main("tune", "--help").stdout) if flag == "--tasks"]
-    assert text.startswith("Train on the first tasks only.")
+def test_tasks_of_tune_are_those_of_the_stream(main, wide):
+    texts = {flag: text for flag, _, text in flags_in(main("tune", "--help").stdout)}
+    assert texts["--tasks"].startswith("Number of tasks that the classes are divided")
+    assert texts["--first-tasks"].startswith("Number of tasks to train on, from the first.")
 
 
 @pytest.mark.parametrize("command", ["inspect", "build"])
@@ -152,9 +155,11 @@ def test_flags_win_over_a_file(main, tmp_path):
 
 
 def test_a_flag_that_the_stream_does_not_have(refused):
-    assert refused("train", "--root", "photos", "--print-config").startswith("unknown option of stream scenes 'root': ")
-    line = refused("train", "--stream", "a.yaml", "--tasks", "3", "--print-config")
-    assert line.startswith("unknown option of stream manifest 'tasks': ")
+    line = refused("train", "--root", "photos", "--print-config")
+    assert re.fullmatch("'root' is an option of .*coco.*, not of scenes: choose another stream, or remove it", line)
+    for args in (("--tasks", "3"), ("--set", "tasks=3"), ("--set", "stream.tasks=3")):
+        line = refused("train", "--stream", "a.yaml", *args, "--print-config")
+        assert re.fullmatch("'tasks' is an option of .*scenes.*, not of manifest: choose another .*", line)
 
 
 # Options at the wrong level
@@ -165,19 +170,19 @@ def test_a_flag_that_the_stream_does_not_have(refused):
     [
         (
             ("--set", "mix=1"),
-            "'mix' is an option of the method: give method.mix (in YAML: mix under method_options)",
+            "'mix' is an option of the method: give method.mix (in YAML and Python: mix in method_options)",
         ),
         (
             ("--set", "stream.mix=1"),
-            "'mix' is an option of the method: give method.mix (in YAML: mix under method_options)",
+            "'mix' is an option of the method: give method.mix (in YAML and Python: mix in method_options)",
         ),
         (
             ("--set", "tasks=3"),
-            "'tasks' is an option of the stream: give stream.tasks (in YAML: tasks under stream_options)",
+            "'tasks' is an option of the stream: give stream.tasks (in YAML and Python: tasks in stream_options)",
         ),
         (
             ("--set", "method.tasks=3"),
-            "'tasks' is an option of the stream: give stream.tasks (in YAML: tasks under stream_options)",
+            "'tasks' is an option of the stream: give stream.tasks (in YAML and Python: tasks in stream_options)",
         ),
         (
             ("--set", "stream.lr=1"),

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from lifelabel.metrics.compare import FAMILIES, LARGEST
+from lifelabel.metrics.compare import _MAX_SCORES, FAMILIES
 
 RULES = {
     # reported by: threshold, whether CF1 is harmonic, whether an empty class counts in mAP
@@ -218,7 +218,7 @@ WRONG = {
     "damaged": (flipped, "not an .npz file of plain arrays, or it is damaged"),
     "no zip": (lambda path: path.write_text("logits"), "not an .npz file"),
     "empty": (lambda path: path.touch(), "not an .npz file"),
-    "huge": (announcing((LARGEST, 2)), r"logits is 100,000,000 × 2, more than 100,000,000 numbers"),
+    "huge": (announcing((_MAX_SCORES, 2)), r"logits is 100,000,000 × 2, more than 100,000,000 numbers"),
     "short of data": (announcing((100, 100)), "damaged"),
     "a folder": (lambda path: path.mkdir(), "holds no scores.npz: train with --save-scores"),
     "not there": (lambda path: None, "cannot read .*: No such file"),

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -11,14 +12,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+import lifelabel as package
 from lifelabel import registry
 from lifelabel.cli import train
 from lifelabel.config import presets
 from lifelabel.engine.callback import Callback
+from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.metrics import METRICS
+from lifelabel.metrics import METRICS, Metric
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.streams import STREAMS
 
@@ -26,10 +30,13 @@ EXAMPLE = Path(__file__).parents[1] / "plugin_example"
 NAMES = {"methods": "anchor", "streams": "few-scenes", "backbones": "one-layer", "metrics": "top_1"}
 RUN = ("--stream", "few-scenes", "--backbone", "one-layer", "--device", "cpu")
 """A run of 40 images of 32 pixels in two tasks."""
+SMALL = (
+    "--set", "stream.train_images=40", "--set", "stream.test_images=40", "--tasks", "2", "--device", "cpu", "-q",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def own_process_state(tmp_path, monkeypatch):
+def own_process_state(tmp_path, tmp_path_factory, monkeypatch):
     """A test starts in an empty folder without plug-ins, and the plug-ins that it loads are removed after it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -39,7 +46,9 @@ def own_process_state(tmp_path, monkeypatch):
         monkeypatch.setattr(each, "_items", dict(each._items))
         monkeypatch.setattr(each, "_entry_points", None)
     yield
-    sys.modules.pop("lifelabel_example", None)
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path_factory.getbasetemp()):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -179,7 +188,7 @@ def test_compare_trains_a_plugin_in_child_processes(lifelabel, plugin):
 
 def test_tune_searches_the_options_of_a_plugin(main, plugin):
     given = ("--stream", f"{plugin}:FEW_SCENES", "--set", "stream.images=60", "--device", "cpu", "--hold-out", "0.4")
-    fixed = ("--lr", "1e-3", "--set", "batch_norm=running", "--tasks", "2", "--trials", "4", "--jobs", "2", "-q")
+    fixed = ("--lr", "1e-3", "--set", "batch_norm=running", "--first-tasks", "2", "--trials", "4", "--jobs", "2", "-q")
     done = main("tune", "--method", f"{plugin}:Anchor", *given, *fixed, "--out", "tuned")
     assert (done.returncode, done.stderr) == (0, "")
     with open("tuned/trials.csv", encoding="utf-8", newline="") as file:
@@ -225,3 +234,228 @@ def test_an_installed_package(main, lifelabel, error_line, site, monkeypatch):
     for what, name in NAMES.items():
         names = [line.split()[0] for line in main("list", what).stdout.splitlines()]
         assert names.count(name) == 1
+
+
+# Names of plug-ins outside of flags
+
+
+def test_a_method_in_a_file_is_given_with_set(main, plugin):
+    done = main("train", "--set", f"method={plugin}:Anchor", "--print-config")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert yaml.safe_load(done.stdout)["method"] == "lifelabel_example:Anchor"
+
+
+def test_a_file_with_the_name_of_a_plugin_imports_nothing(main, refused, plugin):
+    """The plug-in is found by its file name, if the user loads it."""
+    Path("my.yaml").write_text(f"method: {plugin}:Anchor\n", encoding="utf-8")
+    line = refused("train", "--config", "my.yaml", "--print-config")
+    expected = f"method '{plugin}:Anchor' is in a plug-in that is not loaded: give --plugin {plugin}"
+    assert line == expected and not registry.loaded_plugins()
+    with pytest.raises(UserError, match=re.escape(expected)):
+        package.train("run", {"method": f"{plugin}:Anchor"})
+    done = main("train", "--config", "my.yaml", "--plugin", plugin, "--print-config")
+    assert done.returncode == 0 and "strength: 0.01" in done.stdout
+
+
+# Methods and metrics that are wrong
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (
+            "class Mine(lifelabel.Method):\n    def logits(self, features, num_classes=None): ...",
+            "the method Mine is not complete: implement features, load_state_dict, state_dict",
+        ),
+        (
+            "class Mine(lifelabel.FineTuning):\n    Options = None",
+            "the Options of the method Mine must be a dataclass",
+        ),
+    ],
+    ids=["abstract methods", "no options"],
+)
+def test_an_incomplete_method_is_one_line(refused, code, line):
+    Path("mine.py").write_text(f"import lifelabel\n\n{code}\n", encoding="utf-8")
+    assert refused("train", "--method", "mine.py:Mine", "--print-config") == line
+
+
+def test_a_method_may_implement_observe_in_place_of_learn(main, tmp_path):
+    code = """
+from lifelabel import FineTuning, Method
+
+class Mine(Method):
+    summary = "fine-tuning that is not recorded"
+    def __init__(self, setting, options):
+        super().__init__(setting, options)
+        self.inner = FineTuning(setting, options)
+    def begin_task(self, classes):
+        super().begin_task(classes)
+        self.inner.begin_task(classes)
+    def observe(self, batch):
+        return self.inner.observe(batch)
+    def features(self, images):
+        return self.inner.features(images)
+    def logits(self, features, num_classes=None):
+        return self.inner.logits(features, num_classes)
+    def state_dict(self):
+        return self.inner.state_dict()
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state)
+"""
+    Path("mine.py").write_text(code, encoding="utf-8")
+    assert main("train", "--method", "mine.py:Mine", *SMALL, "--out", "mine").returncode == 0
+    assert main("train", "--method", "fine-tuning", *SMALL, "--fidelity", "plain", "--out", "other").returncode == 0
+    metrics = [read_json(Path(name, "metrics.json")) for name in ("mine", "other")]
+    assert metrics[0]["final"].keys() == metrics[1]["final"].keys()
+
+
+def test_a_metric_that_fails_is_reported_before_the_training(refused):
+    code = (
+        "from lifelabel.metrics import METRICS, Metric\nMETRICS.register('bad', Metric('me', 'fails', lambda s: 1 / 0))"
+    )
+    Path("bad.py").write_text(code, encoding="utf-8")
+    line = refused("train", "--plugin", "bad.py", "--method", "fine-tuning", "--device", "cpu", "--out", "run", "-q")
+    assert line == "the metric 'bad' of a plug-in failed: ZeroDivisionError: division by zero"
+    assert not Path("run").exists()
+
+
+def test_a_metric_of_a_plugin_has_a_column_in_tables(main, plugin):
+    done = main("train", "--plugin", plugin, "--method", "fine-tuning", *SMALL, "--save-scores", "--out", "a")
+    assert done.returncode == 0, done.stderr
+    value = read_json(Path("a/metrics.json"))["final"]["conventions"]["top_1"]
+    done = main("report", "a", "--out", "report")  # no plug-in is needed
+    assert done.returncode == 0 and "top_1" in done.stdout
+    with open("report/table.csv", encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["top_1_mean"]) == value and row["top_1_n"] == "1"
+    assert "Metrics of plug-ins, in their own unit: top_1." in Path("report/table.md").read_text()
+    done = main("metrics", "a/scores.npz", "--plugin", plugin)
+    assert f"top_1 (a metric of a plug-in, on all images): {value}" in done.stdout
+
+
+def test_an_equal_option_of_a_plugin_is_compared(main):
+    code = """
+from dataclasses import dataclass
+from lifelabel import FineTuning, option
+
+@dataclass(frozen=True)
+class Options:
+    width: int = option(1, "a number", equal=True)
+
+class Mine(FineTuning):
+    summary, Options = "a method", Options
+"""
+    Path("mine.py").write_text(code, encoding="utf-8")
+    for width in ("1", "2"):
+        args = ("--method", "mine.py:Mine", "--set", f"method.width={width}", *SMALL, "--out", f"w{width}")
+        assert main("train", *args).returncode == 0
+    assert main("report", "w1", "w2", "--out", "report").returncode == 0
+    line = r"NOT equal: width \(1: mine:Mine \(stream[^;]*; 2: mine:Mine \(width=2, "
+    assert re.search(line, Path("report/table.md").read_text())
+
+
+def test_a_cell_of_a_notebook_may_register_again():
+    def top(scored):
+        return 1.0
+
+    METRICS.register("mine", Metric("me", "a metric", top))
+    METRICS.register("mine", Metric("me", "a metric", top))
+    with pytest.raises(UserError, match="metric 'mine' is registered already"):
+        METRICS.register("mine", Metric("me", "another metric", top))
+
+
+@pytest.mark.parametrize("body", ["return None", "return {'cls': 1.0}"])
+def test_losses_that_are_no_tensors(refused, body):
+    code = f"from lifelabel import FineTuning\n\nclass Mine(FineTuning):\n    def learn(self, batch):\n        {body}\n"
+    Path("mine.py").write_text(code, encoding="utf-8")
+    line = refused("train", "--method", "mine.py:Mine", *SMALL, "--out", "run")
+    assert line.startswith("method mine:Mine: learn(batch) must return a dict of losses, each a tensor of one number")
+
+
+def test_a_state_that_a_checkpoint_cannot_hold(refused):
+    code = """
+import numpy as np
+from lifelabel import FineTuning
+
+class Mine(FineTuning):
+    def state_dict(self):
+        return {**super().state_dict(), "seen": [np.zeros(3)]}
+"""
+    Path("mine.py").write_text(code, encoding="utf-8")
+    line = refused("train", "--method", "mine.py:Mine", *SMALL, "--out", "run")
+    start = "method mine:Mine: state_dict()['seen'][0] is a ndarray, which a checkpoint cannot hold: use tensors, "
+    assert line.startswith(start)
+
+
+def test_a_search_space_of_unknown_options(refused):
+    code = "from lifelabel import FineTuning\n\nclass Mine(FineTuning):\n    search_space = {'nope': (1, 2)}\n"
+    Path("mine.py").write_text(code, encoding="utf-8")
+    line = refused("tune", "--method", "mine.py:Mine", "--out", "tuned")
+    assert line == "the search_space of the method Mine has options that it does not declare: nope"
+
+
+def test_streams_and_backbones_of_the_wrong_type(refused):
+    code = """
+from dataclasses import dataclass
+from lifelabel import BACKBONES, STREAMS, streams
+
+@dataclass(frozen=True)
+class Options: ...
+
+STREAMS.register("nothing", streams.Source("no stream", Options, lambda options: None, photographs=False))
+BACKBONES.register("nothing", lambda pool, weights: None)
+"""
+    Path("wrong.py").write_text(code, encoding="utf-8")
+    args = ("train", "--plugin", "wrong.py", "--method", "fine-tuning", "--device", "cpu", "--out", "run")
+    line = refused(*args, "--stream", "nothing")
+    assert line == "stream nothing: its function must return a lifelabel.Stream, not a NoneType"
+    line = refused(*args, "--backbone", "nothing")
+    assert line == "backbone nothing: its function must return a lifelabel.backbones.Backbone, not a NoneType"
+
+
+@pytest.mark.parametrize("name", ["my_method.py", "my_method.py:"])
+def test_a_file_without_the_name_of_a_method(refused, name):
+    line = refused("train", "--method", name, "--print-config")
+    assert line == f"'{name}' is a file: give my_method.py:NAME, with the name of the method in it"
+
+
+def test_a_class_in_place_of_a_name():
+    with pytest.raises(UserError, match=r"give a method by its name: METHODS\.register"):
+        package.train("run", method=package.FineTuning)
+    with pytest.raises(UserError, match="the options must be a dict, not er"):
+        package.train("run", "er")
+
+
+def test_a_method_declares_its_preset(main):
+    """Its options are the defaults on this kind of stream, and a table states which methods have none."""
+    code = """
+from lifelabel import FineTuning
+
+class Plain(FineTuning):
+    pass
+
+class Tuned(FineTuning):
+    presets = {"scenes": {"lr": 0.02}}
+"""
+    Path("mine.py").write_text(code, encoding="utf-8")
+    texts = [main("train", "--method", f"mine.py:{name}", "--print-config").stdout for name in ("Plain", "Tuned")]
+    assert [yaml.safe_load(text)["lr"] for text in texts] == [3e-4, 0.02]
+    for name in ("Plain", "Tuned"):
+        assert main("train", "--method", f"mine.py:{name}", *SMALL, "--out", name).returncode == 0
+    assert main("report", "Plain", "Tuned", "--out", "report").returncode == 0
+    note = r"NOT equal: these have no preset, and the default options: mine:Plain \([^;]*\)\."
+    assert re.search(note, Path("report/table.md").read_text())
+
+
+def test_a_plugin_that_changed_is_noted(lifelabel, plugin):
+    args = ("train", "--plugin", plugin, "--method", "anchor", *RUN, "--set", "checkpoint_seconds=0", "--out", "run")
+    assert lifelabel(*args, "-q").returncode == 0
+    for name in ("metrics.json", "environment.json"):
+        Path("run", name).unlink()
+    state = torch.load("run/checkpoint.pt", weights_only=True)
+    assert state["plugin_files"].keys() == {"lifelabel_example"}
+    state["task"], state["records"] = 1, state["records"][:1]
+    torch.save(state, "run/checkpoint.pt")
+    plugin.write_text(plugin.read_text() + "\n# changed\n")
+    done = lifelabel("train", "--resume", "run", "--plugin", plugin)
+    assert "the plug-in lifelabel_example has changed since the checkpoint was written" in done.stderr

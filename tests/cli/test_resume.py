@@ -138,11 +138,13 @@ def test_a_stopped_run_reports_how_to_resume_and_has_the_same_results(
 
 
 def test_divergence_before_any_checkpoint(main, refused, tmp_path, small):
+    """After a step of this size the products of weights overflow: batch norm subtracts infinity from infinity."""
     folder = tmp_path / "run"
     line = refused("train", *small, "--lr", "1e30", "--backbone-lr", "1e30", "--out", folder, "-q")
-    assert line.startswith("task 1, step ")
-    assert "nan" in line or "inf" in line or "not finite" in line
-    assert "no checkpoint yet" in line
+    assert line == (
+        "task 1, step 2: the loss 'cls' is nan; stopped, there was no checkpoint yet. Lower lr, backbone_lr or "
+        f"later_backbone_lr in {folder / 'config.yaml'} and continue with --resume, or start again"
+    )
     assert not (folder / "checkpoint.pt").exists()
     assert "is not finished" in refused("report", folder, "--out", tmp_path / "report")
 

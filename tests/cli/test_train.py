@@ -261,7 +261,7 @@ def test_an_out_folder_that_is_a_file_or_below_one(refused, tmp_path, small):
         (["--device", ""], ["unknown device '': give auto, cpu, cuda or cuda:N"]),
         (["--device", "cuda:x"], ["unknown device 'cuda:x': give auto, cpu, cuda or cuda:N"]),
         (["--device", "cuda:-1"], ["unknown device 'cuda:-1': give auto, cpu, cuda or cuda:N"]),
-        (["--device", "cuda:99"], ["'cuda:99' is not there"]),
+        (["--device", "cuda:99"], ["'cuda:99' does not exist"]),
         (["--words", "/nowhere/glove.txt"], ["cannot read the word vectors /nowhere/glove.txt"]),
         (["--config", "/nowhere/a.yaml"], ["cannot read the configuration /nowhere/a.yaml"]),
         (["--set", "lr"], ["--set takes NAME=VALUE, not 'lr'"]),

@@ -89,7 +89,7 @@ def test_the_preset_has_the_best_trial_and_its_origin(searched):
     origin = presets.parse_origin(text)
     assert origin.reached == reached
     assert origin.command == (
-        f"lifelabel tune --method fine-tuning --stream scenes --device cpu --trials 3 --tasks 3 --hold-out 0.2 "
+        f"lifelabel tune --method fine-tuning --stream scenes --device cpu --trials 3 --first-tasks 3 --hold-out 0.2 "
         f"--seeds 0 --out {folder} --set stream.train_images=120 --set stream.test_images=20 --set stream.size=32"
     )
     environment = json.loads((folder / "trials" / best["folders"] / "environment.json").read_text())
@@ -190,11 +190,11 @@ def test_options_given_by_flags_or_set_are_not_searched(main, monkeypatch, tmp_p
             "--hold-out must be more than 0: options must not be chosen on test images",
         ),
         (["--method", "lwf", "--hold-out", "2"], "hold_out must be at most 0.9"),
-        (["--method", "lwf", "--tasks", "0"], "first_tasks must be at least 1"),
-        (["--method", "lwf", "--tasks", "6"], "stream scenes has 5 tasks, not 6: lower first_tasks"),
+        (["--method", "lwf", "--first-tasks", "0"], "first_tasks must be at least 1"),
+        (["--method", "lwf", "--first-tasks", "6"], "stream scenes has 5 tasks, not 6: lower first_tasks"),
         (
             ["--method", "lwf", "--set", "seed=3"],
-            "--set seed: the search sets it; give --method, --seeds, --tasks or --hold-out",
+            "--set seed: the search sets it; give --method, --seeds, --first-tasks or --hold-out",
         ),
         (["--method", "lwf", "--set", "method.mixx=3"], "unknown option of method lwf 'mixx'"),
         (["--method", "lwf", "--stream", "scenez"], "unknown stream 'scenez'"),

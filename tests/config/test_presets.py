@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 import shlex
 import subprocess
 import sys
@@ -51,6 +52,12 @@ def plain(value):
 def test_every_method_has_a_preset_for_every_kind_of_stream():
     assert set(EXAMPLE) == set(presets.KINDS)
     assert sorted((kind, method) for kind in EXAMPLE for method in METHODS) == SHIPPED
+
+
+@every_preset
+def test_a_preset_is_from_a_commit_without_changes(kind, method):
+    """Otherwise nobody can repeat the search. The commit is the last word of its line."""
+    assert re.fullmatch("[0-9a-f]{40}", comments_of(kind, method)["date"].split()[-1])
 
 
 @every_preset

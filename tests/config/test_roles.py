@@ -10,13 +10,26 @@ from lifelabel.config.config import Config
 from lifelabel.engine.checkpoint import check_same_run
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
+from lifelabel.methods import METHODS
 from lifelabel.options import declared, option
 from lifelabel.search.scheduler import _differences
+from lifelabel.streams import STREAMS
 
 STREAM = {"scenes": "scenes", "table": "photos.csv", "voc": "voc", "published": "split.zip"}
 BASES = [("scenes", "agcn"), ("table", "er"), ("voc", "l3a"), ("published", "frozen")]
 """Streams and methods whose options are all different from each other."""
 MADE_FROM = {"stream": "a", "files": "b", "words": "c", "weights": "d"}
+
+# The roles of all options. These lists are the documented behaviour, and are not taken from the declarations.
+FREE = {"device", "compile", "workers", "checkpoint_seconds", "strict", "plugins"}
+RESUME = FREE | {"lr", "backbone_lr", "later_backbone_lr", "adam_eps"}
+PATH = {"words", "weights", "stream.root", "stream.file", "stream.order"}
+NOT_IN_LABELS = FREE | {"stream", "seed", "task_order", "save_scores", "stream.root", "stream.file"}
+EQUAL = {
+    "batch_size", "augment", "backbone", "weights", "image_size", "normalize", "pool", "precision",
+    "method.buffer_images", "method.buffer_bytes",
+}  # fmt: skip
+REGISTERED = {"stream", "method", "backbone"}
 
 
 def sections(config):
@@ -63,7 +76,7 @@ def other_value(field, hint, value):
 
 @pytest.fixture
 def changed(stream, method, name, monkeypatch):
-    """Two configurations that differ in one option, and the declaration of the option."""
+    """Two configurations that differ in one option."""
     monkeypatch.setattr(config_module, "check_plugins", lambda plugins: None)
     before = Config.make({"stream": STREAM[stream], "method": method})
     options, field = options_of(before)[name]
@@ -73,14 +86,14 @@ def changed(stream, method, name, monkeypatch):
     replaced = dataclasses.replace(options, **{field.name: other})
     section = {"method.": "method_options", "stream.": "stream_options"}.get(name.partition(".")[0] + ".")
     after = replaced if options is before else dataclasses.replace(before, **{section: replaced})
-    return before, after, field.metadata
+    return before, after
 
 
 @every_option
 def test_an_option_may_be_changed_before_a_run_resumes_if_it_declares_so(changed, name, tmp_path):
-    before, after, metadata = changed
+    before, after = changed
     state = {**MADE_FROM, "config": before.to_dict()}
-    if metadata["resume"] or metadata["path"]:
+    if name in RESUME | PATH:
         check_same_run(state, MADE_FROM, after, RunFolder(tmp_path))
     else:
         with pytest.raises(UserError) as caught:
@@ -90,9 +103,9 @@ def test_an_option_may_be_changed_before_a_run_resumes_if_it_declares_so(changed
 
 @every_option
 def test_an_option_makes_another_run_unless_it_is_free(changed, name):
-    before, after, metadata = changed
+    before, after = changed
     found = _differences(before, after)
-    assert len(found) == (0 if metadata["free"] else 1)
+    assert len(found) == (0 if name in FREE else 1)
     assert all(text.startswith(f"{name} ") for text in found)
 
 
@@ -100,13 +113,13 @@ def test_an_option_makes_another_run_unless_it_is_free(changed, name):
     ("stream", "method", "name"), [case for case in CASES if case[2] not in ("stream", "method", "fidelity")]
 )  # the defaults of other options depend on these three: see the next test
 def test_an_option_is_in_the_label_if_it_declares_so(changed, name):
-    before, after, metadata = changed
+    before, after = changed
     assert before.label == before.method
     short = name.removeprefix("method.")
-    if metadata["label"]:
-        assert after.label.startswith(f"{before.method} ({short}=") and after.label.count("=") == 1
-    else:
+    if name in NOT_IN_LABELS:
         assert after.label == before.label
+    else:
+        assert after.label.startswith(f"{before.method} ({short}=") and after.label.count("=") == 1
 
 
 def test_labels_have_the_method_and_the_fidelity_and_not_the_stream():
@@ -116,18 +129,24 @@ def test_labels_have_the_method_and_the_fidelity_and_not_the_stream():
     assert Config.make(values).label == "lwf (paper, lr=0.5, words=glove.txt, stream.order=frequency)"
 
 
-def test_roles_of_some_options():
-    """The declarations themselves: these lists are the documented behaviour."""
-    names = {role: set() for role in ("free", "resume", "path")}
-    for stream, method in BASES:
-        for name, (_, field) in options_of(Config.make({"stream": STREAM[stream], "method": method})).items():
-            for role, found in names.items():
-                if field.metadata[role]:
-                    found.add(name)
-    free = {"device", "compile", "workers", "checkpoint_seconds", "strict", "plugins"}
-    assert names["free"] == free
-    assert names["resume"] == free | {"lr", "backbone_lr", "later_backbone_lr", "adam_eps"}
-    assert names["path"] == {"words", "weights", "stream.root", "stream.file", "stream.order"}
+def test_roles_of_all_options():
+    """The declarations of the options of every method and of every stream."""
+    every = [*((stream, "agcn") for stream in STREAMS), *(("scenes", method) for method in METHODS)]
+    declarations = {}
+    for stream, method in every:
+        config = Config.make({"stream": stream, "method": method}, with_preset=False)
+        for name, (_, field) in options_of(config).items():
+            declarations.setdefault(name, []).append(field.metadata)
+
+    def with_role(role, value=True):
+        return {name for name, found in declarations.items() if any(bool(each[role]) == value for each in found)}
+
+    assert with_role("free") == FREE
+    assert with_role("resume") == RESUME
+    assert with_role("path") == PATH
+    assert with_role("label", False) == NOT_IN_LABELS
+    assert with_role("equal") == EQUAL
+    assert with_role("registered") == REGISTERED
 
 
 def test_a_free_option_may_be_changed_and_is_not_in_labels():

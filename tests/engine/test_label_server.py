@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lifelabel.engine.label_server import LabelServer, sort_by_name
+from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import HiddenLabel, UserError
-from lifelabel.streams import Labels, Names, Split, Stream, build
-from lifelabel.streams.base import equal_tasks
-from lifelabel.streams.files import FileImages
+from lifelabel.streams import build
 
 SMALL = {"train_images": 60, "test_images": 30, "size": 32}
 
@@ -156,16 +154,3 @@ def test_the_label_process_needs_no_method_and_no_network():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     packages = {name.split(".")[1] for name in done.stdout.split() if name.startswith("lifelabel.")}
     assert packages >= {"engine", "streams", "metrics"} and packages.isdisjoint({"methods", "nn", "config"})
-
-
-def test_photographs_are_sorted_by_name():
-    """The order of a source would reveal the task of an image."""
-    names = Names(["b.png", "c.png", "a.png"])
-    split = Split(
-        FileImages(None, names), names, Labels.from_lists([[0], [1], [0, 1]], 2), (np.array([0, 2]), np.array([1]))
-    )
-    stream = sort_by_name(Stream("s", equal_tasks(("x", "y"), 2), split, split))
-    for part in (stream.train, stream.test):
-        assert list(part.names) == [part.images.name(row) for row in range(3)] == ["a.png", "b.png", "c.png"]
-        assert [part.labels[row].tolist() for row in range(3)] == [[0, 1], [0], [1]]
-        assert [rows.tolist() for rows in part.rows] == [[1, 0], [2]]  # the same images, in the same order

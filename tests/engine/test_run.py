@@ -472,13 +472,28 @@ def test_divergence_of_the_scores_leaves_the_last_good_checkpoint(method, lr, tm
     """With one step per task, the loss of the step that makes the weights useless is still finite."""
     first = {"lr": 1e-4, "backbone_lr": 1e-3, "later_backbone_lr": lr}
     given = options(method=method, batch_size=90, checkpoint_seconds=0, **first)
-    with pytest.raises(Diverged, match=r"^task 2, step 1: the (scores|weights) are not finite"):
+    with pytest.raises(Diverged, match=r"^task 2, step 1: the scores are not finite; stopped, the last good "):
         engine.train(tmp_path / "run", given)
     state = engine.RunFolder(tmp_path / "run").load_checkpoint()
     assert (state["task"], state["step"]) == (1, 0)
     values = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**values, "later_backbone_lr": 1e-4}))
     assert engine.resume(tmp_path / "run").metrics["finished"]
+
+
+def test_a_state_that_is_not_finite_is_not_saved(monkeypatch, tmp_path):
+    """Also if the scores are finite."""
+
+    class Overflowing(FineTuning):
+        def state_dict(self):
+            value = float("inf") if len(self.tasks) == 2 else 1.0
+            return {**super().state_dict(), "more": torch.tensor([1.0, value])}
+
+    monkeypatch.setitem(METHODS._items, "overflowing", Overflowing)
+    with pytest.raises(Diverged, match=r"^task 2, step 1: the weights are not finite; stopped, the last good "):
+        engine.train(tmp_path / "run", options(method="overflowing", checkpoint_seconds=0))
+    state = engine.RunFolder(tmp_path / "run").load_checkpoint()
+    assert (state["task"], state["step"], state["method"]["more"].tolist()) == (1, 0, [1, 1])
 
 
 def test_the_callback_ends_also_if_the_last_checkpoint_cannot_be_written(tmp_path, monkeypatch):

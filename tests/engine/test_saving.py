@@ -29,12 +29,18 @@ def test_a_state_is_written_as_it_was_when_it_was_saved(device):
 
 
 def test_states_are_written_one_after_the_other():
-    order, proceed = [], threading.Event()
-    saver = AsyncSaver(lambda state: (proceed.wait(10), order.append(state["step"])), CPU)
+    order, first, second = [], threading.Event(), threading.Event()
+
+    def write(state):
+        assert (first if state["step"] == 1 else second).wait(10)
+        order.append(state["step"])
+
+    saver = AsyncSaver(write, CPU)
     saver.save({"step": 1})
-    threading.Timer(0.05, proceed.set).start()
-    saver.save({"step": 2})
-    assert order == [1] or order == [1, 2]
+    threading.Timer(0.05, first.set).start()
+    saver.save({"step": 2})  # waits until the first state is written
+    assert order == [1] and saver.busy
+    second.set()
     saver.close()
     assert order == [1, 2]
 

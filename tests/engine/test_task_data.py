@@ -10,11 +10,11 @@ from PIL import Image
 import lifelabel
 from lifelabel import task_loaders
 from lifelabel.engine import run as engine
-from lifelabel.engine.label_server import sort_by_name
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.streams import build
+from lifelabel.streams.parts import sort_by_name
 from lifelabel.streams.transforms import load_batch
 
 SCENES = {"train_images": 50, "test_images": 40, "classes": 6, "tasks": 3, "size": 32}

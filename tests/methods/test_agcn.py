@@ -12,6 +12,7 @@ from support.methods import assert_no_host_sync, assert_resumes_exactly, same
 
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
+from lifelabel.errors import UserError
 from lifelabel.methods import Batch
 from lifelabel.methods.agcn import AGCN
 from lifelabel.nn import losses
@@ -299,8 +300,13 @@ def slow_refine(logits, lift, weight):
     return refined
 
 
+def test_relations_of_all_tasks_need_the_blocks_between_tasks():
+    with pytest.raises(UserError, match="uses the blocks between tasks: set"):
+        make(context=0.4, relations="all", blocks="intra")
+
+
 @pytest.mark.parametrize(
-    ("relations", "blocks", "across"), [("all", "all", True), ("intra", "all", False), ("all", "intra", False)]
+    ("relations", "blocks", "across"), [("all", "all", True), ("intra", "all", False), ("intra", "intra", False)]
 )
 def test_scores_are_refined_by_the_relations_of_labels(relations, blocks, across):
     method = make(context=0.4, prevalence=0.9, relations=relations, blocks=blocks)

@@ -20,7 +20,7 @@ def test_devices_by_name(monkeypatch):
     [
         ("gpu", "unknown device 'gpu': give auto, cpu, cuda or cuda:N"),
         ("meta", "device 'meta' is not supported: give auto, cpu, cuda or cuda:N"),
-        ("cuda:2", "device 'cuda:2' is not there: torch finds 2 CUDA devices; use cpu"),
+        ("cuda:2", "device 'cuda:2' does not exist: torch reports 2 CUDA devices; use cpu"),
     ],
 )
 def test_other_devices_are_refused(name, message, monkeypatch):

@@ -36,7 +36,8 @@ def write_run(
     config = Config.make({"method": method, "fidelity": fidelity, "seed": seed, **(options or {})})
     machine = {
         "date": "2024-05-06", "lifelabel": "9.8.7", "commit": "abc123", "torch": "2.6.0", "device": "test-cpu",
-        "threads": 2, "seconds": 10.0 + seed, "label": config.label,
+        "threads": 2, "seconds": 10.0 + seed, "label": config.label, "equal": config.equal_options(),
+        "preset": bool(config.preset),
     }  # fmt: skip
     (folder / "config.yaml").write_text(config.to_yaml())
     (folder / "metrics.json").write_text(json.dumps({**metrics, **(more or {})}))

@@ -11,7 +11,8 @@ from report.run_folders import CLASSES, edit_json, scores, write_matrices, write
 
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.report.charts import chart_text
+from lifelabel.report import figures
+from lifelabel.report.charts import save_figure
 from lifelabel.report.figures import _FEW_CURVES, _draw_curves, draw_runs
 from lifelabel.report.runs import group_by_label, read_run
 
@@ -106,21 +107,42 @@ def test_every_curve_has_its_own_style(tmp_path, count):
     assert pixels(tmp_path / "a.png").shape[0] < 1000
 
 
-def test_a_real_run(agcn_run, tmp_path):
+def test_a_real_run(agcn_run, tmp_path, monkeypatch):
+    """The curve, the last matrix and the true one have the values of the files of the run, and are in the PNG."""
+    drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: (drawn.append(figure), save_figure(figure, path)))
     draw_runs(group_by_label([read_run(agcn_run)]), tmp_path / "report.png")
-    pixels(tmp_path / "report.png")
+    (figure,) = drawn
+    curves, last, truth, bar = figure.axes
+    records = json.loads((agcn_run / "metrics.json").read_text())["per_task"]
+    (curve,) = curves.get_lines()
+    assert curve.get_xdata().tolist() == [1, 2, 3, 4, 5]
+    assert curve.get_ydata() == pytest.approx([100 * record["seen"]["mAP"] for record in records])
+    with np.load(agcn_run / "acm.npz", allow_pickle=False) as arrays:
+        for panel, name in ((last, "task_5"), (truth, "truth")):
+            (image,) = panel.get_images()
+            off_diagonal = ~np.eye(20, dtype=bool)
+            assert np.array_equal(image.get_array()[off_diagonal], arrays[name][off_diagonal])
+            assert image.get_array().mask[~off_diagonal].all()
+            assert [label.get_text() for label in panel.get_yticklabels()] == arrays["classes"].tolist()
+    assert (truth.get_title(), bar.get_ylabel()) == ("the true matrix", "P(row | column)")
+
+    page = pixels(tmp_path / "report.png").astype(int)
+    height, width = page.shape[:2]
+    assert (height, width) == (572, 1669)  # 5.2 and 15.18 inches at 110 dots per inch
+    has_colour = page.max(2) - page.min(2) > 60
+    right = 0.0
+    for panel in figure.axes:
+        box = panel.get_position()
+        assert right < box.x0  # side by side
+        right = box.x1
+        rows = slice(height - round(box.y1 * height), height - round(box.y0 * height))
+        inside = has_colour[rows, round(box.x0 * width) : round(box.x1 * width)]
+        # the curve ends shortly before both borders; a matrix and the colour bar fill their panel
+        assert inside.any(0).mean() > 0.85 if panel is curves else inside.mean() > 0.85
 
 
 # Untrusted text
-
-
-def test_a_dollar_is_escaped_after_the_text_is_cut_and_wrapped():
-    assert chart_text("$5_to_$10", 24) == r"\$5_to_\$10"
-    assert chart_text("$5_to_$10", 8) == r"\$5_to_\$…"
-    assert chart_text("a\x1b[2J\nb", 24) == "a�[2J�b"
-    assert chart_text("aaa$bbb$", 24, wrap=4) == "aaa\\$\nbbb\\$"
-    for wrap in range(1, 12):  # no line ends between a backslash and its dollar
-        assert chart_text("$" * 30, 24, wrap=wrap).replace("\n", "") == r"\$" * 23 + "…"
 
 
 HOSTILE = ["$5_to_$10", r"$\frac{", "\x1b[2J犬\n", "$" * 300]

@@ -1,71 +1,21 @@
 """The description of a stream, from streams small enough to count by hand."""
 
 import dataclasses
-import io
 import json
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
-from report.untrusted import HOSTILE, PRINTABLE, render
-from rich.console import Console
+from PIL import Image
+from report.small_streams import CLASSES, Photographs, printed, split
 
 from lifelabel.report import stream as description_module
 from lifelabel.report import stream_figures as figures
 from lifelabel.report.stream import describe
-from lifelabel.report.stream_text import _EXPLANATION, listed, markdown, terminal
+from lifelabel.report.stream_text import _EXPLANATION, markdown
 from lifelabel.streams import paper
-from lifelabel.streams.base import BadImage, Names, Split, Stream, classes_to_tasks
+from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.scenes import ScenesOptions, build
-from lifelabel.utils.text import printable
-
-CLASSES = ("cat", "dog", "cup", "fork")
-
-
-class Photographs:
-    """Plain images whose red is their row number. Those in `broken` cannot be read."""
-
-    drawn_from_labels = False
-
-    def __init__(self, count, absent=(), broken=()):
-        self.present = np.ones(count, bool)
-        self.present[list(absent)] = False
-        self.broken = frozenset(broken)
-
-    def __len__(self):
-        return len(self.present)
-
-    def name(self, row):
-        return f"photo-{row}.jpg"
-
-    def read(self, row, min_side=0):
-        assert self.present[row]
-        if row in self.broken:
-            raise BadImage("cut short" if row % 2 else "not an image")
-        return Image.new("RGB", (80, 60), (row, 0, 200))
-
-
-def split(lists, rows, complete=True, names=None, **images):
-    names = Names(names or (f"photo-{row}.jpg" for row in range(len(lists))))
-    rows = tuple(np.array(r, np.int64) for r in rows)
-    return Split(Photographs(len(lists), **images), names, Labels.from_lists(lists, len(CLASSES)), rows, complete)
-
-
-@pytest.fixture
-def stream():
-    """Two tasks of two classes: five training images of which three hide a label, four test images, one file twice."""
-    train = split([[0], [0, 1, 2], [0, 2, 3], [2], [1, 3], [0]], [[0, 1, 2], [3, 4]], absent=[4])  # the last is unused
-    test = split([[0, 2], [1], [3], [2, 3]], [[0, 1], [2, 3]], names=["a.jpg", "b.jpg", "c.jpg", "b.jpg"])
-    stream = Stream("pets", classes_to_tasks(CLASSES, [2, 2]), train, test, rules={"protocol": "disjoint", "seed": 3})
-    stream.problems.add("rows without a label", "line 7")
-    return stream
-
-
-def printed(description, width=100):
-    console = Console(width=width, file=io.StringIO())
-    console.print(terminal(description), highlight=False)
-    return console.file.getvalue()
 
 
 def test_the_figures(stream):
@@ -193,139 +143,6 @@ def test_many_images_are_opened_by_several_processes():
     assert [bad for _, some in found for bad in some] == [(3, "cut short"), (count - 1, "cut short")]
 
 
-# Text
-
-
-def test_the_summary_fits_the_terminal(stream):
-    long = tuple(f"a class with a rather long name, number {c}" for c in range(30))
-    labels = Labels.from_lists([list(range(30))] * 8, 30)
-    one = Split(Photographs(8), Names(map(str, range(8))), labels, tuple(np.arange(8) for _ in range(30)))
-    found = describe(
-        Stream("long", classes_to_tasks(long, [1] * 30), one, one, rules={"order": list(long), "x": {"y": 1}})
-    )
-    text = printed(found)
-    assert max(map(len, text.splitlines())) <= 100
-    assert "strongest co-occurrence" in text
-    rows = [line.split()[0] for line in text.splitlines() if line.strip()]
-    assert (
-        "12" in rows and "13" not in rows and "19" in rows and "30" in rows
-    )  # many tasks: only the first and the last
-    assert markdown(found).count("number 17 |") == 2  # report.md has all of them: task and class
-    text = printed(describe(stream))
-    for numbers in ("images                5     3", "rows                  5     4", "missing files         1     0"):
-        assert numbers.split() in [line.split() for line in text.splitlines()]
-    assert "labels per image: training 2.00 true, 1.20 visible; test 1.50" in text
-    assert "hidden labels: 40.0 % of the labels, in 60.0 % of the training rows" in text
-    assert "problem: 1 rows without a label: line 7" in text
-
-
-def test_names_are_escaped_in_the_terminal_and_in_markdown(stream):
-    names = ("\x1b[2Jcat", "do|g", "<b>cup</b>", "fo\udcffrk")
-    stream = dataclasses.replace(stream, name="\x1b]0;pets", tasks=classes_to_tasks(names, [2, 2]))
-    found = describe(stream)
-    text, page = printed(found), markdown(found)
-    for output in (text, page):
-        assert "\x1b" not in output
-        output.encode()
-    assert "do\\|g" in page
-    assert "<b>" not in page
-    json.dumps(found).encode()
-
-
-def test_untrusted_text_is_rendered_as_it_is_by_markdown(stream):
-    """The names of the stream and of the classes, its rules, its bad images and its problems."""
-    names = tuple(f"{number} {HOSTILE}" for number in range(4))
-    rules = {HOSTILE: [HOSTILE], "seed": HOSTILE}
-    stream = dataclasses.replace(stream, name=HOSTILE, tasks=classes_to_tasks(names, [2, 2]), rules=rules)
-    stream.problems.add(HOSTILE, HOSTILE)
-    found = describe(stream)
-    found["bad"] = {
-        "opened": 9,
-        "reasons": {HOSTILE: 1},
-        "images": [{"split": "train", "image": HOSTILE, "reason": HOSTILE}],
-    }
-    text = markdown(found)
-    text.encode()
-    tags, lines = render(text)
-    assert tags == {"h1", "h2", "p", "code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
-    for expected in (
-        f"Stream {PRINTABLE}",
-        f"seed: {PRINTABLE}",
-        f"1 × {PRINTABLE}",
-        f"train: {PRINTABLE}: {PRINTABLE}",
-    ):
-        assert expected in lines
-    assert {f"{number} {PRINTABLE}" for number in range(4)} <= set(lines)
-    assert "\x1b" not in printed(found)
-
-
-def test_lists_of_names_are_shortened():
-    assert printable("né\n") == "né�"
-    assert listed(["a" * 50], 10) == "aaaaaaaaa…"
-    for width in range(4, 40):
-        assert len(listed(["tennis racket", "bottle", "cup"], width)) <= width
-
-
-def test_the_page_has_the_figures(stream):
-    page = markdown(describe(stream), ["task-1.png", "frequencies.png"])
-    assert "![task-1.png](task-1.png)" in page
-    assert page.startswith("# Stream pets\n")
-    assert "| cat | 1 | 3 | 3 | 1 |" in page
-    assert page.endswith("\n") and not page.endswith("\n\n")
-
-
-# Figures
-
-
-def test_a_sheet_has_all_classes_and_skips_missing_and_bad_images():
-    """Class 0 is in 60 of 62 images; the other two have class 1."""
-    lists = [[0]] * 60 + [[1], [1]]
-    images = {"absent": range(10), "broken": range(10, 20)}
-    train = split(lists, [range(62), []], **images)
-    stream = Stream("pets", classes_to_tasks(CLASSES, [2, 2]), train, train)
-    order = list(figures._candidates(stream, 0))
-    assert sorted(order) == list(range(10, 62))
-    assert {order[1], order[3]} == {60, 61}  # classes in turn, while both last
-    chosen = [row for row, _ in figures._readable_images(stream, 0)]
-    assert sorted(chosen) == list(range(20, 62))
-    assert list(figures._candidates(stream, 0)) == order
-    sheet = figures._contact_sheet(stream, 0)
-    assert sheet.size == (6 * 212 + 12, 52 + 4 * (150 + 48 + 12))
-    colours = {colour for _, colour in sheet.getcolors(1 << 20)}
-    assert {(row, 0, 200) for row in (60, 61)} <= colours
-    assert len({c for c in colours if c[1:] == (0, 200)}) == 24
-    assert figures._contact_sheet(stream, 1) is None
-
-
-def test_there_is_no_sheet_if_all_files_are_bad(tmp_path):
-    count = 1000
-    train = split([[0]] * count, [range(count), []], broken=range(count))
-    stream = Stream("pets", classes_to_tasks(CLASSES, [2, 2]), train, train)
-    assert len(list(figures._readable_images(stream, 0))) == 0
-    assert figures.write_sheets(stream, tmp_path) == []
-    assert not list(tmp_path.iterdir())
-
-
-def test_visible_labels_are_black_and_come_first_hidden_ones_grey(stream):
-    assert figures._label_names(stream, 2, slice(0, 2)) == [("cat", True), ("cup", False), ("fork", False)]
-    assert figures._label_names(stream, 4, slice(2, 4)) == [("fork", True), ("dog", False)]
-    assert caption([("fork", True)]).min() == 0
-    assert caption([("fork", False)]).min() == 0x8C
-
-
-def caption(words):
-    sheet = Image.new("L", (600, 100), "white")
-    figures._draw_caption(ImageDraw.Draw(sheet), 0, 0, words)
-    return np.asarray(sheet)
-
-
-@pytest.mark.parametrize("length", [1, 5, 12, 100])
-def test_a_caption_is_not_wider_than_its_image(length):
-    inked = np.argwhere(caption([("w" * (length + k % 3), k < 3) for k in range(60)]) < 255)
-    assert inked[:, 1].max() < figures._WIDTH + figures._GAP
-    assert figures._LINE * 2 < inked[:, 0].max() < figures._LINE * figures._CAPTION_LINES + 2
-
-
 def test_scenes(tmp_path):
     stream = build(ScenesOptions(train_images=60, test_images=60))
     found = describe(stream, decode=True)
@@ -341,12 +158,3 @@ def test_scenes(tmp_path):
             image.load()
             assert len(image.convert("RGB").getcolors(1 << 22)) > 50
     assert _EXPLANATION in markdown(found)
-
-
-@pytest.mark.parametrize("classes", [(r"$\alpha", "$$", "犬", "_^"), ("$5_to_$10", "$" * 99, "a$\\", "\x1b[2J\n")])
-def test_hostile_names_are_drawn(stream, tmp_path, classes):
-    odd = dataclasses.replace(stream, name=r"$\frac$" * 1000, tasks=classes_to_tasks(classes, [2, 2]))
-    found = describe(odd)
-    figures.draw_frequencies(found, tmp_path / "f.png")
-    assert figures.draw_cooccurrence(found, tmp_path / "c.png")
-    assert figures.write_sheets(odd, tmp_path) == ["task-1.png", "task-2.png"]

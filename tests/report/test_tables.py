@@ -267,11 +267,6 @@ def test_hostile_text_is_rendered_as_it_is_by_markdown(hostile):
     assert measured.startswith(f"Stream {PRINTABLE}, seeds 0; {PRINTABLE}, 2 threads")
 
 
-@pytest.mark.parametrize("text", ["a_b", "A^{t-1} & B^t", "agcn (stream.train_images=60)", "50 % – é", "x > y"])
-def test_text_without_markdown_is_not_changed(text):
-    assert escape_markdown(text) == text
-
-
 def test_hostile_text_is_escaped_in_latex(hostile):
     text = _latex(hostile)
     (caption,) = (line for line in check_latex(text) if r"\caption" in line)

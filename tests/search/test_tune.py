@@ -255,7 +255,7 @@ def test_a_search_with_real_runs_that_fail(monkeypatch, tmp_path, error):
     monkeypatch.setitem(METHODS._items, "failing", Failing)
     stream = {"classes": 4, "tasks": 2, "train_images": 60, "test_images": 16, "size": 32}
     given = {"device": "cpu", "stream_options": stream}
-    one = tune.Search("failing", given, {}, tmp_path / "out", tasks=1, hold_out=0.5, jobs=2)
+    one = tune.Search("failing", given, {}, tmp_path / "out", first_tasks=1, hold_out=0.5, jobs=2)
     if error is Diverged:
         found = tune.tune(one)
         assert [row["error"] for row in trials_of(tmp_path / "out")] == ["", "", "", text]

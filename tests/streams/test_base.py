@@ -41,38 +41,6 @@ def test_classes_are_divided_into_tasks():
     assert make()[0].classes == CLASSES
 
 
-def test_sparse_labels_agree_with_dense_labels():
-    dense = np.random.default_rng(1).random((50, 7)) < 0.3
-    labels = Labels.from_dense(dense)
-    assert labels == Labels.from_lists([np.flatnonzero(row)[::-1] for row in dense], 7)
-    assert np.array_equal(labels.dense(), dense)
-    assert np.array_equal(labels.dense(slice(2, 5)), dense[:, 2:5])
-    assert np.array_equal(labels.counts(), dense.sum(0))
-    assert np.array_equal(labels.per_image(), dense.sum(1))
-    assert np.array_equal(labels.cooccurrence(), dense.T.astype(int) @ dense.astype(int))
-    rows = np.array([49, 3, 3, 0])
-    assert np.array_equal(labels.take(rows).dense(), dense[rows])
-    assert np.array_equal(labels.select_classes([6, 0, 3]).dense(), dense[:, [6, 0, 3]])
-    inside = labels.within(slice(1, 4)).dense()
-    assert np.array_equal(inside[:, 1:4], dense[:, 1:4]) and not inside[:, [0, 4, 5, 6]].any()
-    assert all(sorted(row) == list(row) for row in (labels.select_classes([6, 0, 3])[i].tolist() for i in range(50)))
-
-
-def test_a_repeated_label_counts_once():
-    assert Labels.from_lists([[2, 0, 2]], 3)[0].tolist() == [0, 2]
-
-
-def test_tables_without_images_and_images_without_labels():
-    none = Labels.from_lists([], 3)
-    assert len(none) == 0 and none.dense().shape == (0, 3) and none.cooccurrence().tolist() == [[0] * 3] * 3
-    assert Labels.from_lists([[], []], 3).select_classes([1]).dense().tolist() == [[False], [False]]
-
-
-def test_labels_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        Labels.from_lists([[0]], 1).column[0] = 5
-
-
 def test_names_are_a_sequence_of_strings():
     texts = ["a.jpg", "", "naïve café.png", "b.jpg"]
     names = Names(texts)
@@ -80,16 +48,6 @@ def test_names_are_a_sequence_of_strings():
     assert list(names.take(np.array([2, 0]))) == [texts[2], texts[0]]
     with pytest.raises(IndexError):
         names[4]
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
-def test_pairs_agree_with_a_matrix_product(chunk):
-    dense = np.random.default_rng(1).random((200, 9)) < 0.4
-    first, second, count = Labels.from_dense(dense).pairs(chunk)
-    cooccurrence = np.triu(dense.T.astype(int) @ dense.astype(int), 1)
-    counted = np.zeros_like(cooccurrence)
-    counted[first, second] = count
-    assert np.array_equal(counted, cooccurrence)
 
 
 def test_conditional_frequencies():

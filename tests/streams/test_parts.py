@@ -10,10 +10,10 @@ from PIL import Image
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import HiddenLabel, UserError
 from lifelabel.streams import build
-from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks
+from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks, equal_tasks
 from lifelabel.streams.files import FileImages
 from lifelabel.streams.labels import Labels
-from lifelabel.streams.parts import Part, _first_tasks, _hold_out, _random_orders, _reorder_tasks, part_of
+from lifelabel.streams.parts import Part, _first_tasks, _hold_out, _random_orders, _reorder_tasks, part_of, sort_by_name
 
 CLASSES = tuple("abcdefghi")
 SIZES = [3, 2, 3, 1]
@@ -307,3 +307,16 @@ def test_the_upper_bound_trains_only_on_images_of_the_part(source):
 def test_an_impossible_part_is_one_line():
     with pytest.raises(UserError, match=r"^stream scenes has 5 tasks, not 6"):
         LabelServer("scenes", SCENES, part=Part(0, 6))
+
+
+def test_photographs_are_sorted_by_name():
+    """The order of a source would reveal the task of an image."""
+    names = Names(["b.png", "c.png", "a.png"])
+    split = Split(
+        FileImages(None, names), names, Labels.from_lists([[0], [1], [0, 1]], 2), (np.array([0, 2]), np.array([1]))
+    )
+    stream = sort_by_name(Stream("s", equal_tasks(("x", "y"), 2), split, split))
+    for part in (stream.train, stream.test):
+        assert list(part.names) == [part.images.name(row) for row in range(3)] == ["a.png", "b.png", "c.png"]
+        assert [part.labels[row].tolist() for row in range(3)] == [[0, 1], [0], [1]]
+        assert [rows.tolist() for rows in part.rows] == [[1, 0], [2]]  # the same images, in the same order

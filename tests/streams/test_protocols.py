@@ -1,4 +1,3 @@
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +6,6 @@ import pytest
 from lifelabel.errors import UserError
 from lifelabel.options import read
 from lifelabel.streams import paper
-from lifelabel.streams.balance import assign_tasks
 from lifelabel.streams.base import Names
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels
@@ -210,36 +208,6 @@ def test_special_and_mixed_are_counted():
     assert [special for special, _ in counts] == [2, 1, 1]
     assert [len(rows) for rows in stream.train.rows] == [sum(pair) for pair in counts]
     assert sum(mixed for _, mixed in counts) == 3
-
-
-def test_sizes_are_as_equal_as_they_can_be():
-    rng = np.random.default_rng(1)
-    best_found = 0
-    for _ in range(200):
-        tasks, images = int(rng.integers(2, 6)), int(rng.integers(1, 8))
-        load = rng.integers(0, 5, tasks)
-        rows = [
-            sorted(rng.choice(tasks, rng.integers(1, min(tasks, 3) + 1), replace=False).tolist()) for _ in range(images)
-        ]
-        task = assign_tasks(Labels.from_lists(rows, tasks), np.zeros(images, np.uint64), load)
-        mine = sorted((load + np.bincount(task, minlength=tasks)).tolist())
-        ways = (sorted((load + np.bincount(way, minlength=tasks)).tolist()) for way in itertools.product(*rows))
-        best = min(ways, key=lambda way: way[::-1])
-        best_found += mine == best
-        assert mine[-1] <= best[-1] + 1 and mine[0] >= best[0] - 1
-    assert best_found >= 195
-
-
-def test_a_chain_of_tasks_is_balanced():
-    """Images fit only two neighbouring tasks: the last task can only shrink through all the others."""
-    pairs = [[k, k + 1] for k in range(9) for _ in range(100)]
-    load = np.zeros(10, int)
-    load[9] = 500
-    filled = load + np.bincount(
-        assign_tasks(Labels.from_lists(pairs, 10), np.zeros(900, np.uint64), load), minlength=10
-    )
-    assert filled[9] == 500
-    assert np.abs(np.diff(filled[:9])).max() <= 1  # no single move makes the sizes more equal
 
 
 def test_the_tasks_of_images_depend_only_on_seed_and_names():

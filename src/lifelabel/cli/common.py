@@ -63,7 +63,7 @@ def parse_seeds(text: str) -> list[int]:
         except ValueError:
             raise UserError(f"--seeds takes 0 or 0-2 or 0,3,5, not '{text}'") from None
         if not 1 <= some.stop - some.start <= _MAX_SEEDS:
-            raise UserError(f"--seeds '{part}' names no seed, or more than {_MAX_SEEDS}")
+            raise UserError(f"--seeds '{part}' contains no seed, or more than {_MAX_SEEDS}")
         seeds += some
     return seeds
 

@@ -21,6 +21,7 @@ from lifelabel.cli.common import (
 )
 from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
 from lifelabel.cli.report import show_table
+from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ Examples:
 `lifelabel compare --methods fine-tuning,my_method.py:MyMethod --out runs/mine`
 """,
 )
-@with_option_flags(without=("method", "seed", "task_order"))
+@with_option_flags(without=tuple(VARIED))
 def _compare(
     methods: Annotated[str, typer.Option(help="all, or names of `lifelabel list methods`, as er,lwf,agcn.")] = "all",
     seeds: _Seeds = "0-2",
@@ -85,7 +86,8 @@ def _compare(
     variants = method_variants(parse_methods(methods))
     given = given_options(flags, set_ or [])
     plan = _make_plan(variants, seeds, orders, out_folder, config, given)
-    layout = {"title": f"{len(variants)} methods on {plan.shared.get('stream', 'scenes')}", "head": ("method",)}
+    number = "1 method" if len(variants) == 1 else f"{len(variants)} methods"
+    layout = {"title": f"{number} on {plan.shared.get('stream', 'scenes')}", "head": ("method",)}
     _run(plan, jobs, overwrite, quiet, layout)
 
 
@@ -101,7 +103,7 @@ Examples:
 `lifelabel study acm --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/acm-coco`
 """,
 )
-@with_option_flags(without=("method", "seed", "task_order"))
+@with_option_flags(without=tuple(VARIED))
 def _study(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="acm (Table 2) or lambdas (Table 3).")],
     seeds: _Seeds = "0-2",

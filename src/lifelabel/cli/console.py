@@ -16,7 +16,7 @@ out, err = Console(), Console(stderr=True)
 def print_line(line: str, style: str | None = None, console: Console | None = None) -> None:
     """Print text as it is, without markup and without wrapping. Control characters are replaced."""
     text = "\n".join(map(printable, line.split("\n")))
-    (console or out).print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    (console or out).print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(table: Table) -> None:

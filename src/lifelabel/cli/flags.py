@@ -7,11 +7,12 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from lifelabel.config.fidelities import FIDELITIES, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.options import declared
 
@@ -66,7 +67,7 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
     hint = typing.get_type_hints(owner)[name]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
-    details: dict[str, Any] = {"help": _help(declaration), "rich_help_panel": declaration["flag"]}
+    details: dict[str, Any] = {"help": _help(name, owner), "rich_help_panel": declaration["flag"]}
     if hint is not bool:
         details["metavar"] = "PATH" if declaration["path"] is True else _METAVARS.get(hint, "TEXT")
     default = typer.Option(False if hint is bool else None, f"--{name.replace('_', '-')}", **details)
@@ -75,9 +76,15 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
     )
 
 
-def _help(declaration: Mapping[str, Any]) -> str:
-    text, choices = declaration["help"], declaration["choices"]
-    return f"{text[0].upper()}{text[1:]}" + (f" ({', '.join(choices)})" if choices else "") + "."
+def _help(name: str, owner: type) -> str:
+    """The help of a flag, with its default if no fidelity and no preset changes it."""
+    field = next(field for field in dataclasses.fields(owner) if field.name == name)
+    text, choices = field.metadata["help"], field.metadata["choices"]
+    text = f"{text[0].upper()}{text[1:]}" + (f" ({', '.join(choices)})" if choices else "") + "."
+    changes = owner is not RunOptions or any(
+        name in options for options in (*FIDELITIES.values(), *PHOTOGRAPHS.values())
+    )
+    return text if changes or field.default in (None, False) else f"{text} [default: {field.default}]"
 
 
 def load_plugins(plugins: Sequence[str]) -> None:
@@ -94,5 +101,6 @@ def given_options(flags: dict[str, Any], settings: Sequence[str]) -> dict[str, A
     from lifelabel.config.config import merge, nest_flags
     from lifelabel.registry import loaded_plugins, resolve_names
 
-    given = merge(nest_flags(resolve_names(flags)), parse_settings(list(settings)))
+    given = merge(nest_flags(flags), parse_settings(list(settings)))
+    given = resolve_names(given, declared(RunOptions, "registered"))
     return merge(given, {"plugins": loaded_plugins()} if loaded_plugins() else {})

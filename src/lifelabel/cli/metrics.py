@@ -11,6 +11,7 @@ import typer
 
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import print_line
+from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.utils.files import write_text
 
 __all__ = ["commands"]
@@ -39,9 +40,12 @@ def _metrics(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the metrics to this file too.")
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Compute the metrics of one set of scores under every convention of the literature, in one table."""
-    from lifelabel.metrics.compare import FIGURES, compare, read_scores, spread
+    load_plugins(plugin or [])
+    from lifelabel.metrics.compare import compare, read_scores, spread
+    from lifelabel.metrics.functions import BUILT_IN, HEADLINE
 
     found = compare(read_scores(scores))
     if json_file:
@@ -56,7 +60,10 @@ def _metrics(
         print_line(_table(found, "labelled", f"the {found['labelled_images']:,} images with at least one label"))
     else:
         print_line("\nEvery image has a label: leaving out images without one changes nothing.")
-    spans = {name: spread(found, name) for name in FIGURES}
+    for name, value in found["conventions"]["all"].items():
+        if name not in BUILT_IN:
+            print_line(f"\n{name} (a metric of a plug-in, on all images): {value}")
+    spans = {name: spread(found, name) for name in HEADLINE}
     texts = [f"{name} {_percent(span[0])} to {_percent(span[1])}" for name, span in spans.items() if span]
     print_line(
         "\nThe same scores, by convention and by the images used: "
@@ -66,12 +73,12 @@ def _metrics(
 
 def _table(found: Mapping[str, Any], part: str, title: str) -> str:
     """A table with one row per family of papers, at most 80 columns wide."""
-    from lifelabel.metrics.compare import FIGURES
+    from lifelabel.metrics.functions import HEADLINE
 
-    rows = [("convention", "at", "CF1", "if empty", *FIGURES)]
+    rows = [("convention", "at", "CF1", "if empty", *HEADLINE)]
     for family in found["families"]:
         words = family["who"], f"{family['threshold']:g}", family["cf1"], family["empty_class"]
-        rows.append((*words, *(_percent(family[part][name]) for name in FIGURES)))
+        rows.append((*words, *(_percent(family[part][name]) for name in HEADLINE)))
     lines = ["{:<25}  {:<5}  {:<13}  {:<8}{:>8}{:>7}{:>7}".format(*row) for row in rows]
     return "\n".join(["", f"On {title}:", *lines])
 

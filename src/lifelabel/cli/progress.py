@@ -24,6 +24,7 @@ from rich.text import Text
 from lifelabel.cli.console import print_line
 from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
+from lifelabel.metrics.functions import HEADLINE
 from lifelabel.report.runs import read_run
 from lifelabel.report.tables import one_line
 from lifelabel.search.scheduler import Display, Outcome, RunProcess
@@ -71,9 +72,7 @@ class ProgressBar(Callback):
 
     def evaluated(self, record: dict[str, Any]) -> None:
         seen = record["seen"]
-        scores = "  ".join(
-            f"{n} {'–' if seen[n] is None else format(100 * seen[n], '5.1f')}" for n in ("mAP", "CF1", "OF1")
-        )
+        scores = "  ".join(f"{n} {'–' if seen[n] is None else format(100 * seen[n], '5.1f')}" for n in HEADLINE)
         print_line(f"{self.method}: after task {record['task']}  {scores}", None, self.console)
 
     def note(self, line: str) -> None:

@@ -29,8 +29,10 @@ def _report(
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for the tables and the figure.")] = Path(
         "runs/report"
     ),
+    plugin: Plugins = None,
 ) -> None:
-    """Make a table and a figure of finished runs, from their folders."""
+    """Make a table and a figure of finished runs, from their folders. Runs of plug-ins need no `--plugin`."""
+    load_plugins(plugin or [])
     from lifelabel.report.runs import find_runs, read_run
     from lifelabel.report.tables import ResultTable
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callback
+from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
 from lifelabel.errors import UserError
 
@@ -79,4 +80,4 @@ def _print_result(folder: Path) -> None:
     from lifelabel.report.tables import one_line
 
     run = read_run(folder)
-    print(f"{run.metrics['method']}: {one_line(run)}  → {folder}")
+    print_line(f"{run.metrics['method']}: {one_line(run)}  → {folder}")

@@ -17,7 +17,9 @@ from lifelabel.cli.common import (
     parse_methods,
     parse_seeds,
 )
+from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
+from lifelabel.config.run_options import SET_BY_TUNE
 
 __all__ = ["commands"]
 
@@ -40,7 +42,7 @@ Examples:
 `lifelabel tune --method agcn --stream photos.csv --root DIR --set lr=1e-3 --out runs/tune-mine`
 """,
 )
-@with_option_flags(without=("method", "seed", "first_tasks", "hold_out", "tasks"))
+@with_option_flags(without=SET_BY_TUNE)
 def _tune(
     method: Annotated[str, typer.Option(help="all, or names of `lifelabel list methods`, as er,lwf,agcn.")],
     out_folder: Annotated[
@@ -48,7 +50,7 @@ def _tune(
         typer.Option("--out", help="Folder for the trials and preset.yaml; with several methods, one folder each."),
     ],
     trials: Annotated[int, typer.Option(help="Configurations to try, the same number for every method.")] = 12,
-    tasks: Annotated[int, typer.Option(help="Train on the first tasks only.")] = 3,
+    first_tasks: Annotated[int, typer.Option(help="Number of tasks to train on, from the first.")] = 3,
     hold_out: Annotated[float, typer.Option(help="Share of the training images that is scored, not learned.")] = 0.2,
     seeds: Annotated[str, typer.Option(help="Seeds of every trial, as 0 or 0-2; the score is their mean.")] = "0",
     jobs: Annotated[
@@ -65,8 +67,8 @@ def _tune(
 
     Trains on the first tasks and scores training images that were held out. No test image, no later task and no hidden
     label is used. Options are searched one after the other, from the defaults or a file: lr, the method's own,
-    backbone_lr, later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. The
-    same command again repeats nothing.
+    backbone_lr, later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. If
+    the same command is given again, finished trials are not repeated.
     """
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.registry import loaded_plugins
@@ -80,8 +82,8 @@ def _tune(
     given = given_options(flags, set_ or [])
     start = merge(from_file, given)
     arguments: dict[str, Any] = {
-        "stream": start.get("stream", Config.stream), "config": config, **flags, "trials": trials, "tasks": tasks,
-        "hold_out": hold_out, "seeds": seeds, "jobs": jobs,
+        "stream": start.get("stream", Config.stream), "config": config, **flags, "trials": trials,
+        "first_tasks": first_tasks, "hold_out": hold_out, "seeds": seeds, "jobs": jobs,
     }  # fmt: skip
     repeated = {"set": set_ or [], "plugin": loaded_plugins()}
     seed_list = tuple(dict.fromkeys(parse_seeds(seeds)))
@@ -94,9 +96,19 @@ def _tune(
             folder = out_folder / folder_name(name) if len(names) > 1 else out_folder
             command = _command_line({"method": name, **arguments, "out": folder, **repeated})
             task = search.Search(
-                name, start, given, folder, trials, tasks, hold_out, seed_list, num_jobs, command, continue_command
+                name,
+                start,
+                given,
+                folder,
+                trials,
+                first_tasks,
+                hold_out,
+                seed_list,
+                num_jobs,
+                command,
+                continue_command,
             )
-            print(search.tune(task, make_display(quiet), pool))
+            print_line(str(search.tune(task, make_display(quiet), pool)))
 
 
 def _command_line(arguments: Mapping[str, Any]) -> str:

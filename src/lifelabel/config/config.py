@@ -73,12 +73,12 @@ class Config(RunOptions):
         of_method = {"buffer_images": BUFFER_IMAGES[kind]} if issubclass(options["method"], BufferOptions) else {}
         of_method |= base.pop("by_method", {}).get(method, {})
         if fidelity == "tuned" and with_preset:
-            base = merge(base, presets.load(kind, method))
+            base = merge(base, _preset(kind, method))
             of_method |= base.pop("method_options", {})
         of_method |= _section(values, "method_options")
         shared = {k: v for k, v in {**base, **values}.items() if k not in _SECTIONS}
         for level, names in (("", shared), ("stream", of_stream), ("method", of_method)):
-            _check_levels(names, level, options, method)
+            _check_levels(names, level, options, method, stream)
         return dataclasses.replace(
             read(Config, shared, ""),
             stream_options=read(options["stream"], of_stream, "stream", f"stream {stream}"),
@@ -110,6 +110,16 @@ class Config(RunOptions):
             if declaration.get("label", True) and value != defaults[name].value:
                 parts.append(f"{name.removeprefix('method.')}={short_value(value)}")
         return self.method + (f" ({', '.join(parts)})" if parts else "")
+
+    @property
+    def preset(self) -> dict[str, Any]:
+        """The options of the preset that the method has on this kind of stream; empty if there is none."""
+        return _preset(kind_of(self.stream), self.method) if self.fidelity == "tuned" else {}
+
+    def equal_options(self) -> dict[str, Any]:
+        """The options that methods in a comparison should have in common (`equal`), without the prefix `method.`."""
+        entries = self.entries().items()
+        return {name.removeprefix("method."): value for name, (value, declared) in entries if declared.get("equal")}
 
     def with_absolute_paths(self) -> Config:
         """The same configuration with absolute paths. A run can then be resumed from any folder."""
@@ -182,8 +192,13 @@ def short_value(value: Any) -> str:
     return Path(value).name if isinstance(value, str) and os.path.isabs(value) else str(value)
 
 
-def _check_levels(names: Mapping[str, Any], level: str, options: Mapping[str, type], method: str) -> None:
-    """Refuse an option at the wrong level, or of another method. The message states where it belongs."""
+def _preset(kind: str, method: str) -> dict[str, Any]:
+    """A preset of this package, or one that the class of the method declares."""
+    return presets.load(kind, method) or dict(METHODS[method].presets.get(kind, {}))
+
+
+def _check_levels(names: Mapping[str, Any], level: str, options: Mapping[str, type], method: str, stream: str) -> None:
+    """Refuse an option at the wrong level, or of another method or stream. The message states where it belongs."""
     fields = {key: {field.name for field in dataclasses.fields(cls)} - {*_SECTIONS} for key, cls in options.items()}
     for name in names:
         if name in fields[level]:
@@ -195,22 +210,25 @@ def _check_levels(names: Mapping[str, Any], level: str, options: Mapping[str, ty
             )
         if home is not None:
             raise UserError(
-                f"'{name}' is an option of the {home}: give {home}.{name} (in YAML: {name} under {home}_options)"
+                f"'{name}' is an option of the {home}: give {home}.{name} (in YAML and Python: {name} in "
+                f"{home}_options)"
             )
-        others = _methods_with(name)
-        if others and level != "stream":
-            raise UserError(
-                f"'{name}' is an option of {', '.join(others)}, not of {method}: choose another method, or remove it"
-            )
+        for kind, registry, chosen in (("method", METHODS, method), ("stream", STREAMS, stream)):
+            others = _owners(registry, name) if level in ("", kind) else []
+            if others:
+                raise UserError(
+                    f"'{name}' is an option of {', '.join(others)}, not of {chosen}: choose another {kind}, or remove "
+                    "it"
+                )
 
 
-def _methods_with(name: Any) -> list[str]:
-    """The methods that have an option called `name`."""
+def _owners(registry: Mapping[str, Any], name: Any) -> list[str]:
+    """The methods or streams that have an option called `name`."""
     found = []
-    for method in METHODS:
+    for each in registry:
         with contextlib.suppress(UserError):  # a broken plug-in must not hide the mistake of the user
-            if name in {field.name for field in dataclasses.fields(METHODS[method].Options)}:
-                found.append(method)
+            if name in {field.name for field in dataclasses.fields(registry[each].Options)}:
+                found.append(each)
     return found
 
 

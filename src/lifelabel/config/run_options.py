@@ -11,7 +11,12 @@ from lifelabel.options import declared, option
 from lifelabel.streams import STREAMS
 from lifelabel.streams.transforms import AUGMENTATIONS
 
-__all__ = ["RunOptions", "stream_flags"]
+__all__ = ["SET_BY_TUNE", "VARIED", "RunOptions", "stream_flags"]
+
+VARIED = {"method": "--methods", "seed": "--seeds", "task_order": "--orders"}
+"""The options that differ between the runs of a comparison, with the flags that set them."""
+SET_BY_TUNE = ("method", "seed", "first_tasks", "hold_out")
+"""The options that `lifelabel tune` sets in every trial."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +27,18 @@ class RunOptions:
         "scenes",
         "what to learn from: a name of `lifelabel list streams`, or a .yaml, .csv, .tsv, .parquet or .zip file",
         label=False,
+        registered=True,
         flag="Data",
     )
     method: str = option(
-        "agcn", "how to learn: a name of `lifelabel list methods`, or FILE.py:NAME or module:NAME", flag="Training"
+        "agcn",
+        "how to learn: a name of `lifelabel list methods`, or FILE.py:NAME or module:NAME",
+        registered=True,
+        flag="Training",
     )
     fidelity: str = option(
         "tuned",
-        "the options that measured best, the paper's equations, the authors' code, or plain training",
+        "the set of options: those that measured best, the paper's equations, the authors' code, or plain training",
         choices=("tuned", "paper", "release", "plain"),
         flag="Training",
     )
@@ -61,7 +70,7 @@ class RunOptions:
         flag="Training",
     )
     backbone: str = option(
-        "tiny", "the image network: a name of `lifelabel list backbones`", equal=True, flag="Backbone"
+        "tiny", "the image network: a name of `lifelabel list backbones`", equal=True, registered=True, flag="Backbone"
     )
     weights: str = option(
         "none",
@@ -85,6 +94,7 @@ class RunOptions:
         "backbone",
         "pixel mean and standard deviation: those of the backbone's weights, or those of the authors' code",
         choices=("backbone", "authors"),
+        equal=True,
         flag="Backbone",
     )
     workers: int | None = option(
@@ -145,7 +155,9 @@ class RunOptions:
     checkpoint_seconds: float = option(
         30.0, "seconds between checkpoints inside a task; 0: after every step", low=0, free=True, flag="Output"
     )
-    plugins: tuple[str, ...] = option((), "plug-ins that the run needs: files or modules", free=True)
+    plugins: tuple[str, ...] = option(
+        (), "plug-ins that are loaded: files or modules; a resumed run needs them", free=True
+    )
 
 
 def stream_flags() -> dict[str, type]:

@@ -1,17 +1,56 @@
-"""Checks of the images of a stream, before a run starts."""
+"""Checks of the images of a stream, and of what plug-ins return."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from lifelabel.config.config import Config
 from lifelabel.engine.label_server import StreamInfo
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
+from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
+from lifelabel.utils.text import shorten
 
-__all__ = ["check_images"]
+__all__ = ["check_images", "check_losses", "check_metrics", "check_state"]
+
+_STATE_TYPES = (type(None), bool, int, float, str, bytes)
+_STATE_CONTAINERS = (list, tuple, set)
+
+
+def check_losses(losses: Any, method: str) -> dict[str, Tensor]:
+    """The losses of a step, as a method returned them."""
+    if not isinstance(losses, dict) or not all(isinstance(loss, Tensor) and not loss.ndim for loss in losses.values()):
+        raise UserError(
+            f"method {method}: learn(batch) must return a dict of losses, each a tensor of one number, as in "
+            "{'cls': loss.detach()}"
+        )
+    return losses
+
+
+def check_state(state: Any, method: str, where: str = "state_dict()") -> None:
+    """Refuse a state that a checkpoint cannot hold: it would be written, and could not be read."""
+    if isinstance(state, dict):
+        for key, value in state.items():
+            check_state(value, method, f"{where}[{key!r}]")
+    elif type(state) in _STATE_CONTAINERS:
+        for index, value in enumerate(state):
+            check_state(value, method, f"{where}[{index}]")
+    elif not isinstance(state, Tensor) and type(state) not in _STATE_TYPES:
+        raise UserError(
+            f"method {method}: {shorten(where)} is a {type(state).__name__}, which a checkpoint cannot hold: use "
+            "tensors, numbers and strings, in dicts and lists"
+        )
+
+
+def check_metrics() -> None:
+    """Compute the metrics of plug-ins for a small example: one that fails is reported before the training."""
+    if METRICS.keys() - {*BUILT_IN}:
+        Scored.from_logits(torch.tensor([[1.0, -1.0], [-1.0, 1.0], [0.5, 0.5]]), torch.eye(3, 2)).all_metrics()
 
 
 def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Callable[[str], None]) -> None:
@@ -36,7 +75,7 @@ def _check_missing(info: StreamInfo, config: Config, folder: RunFolder, note: Ca
     missing = sum(info.missing)
     total = missing + info.joint_size + len(info.test_rows)
     root = getattr(config.stream_options, "root", None)
-    where = f"under {root}" if root else "(no folder was given)"
+    where = f"under {root}" if root else "(no --root was given)"
     what = f"{missing:,} of {total:,} images have no file, such as {source.name(row)} {where}"
     if not info.joint_size or not len(info.test_rows):
         if info.image_size:
@@ -46,4 +85,4 @@ def _check_missing(info: StreamInfo, config: Config, folder: RunFolder, note: Ca
         raise UserError(f"{what}: give the folder of the images with --root DIR")
     if config.strict:
         raise UserError(f"{what}: leave out --strict to train without them")
-    note(f"{what}: left out")
+    note(f"{what}: they are left out")

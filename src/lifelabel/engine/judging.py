@@ -9,13 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.metrics.functions import Scored, forgetting, mean_of_known, relative_forgetting, without_nan
+from lifelabel.metrics.functions import HEADLINE, Scored, forgetting, mean_of_known, relative_forgetting, without_nan
 from lifelabel.streams.base import Stream, Task
 
 __all__ = ["judge", "judge_earlier", "summarise", "task_of_image"]
-
-_CURVES = ("mAP", "CF1", "OF1")
-"""The metrics that have a value after every task, and a value of forgetting."""
 
 
 def judge_earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
@@ -76,19 +73,19 @@ def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[
         "classes": [name for task in tasks for name in task.classes],
         "tasks": [list(task.classes) for task in tasks],
         "finished": bool(records) and records[-1]["task"] == len(tasks),
-        "by_task": {name: _by_task(records, name, len(tasks)) for name in _CURVES},
+        "by_task": {name: _by_task(records, name, len(tasks)) for name in HEADLINE},
         "per_task": list(records),
     }
     if summary["finished"]:
         last = records[-1]
         lifelong = len(records) == len(tasks) > 1
         final: dict[str, Any] = dict(last["seen"])
-        final["cumulative_mean"] = {n: mean_of_known([s[n] for s in last["cumulative"]]) for n in _CURVES}
+        final["cumulative_mean"] = {n: mean_of_known([s[n] for s in last["cumulative"]]) for n in HEADLINE}
         if lifelong:
-            final["forgetting"] = {n: forgetting(summary["by_task"][n]) for n in _CURVES}
+            final["forgetting"] = {n: forgetting(summary["by_task"][n]) for n in HEADLINE}
             final["relative_forgetting"] = {
                 n: relative_forgetting([r["seen"][n] for r in records], [s[n] for s in last["cumulative"]])
-                for n in _CURVES
+                for n in HEADLINE
             }
         if "acm_error" in last:
             final["acm_error"] = last["acm_error"]

@@ -10,7 +10,6 @@ This module imports no method and no network.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import multiprocessing
@@ -25,12 +24,11 @@ import numpy as np
 from lifelabel import streams
 from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, UserError
-from lifelabel.streams.base import ImageHandle, Split, Stream, Task, TrainView
-from lifelabel.streams.files import FileImages
-from lifelabel.streams.parts import Part, part_of
+from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
+from lifelabel.streams.parts import Part, part_of, sort_by_name
 from lifelabel.utils.processes import START_METHOD, init_child
 
-__all__ = ["LabelGate", "LabelServer", "StreamInfo", "sort_by_name"]
+__all__ = ["LabelGate", "LabelServer", "StreamInfo"]
 
 _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels"})
 """The methods of `LabelGate` that the training process may call."""
@@ -249,22 +247,3 @@ class LabelGate:
         if self.open_task != len(self.stream.tasks):
             raise HiddenLabel("test labels are hidden until the last task has been judged")
         return self.stream.test.labels.take(rows).dense(), judging.task_of_image(self.stream)[rows]
-
-
-def sort_by_name(stream: Stream) -> Stream:
-    """The same stream with its photographs sorted by name.
-
-    Sources list images task by task, so their order would reveal which images have a class of a later task.
-    """
-    return dataclasses.replace(stream, train=_sorted(stream.train), test=_sorted(stream.test))
-
-
-def _sorted(split: Split) -> Split:
-    if not isinstance(split.images, FileImages):
-        return split
-    order = np.array(sorted(range(len(split)), key=split.names.__getitem__), np.int64)
-    new_row = np.empty_like(order)
-    new_row[order] = np.arange(len(order))
-    rows = tuple(new_row[of_task] for of_task in split.rows)
-    images, names = split.images.take(order), split.names.take(order)
-    return dataclasses.replace(split, images=images, names=names, labels=split.labels.take(order), rows=rows)

@@ -1,4 +1,4 @@
-"""One run: the order of images, seeds, devices, checkpoints. It names no method and no stream."""
+"""One run: the order of images, seeds, devices, checkpoints. It does not depend on a specific method or stream."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ import torch
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, set_random_state
-from lifelabel.engine.checks import check_images
+from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
@@ -36,11 +37,13 @@ from lifelabel.nn import provenance
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.graph import embed
-from lifelabel.registry import loaded_plugins, resolve_names
+from lifelabel.options import declared
+from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
 from lifelabel.streams.base import task_of_class
 from lifelabel.streams.parts import Part
 from lifelabel.utils.processes import catch_stop_signals
+from lifelabel.utils.text import shorten
 from lifelabel.utils.transfer import to_device
 
 __all__ = ["Result", "Run", "resume", "train"]
@@ -71,7 +74,10 @@ def train(
     >>> 0 < result.metrics["final"]["mAP"] < 1
     True
     """
-    config = Config.make(merge(options or {}, nest_flags(resolve_names(flags)))).with_absolute_paths()
+    if not isinstance(options or {}, Mapping):
+        raise UserError(f"the options must be a dict, not {shorten(options)}: give method='er', or {{'method': 'er'}}")
+    named = declared(Config, "registered")
+    config = Config.make(merge(options or {}, nest_flags(resolve_names(flags, named)))).with_absolute_paths()
     config = dataclasses.replace(config, plugins=tuple(loaded_plugins()))
     folder = RunFolder(out)
     folder.check(overwrite)
@@ -126,6 +132,7 @@ class Run:
         self.tasks: tuple[Task, ...] = (Task(0, info.classes, 0),) if joint else info.tasks
         self.images = info.joint_size if joint else sum(info.sizes)
         check_images(info, c, self.folder, self.callback.note)
+        check_metrics()
         if joint and not info.complete:
             self.callback.note(
                 f"{info.name} has the labels of a training image for its own task only: {c.method} learns from those, "
@@ -173,7 +180,7 @@ class Run:
                 raise
             raise UserError(
                 "a process that decodes images was killed; if memory was short, give fewer --workers. Resume with: "
-                f"lifelabel train --resume {self.folder.path}"
+                f"{self.resume_command}"
             ) from None
 
     def build_method(self) -> Method:
@@ -216,7 +223,7 @@ class Run:
                 batch = self.make_batch(view, rows[loaded.good], loaded)
                 p.images += len(loaded.good)
                 p.learned += len(loaded.good)
-                losses = self.method.observe(batch)
+                losses = check_losses(self.method.observe(batch), self.config.method)
                 self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses))
             elif p.step == steps and not p.learned:
                 raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
@@ -319,12 +326,13 @@ class Run:
         """Write a checkpoint: everything needed to continue exactly from here."""
         p, now = self.progress, time.monotonic()
         method = self.method.state_dict()
+        check_state(method, self.config.method)
         if not all_finite(method):
             raise self.diverged(p.step, "the weights are not finite")
         p.seconds, self.started = p.seconds + now - self.started, now
         self.saver.save(
             {
-                **self.made_from, "config": self.config.to_dict(), **p.to_dict(),
+                **self.made_from, "plugin_files": plugin_digests(), "config": self.config.to_dict(), **p.to_dict(),
                 "method": method, "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
                 "skipped_bytes": self.skipped.sync(),
             }
@@ -337,6 +345,8 @@ class Run:
         """Restore a checkpoint. Returns the lengths of history.jsonl and skipped.jsonl that belong to it."""
         try:
             check_same_run(state, self.made_from, self.config, self.folder)
+            for name in state["plugin_files"].items() - plugin_digests().items():
+                self.callback.note(f"the plug-in {name[0]} has changed since the checkpoint was written")
             self.method.load_state_dict(state["method"])
             set_random_state(state["random_state"], self.gpus)
             self.progress = Progress.from_dict(state)
@@ -365,6 +375,8 @@ class Run:
         return {
             **machine(self.device),
             "label": self.config.label,
+            "equal": self.config.equal_options(),
+            "preset": bool(self.config.preset),
             "precision": self.method.setting.precision,
             "recorded": self.method.setting.record,
             "compiled": self.method.setting.compile,
@@ -378,11 +390,16 @@ class Run:
             "weights": self.provenance.to_dict(),
         }
 
+    @property
+    def resume_command(self) -> str:
+        plugins = [word for plugin in self.config.plugins for word in ("--plugin", plugin)]
+        return shlex.join(["lifelabel", "train", "--resume", str(self.folder.path), *plugins])
+
     def check_stop(self) -> None:
         """Raise `Stopped` if a stop was requested. The last checkpoint is written first."""
         if self.stop_requested:
             self.saver.wait()
-            raise Stopped(f"stopped; resume with: lifelabel train --resume {self.folder.path}")
+            raise Stopped(f"stopped; resume with: {self.resume_command}")
 
     def request_stop(self) -> None:
         """The first Ctrl-C or SIGTERM: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from lifelabel import streams
 from lifelabel.engine.judging import task_of_image
-from lifelabel.engine.label_server import sort_by_name
 from lifelabel.engine.loading import DEFAULT_IMAGE_SIZE
 from lifelabel.errors import UserError, unknown
 from lifelabel.registry import resolve_name
 from lifelabel.streams.base import ImageSource, Stream, Task
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.parts import sort_by_name
 from lifelabel.streams.transforms import AUGMENTATIONS, load_batch
 from lifelabel.utils.processes import START_METHOD, init_child
 

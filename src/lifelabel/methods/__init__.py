@@ -1,5 +1,9 @@
 """The built-in methods, in the order in which tables list them, and the registry that holds them by name."""
 
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from lifelabel.errors import UserError
 from lifelabel.methods.agcn import AGCN
 from lifelabel.methods.agem import AGEM
 from lifelabel.methods.base import Batch, Footprint, HostBatch, Method
@@ -17,9 +21,22 @@ from lifelabel.registry import Registry
 
 __all__ = ["METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"]
 
-METHODS: Registry[type[Method]] = Registry(
-    "method", lambda item: isinstance(item, type) and issubclass(item, Method), "a subclass of lifelabel.Method"
-)
+
+def _is_method(item: Any) -> bool:
+    if not (isinstance(item, type) and issubclass(item, Method)):
+        return False
+    if item.__abstractmethods__:
+        missing = ", ".join(sorted(item.__abstractmethods__))
+        raise UserError(f"the method {item.__name__} is not complete: implement {missing}")
+    if not is_dataclass(item.Options):
+        raise UserError(f"the Options of the method {item.__name__} must be a dataclass")
+    if unknown := item.search_space.keys() - {field.name for field in fields(item.Options)}:
+        names = ", ".join(sorted(unknown))
+        raise UserError(f"the search_space of the method {item.__name__} has options that it does not declare: {names}")
+    return True
+
+
+METHODS: Registry[type[Method]] = Registry("method", _is_method, "a subclass of lifelabel.Method")
 _BUILT_IN: dict[str, type[Method]] = {
     "multi-task": MultiTask,
     "fine-tuning": FineTuning,

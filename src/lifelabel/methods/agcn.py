@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lifelabel.errors import UserError
 from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
@@ -84,7 +85,9 @@ class AGCN(Method):
         self.expert: Expert | None = None
         self.relations: LabelRelations | None = None
         if options.context and options.adjacency != "identity":
-            across = options.blocks == options.relations == "all"
+            if options.relations == "all" and options.blocks != "all":
+                raise UserError("method.relations=all uses the blocks between tasks: set method.blocks=all")
+            across = options.relations == "all"
             self.relations = LabelRelations(options.context, across=across, device=setting.device)
         self.log_lift: Tensor | None = None
         """Cached between two training steps."""
@@ -93,7 +96,7 @@ class AGCN(Method):
         super().begin_task(classes)
         self.log_lift = None
         if self.relations:
-            self.relations.end_task(self.acm)
+            self.relations.freeze(self.acm)
         self.words = torch.cat([self.words, self.setting.embed(classes)])
         self.acm.begin_task(len(classes))
         self.adjacency = self._make_adjacency(self.acm.matrix(), self.sizes)

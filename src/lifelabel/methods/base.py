@@ -79,6 +79,8 @@ class Method(ABC):
     """The values of the method's own options that `lifelabel tune` tries."""
     shared_options: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
     """The shared options that `lifelabel tune` searches for this method."""
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Options by kind of stream (`scenes`, `photographs`), as `lifelabel tune` writes them. They are the defaults."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which trains on all tasks at once with complete labels."""
 
@@ -101,9 +103,9 @@ class Method(ABC):
         """Learn from one batch, once. Returns its losses by name, on the device."""
         return self.recorder(self.learn, batch)
 
-    @abstractmethod
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         """The part of `observe` that runs on the device. It can be recorded as a CUDA graph (see `StepRecorder`)."""
+        raise NotImplementedError(f"{type(self).__name__} must implement learn(batch) or observe(batch)")
 
     def end_task(self) -> None:
         """End the task, after its last batch."""

@@ -16,7 +16,7 @@ __all__ = ["FineTuning"]
 
 
 class FineTuning(Method):
-    summary = "train on each task in turn, nothing against forgetting (the lower bound)"
+    summary = "train on each task in turn, without a measure against forgetting (the lower bound)"
 
     def __init__(self, setting: Setting, options: Any):
         super().__init__(setting, options)

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.metrics.functions import METRICS, Scored, without_nan
+from lifelabel.metrics.functions import HEADLINE, METRICS, Scored, without_nan
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["FAMILIES", "FIGURES", "LARGEST", "compare", "read_scores", "spread"]
+__all__ = ["FAMILIES", "compare", "read_scores", "spread"]
 
-LARGEST = 100_000_000
+_MAX_SCORES = 100_000_000
 """The maximum number of scores in a file."""
-FIGURES = ("mAP", "CF1", "OF1")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class _Family:
 
     def compute(self, scored: Scored) -> dict[str, float]:
         """mAP, CF1 and OF1 under the conventions of this family, as fractions."""
-        return {name: METRICS[metric].function(scored) for name, metric in zip(FIGURES, self.figures, strict=True)}
+        return {name: METRICS[metric].function(scored) for name, metric in zip(HEADLINE, self.figures, strict=True)}
 
 
 _HARMONIC, _MEAN = "harmonic mean", "mean of F1"
@@ -107,8 +106,8 @@ def _array(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray:
         shape, _, dtype = read_header(member)
     if dtype.kind not in "biuf":
         raise UserError(f"{path}: {name} must be numbers, not {shorten(str(dtype))}")
-    if math.prod(shape) > LARGEST:
-        raise UserError(f"{path}: {name} is {shorten(_shape_text(shape))}, more than {LARGEST:,} numbers")
+    if math.prod(shape) > _MAX_SCORES:
+        raise UserError(f"{path}: {name} is {shorten(_shape_text(shape))}, more than {_MAX_SCORES:,} numbers")
     with archive.open(f"{name}.npy") as member:
         return np.lib.format.read_array(member, allow_pickle=False)
 

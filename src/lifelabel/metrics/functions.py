@@ -23,16 +23,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lifelabel.errors import UserError
 from lifelabel.registry import Registry
 
 __all__ = [
-    "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "counts", "forgetting",
-    "headline", "mean_average_precision", "mean_f1", "mean_of_known", "precision_recall_f1", "relative_forgetting",
-    "without_nan",
+    "BUILT_IN", "HEADLINE", "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "counts",
+    "forgetting", "headline", "mean_average_precision", "mean_f1", "mean_of_known", "precision_recall_f1",
+    "relative_forgetting", "without_nan",
 ]  # fmt: skip
 
 _Array: TypeAlias = Tensor | npt.NDArray[Any]
 
+HEADLINE = ("mAP", "CF1", "OF1")
+"""The metrics of the paper's tables."""
 _CHUNK = 1 << 23
 """Scores that `_ap_on_device` ranks at a time (whole classes, at least one). It bounds memory."""
 
@@ -239,8 +242,8 @@ class Scored:
         >>> Scored.from_logits(np.array([[50.0], [40.0]]), np.array([[1], [0]])).ap.tolist()
         [1.0]
         """
-        z, y = _pair(logits, labels)
-        return cls(z.double().sigmoid(), y, z)
+        scores, y = _pair(logits, labels)
+        return cls(scores.double().sigmoid(), y, scores)
 
     @cached_property
     def ap(self) -> Tensor:
@@ -253,7 +256,7 @@ class Scored:
 
     def all_metrics(self) -> dict[str, float]:
         """The values of all `METRICS`."""
-        return {name: metric.function(self) for name, metric in METRICS.items()}
+        return {name: _value(name, metric, self) for name, metric in METRICS.items()}
 
     def counts(self, threshold: float) -> Counts:
         """N^c, N^p and N^g of every class at a threshold."""
@@ -276,6 +279,17 @@ class Metric:
 
     def __call__(self, probabilities: _Array, labels: _Array) -> float:
         return self.function(Scored.from_probabilities(probabilities, labels))
+
+
+def _value(name: str, metric: Metric, scored: Scored) -> float:
+    """The value of a metric. An error in the function of a plug-in becomes one line."""
+    try:
+        return float(metric.function(scored))
+    except Exception as error:
+        if name in BUILT_IN:
+            raise
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(f"the metric '{name}' of a plug-in failed: {type(error).__name__}: {reason}") from error
 
 
 def _from_a5(name: str, threshold: float) -> Callable[[Scored], float]:
@@ -311,6 +325,9 @@ for _name, _metric in {
     "of1@0.8": Metric(_KRT, f"{_OVERALL}, at 0.8", _from_a5("OF1", 0.8)),
 }.items():
     METRICS.register(_name, _metric)
+
+BUILT_IN = tuple(METRICS.registered())
+"""The names of the metrics that are not from plug-ins."""
 
 
 def all_metrics(probabilities: _Array, labels: _Array) -> dict[str, float]:

@@ -29,7 +29,7 @@ from lifelabel.nn.weights import (
 )
 from lifelabel.registry import Registry
 
-__all__ = ["BACKBONES", "FAMILIES", "Backbone", "BackboneBuilder", "build", "summary_of"]
+__all__ = ["BACKBONES", "FAMILIES", "Backbone", "BackboneBuilder", "Provenance", "build", "summary_of"]
 
 _AFTER_FEATURES = ("avgpool", "fc", "classifier", "head", "heads")
 """Names of the child modules after the last feature map, in the models of torchvision."""
@@ -264,7 +264,13 @@ def build(name: str, pool: str = "max", weights: str = "none") -> Backbone:
     torch.Size([2, 256])
     """
     if name in BACKBONES:
-        return BACKBONES[name](pool, weights)
+        backbone = BACKBONES[name](pool, weights)
+        if not isinstance(backbone, Backbone):
+            raise UserError(
+                f"backbone {name}: its function must return a lifelabel.backbones.Backbone, not a "
+                f"{type(backbone).__name__}"
+            )
+        return backbone
     family, _, member = name.partition("/")
     if f"{family}/NAME" not in FAMILIES:
         raise unknown("backbone", name, [*BACKBONES, *FAMILIES])

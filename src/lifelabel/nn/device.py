@@ -20,7 +20,9 @@ def resolve_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{name}' is not supported: give auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device '{name}' is not there: torch finds {torch.cuda.device_count()} CUDA devices; use cpu")
+        raise UserError(
+            f"device '{name}' does not exist: torch reports {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
     return device
 
 

@@ -150,8 +150,10 @@ def fit(file: _WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> No
     wrong = [name for name in wanted if name not in given or not _matches(given[name], wanted[name])]
     wrong += [name for name in given if name not in wanted]
     if wrong:
-        first = f"{wrong[0][:100]} ({_shape(given, wrong[0])} in the file, {_shape(wanted, wrong[0])} in the backbone)"
-        raise UserError(f"{file.path} does not fit {backbone}: {len(wrong)} tensors differ, the first is {first}")
+        example = (
+            f"{wrong[0][:100]} ({_shape(given, wrong[0])} in the file, {_shape(wanted, wrong[0])} in the backbone)"
+        )
+        raise UserError(f"{file.path} does not fit {backbone}: {len(wrong)} tensors differ, the first is {example}")
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(given[name])

@@ -19,7 +19,7 @@ class Bold(str):
 
 
 _ENTITIES = {"<": "&lt;", "&": "&amp;"}
-_MARKDOWN = re.compile(r"[\\`*\[\]#~$|<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)")
+_MARKDOWN = re.compile(r"[\\`*\[\]#~$|<]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)")
 
 
 def escape_markdown(text: object) -> str:

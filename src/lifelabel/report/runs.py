@@ -19,10 +19,10 @@ import numpy as np
 from lifelabel.config.config import read_yaml
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
+from lifelabel.metrics.functions import BUILT_IN, HEADLINE
 
 __all__ = ["FinishedRun", "check_same_tasks", "facts", "find_runs", "group_by_label", "provenance", "read_run"]
 
-_SCORES = ("mAP", "CF1", "OF1")
 _BLOCKS = ("all", "intra", "old_new", "new_old")
 _MAX_VALUES = 100_000
 """Values in a config.yaml, with aliases expanded: a few aliases can stand for billions of values."""
@@ -68,6 +68,22 @@ class FinishedRun:
         return self.config.get("method_options") or {}
 
     @property
+    def equal_options(self) -> dict[str, Any]:
+        """The options that methods in a comparison should have in common."""
+        return self.environment["equal"]
+
+    @property
+    def has_preset(self) -> bool:
+        """Whether the options are those that `lifelabel tune` chose for the method."""
+        return bool(self.environment["preset"])
+
+    @property
+    def plugin_metrics(self) -> dict[str, float | None]:
+        """The values of the metrics of plug-ins."""
+        values = self.metrics["final"].get("conventions") or {}
+        return {str(name): _number(value) for name, value in values.items() if name not in BUILT_IN}
+
+    @property
     def joint(self) -> bool:
         """Whether the run trained on all tasks at once."""
         return len(self.metrics["per_task"]) < len(self.metrics["tasks"])
@@ -78,7 +94,7 @@ class FinishedRun:
         forgetting, errors = final.get("forgetting") or {}, final.get("acm_error") or {}
         footprint = environment.get("footprint") or {}
         found: dict[str, float | None] = {}
-        for name in _SCORES:
+        for name in HEADLINE:
             found[name] = _percent(final[name])
             found[f"forgetting_{name}"] = _percent(forgetting.get(name))
         found |= {f"stored_{name}": _number(footprint.get(name)) for name in ("images", "bytes")}
@@ -87,7 +103,8 @@ class FinishedRun:
         on_device = _number(environment.get("peak_device_memory_bytes"))
         on_host = _number(environment.get("peak_memory_bytes"))
         found["peak_memory_bytes"] = on_host if on_device is None else on_device
-        return found | {f"acm_error_{block}": _number(errors.get(block)) for block in _BLOCKS}
+        found |= {f"acm_error_{block}": _number(errors.get(block)) for block in _BLOCKS}
+        return found | self.plugin_metrics
 
     def curve(self) -> list[float | None]:
         """mAP (%) of the classes seen so far on the cumulative test set, after each task.
@@ -210,10 +227,12 @@ def provenance(runs: Sequence[FinishedRun]) -> str:
     found = facts(runs)
     text = {name: ", ".join(map(str, values)) for name, values in found.items()}
     orders = f", task orders {text['task_orders']}" if found["task_orders"] != [0] else ""
-    commits = ", ".join(c[:10] + (" (modified)" if c.endswith("+") else "") for c in map(str, found["commit"]))
+    threads = text["threads"] + (" thread" if found["threads"] == [1] else " threads")
+    commits = [c[:10] + (" (modified)" if c.endswith("+") else "") for c in map(str, filter(None, found["commit"]))]
+    commit = f" at commit {', '.join(commits)}" if commits else ""
     return (
-        f"Stream {text['stream']}, seeds {text['seeds']}{orders}; {text['device']}, {text['threads']} threads, torch "
-        f"{text['torch']}, finished {text['date']}, lifelabel {text['lifelabel']} at commit {commits}."
+        f"Stream {text['stream']}, seeds {text['seeds']}{orders}; {text['device']}, {threads}, torch "
+        f"{text['torch']}, finished {text['date']}, lifelabel {text['lifelabel']}{commit}."
     )
 
 

@@ -141,8 +141,8 @@ def _cooccurrence(stream: Stream) -> dict[str, Any]:
 
 def _strongest(stream: Stream, labels: Labels) -> list[dict[str, Any]]:
     """The highest P(C_i | C_j), for classes C_j of at least 5 images and of one image in a thousand."""
-    first, second, pair_images = labels.pairs()
-    i, j, both = np.r_[first, second], np.r_[second, first], np.r_[pair_images, pair_images]
+    left, right, pair_images = labels.pairs()
+    i, j, both = np.r_[left, right], np.r_[right, left], np.r_[pair_images, pair_images]
     counts, images = labels.counts(), len(labels)
     frequent = counts[j] >= max(_MIN_GIVEN_IMAGES, images / 1000)
     i, j, both = i[frequent], j[frequent], both[frequent]
@@ -180,7 +180,7 @@ def _bad(stream: Stream, progress: Progress | None) -> dict[str, Any]:
 
 def _open_all(source: ImageSource, rows: np.ndarray) -> Iterator[tuple[int, list[tuple[int, str]]]]:
     """Open images. Yields for each chunk the number of images, and the row and the reason of each bad one."""
-    chunks = [rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK)]
+    chunks = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
     if len(rows) <= _MAX_SERIAL_IMAGES:
         yield from (_open(source, chunk) for chunk in chunks)
         return

@@ -18,6 +18,7 @@ from lifelabel.report.charts import chart_text, new_figure, save_figure
 from lifelabel.report.stream import MAX_MATRIX_CLASSES, Progress
 from lifelabel.report.stream_text import listed
 from lifelabel.streams.base import BadImage, Stream
+from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import printable
 
 __all__ = ["draw_cooccurrence", "draw_frequencies", "write_sheets"]
@@ -43,7 +44,8 @@ def write_sheets(stream: Stream, folder: Path, progress: Progress | None = None)
     for task in stream.tasks:
         if sheet := _contact_sheet(stream, task.index):
             written.append(f"task-{task.index + 1:0{digits}}.png")
-            sheet.save(folder / written[-1], compress_level=1)  # a higher level makes photographs hardly smaller
+            with atomic_write(folder / written[-1]) as file:
+                sheet.save(file, "png", compress_level=1)  # a higher level makes photographs hardly smaller
         if progress:
             progress(task.index + 1, len(stream.tasks))
     return written

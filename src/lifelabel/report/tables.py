@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from rich import box
 from rich.table import Table
 
-from lifelabel.config.config import Config, short_value
-from lifelabel.methods.buffer import BufferOptions
-from lifelabel.options import declared
+from lifelabel.config.config import short_value
+from lifelabel.config.run_options import VARIED
+from lifelabel.metrics.functions import HEADLINE
 from lifelabel.report.grids import Bold, escape_markdown, markdown_grid, rich_grid
 from lifelabel.report.runs import FinishedRun, facts, group_by_label, provenance
 from lifelabel.utils.files import write_text
@@ -31,8 +31,6 @@ from lifelabel.utils.text import printable
 __all__ = ["Failure", "ResultTable", "Row", "notes", "one_line", "terminal", "write_tables"]
 
 _FORGETTING_ROW = "Forgetting ↓"
-_EQUAL = declared(Config, "equal")
-_EQUAL_BUFFER = declared(BufferOptions, "equal")
 _METRICS_NOTE = (
     "mAP, CF1 and OF1 in % after the last task, on the whole test set, by A.5 of the paper: CF1 is the harmonic mean "
     "of CP and CR at threshold 0.5. Forgetting, in the same columns, is that of the same metric by task, by A.5. A "
@@ -69,7 +67,7 @@ class _Column:
         return f"{mean}{'±' if compact else ' ± '}{stat.sd / self.unit:.{digits}f}"
 
 
-_SCORES = tuple(_Column(name, f"{name} ↑") for name in ("mAP", "CF1", "OF1"))
+_SCORES = tuple(_Column(name, f"{name} ↑") for name in HEADLINE)
 _FORGETTING = tuple(_Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
 _COSTS = (
     _Column("stored_images", "stored images", 0, 1, False, "stored"),
@@ -125,7 +123,8 @@ class Row:
     @functools.cached_property
     def stats(self) -> dict[str, _Stat]:
         values = [run.figures() for run in self.runs]
-        return {column.key: _Stat.from_values([value[column.key] for value in values]) for column in _COLUMNS}
+        keys = dict.fromkeys([*(column.key for column in _COLUMNS), *(key for value in values for key in value)])
+        return {key: _Stat.from_values([value.get(key) for value in values]) for key in keys}
 
 
 @dataclass(frozen=True)
@@ -151,6 +150,11 @@ class ResultTable:
     @property
     def runs(self) -> list[FinishedRun]:
         return [run for row in self.rows for run in row.runs]
+
+    @functools.cached_property
+    def metric_columns(self) -> tuple[_Column, ...]:
+        """One column for each metric of a plug-in."""
+        return tuple(_Column(name, name, 3) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
 
     @property
     def cost_columns(self) -> tuple[_Column, ...]:
@@ -181,8 +185,8 @@ def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
     best = {column.key: _best(table, column) for column in _SCORES}
     for row in table.rows:
         cells = [*row.cells]
-        for column in (*_SCORES, *table.cost_columns):
-            stat = row.stats[column.key]
+        for column in (*_SCORES, *table.metric_columns, *table.cost_columns):
+            stat = row.stats.get(column.key, _Stat.from_values([]))
             is_best = not row.joint and stat.mean is not None and stat.mean == best.get(column.key)
             text = column.text(stat, compact)
             cells.append(Bold(text) if is_best else text)
@@ -191,7 +195,8 @@ def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
             cells = [""] * len(table.head)
             cells[len(cells) // 2] = _FORGETTING_ROW
             cells += [column.text(row.stats[column.key], compact) for column in _FORGETTING]
-            yield _Line([*cells, *[""] * len(table.cost_columns)], is_forgetting=True)
+            others = (*table.metric_columns, *table.cost_columns)
+            yield _Line([*cells, *[""] * len(others)], is_forgetting=True)
 
 
 def _best(table: ResultTable, column: _Column) -> float | None:
@@ -201,7 +206,7 @@ def _best(table: ResultTable, column: _Column) -> float | None:
 
 
 def _heads(table: ResultTable, compact: bool = False) -> list[str]:
-    columns = (*_SCORES, *table.cost_columns)
+    columns = (*_SCORES, *table.metric_columns, *table.cost_columns)
     return [*table.head, *((compact and column.short_head) or column.head for column in columns)]
 
 
@@ -221,6 +226,12 @@ def notes(table: ResultTable) -> list[str]:
     lines += [
         f"{row.name}: {len(row.runs)} of {row.planned} runs." for row in table.rows if len(row.runs) < row.planned
     ]
+    if len({row.runs[0].has_preset for row in table.rows if row.runs}) > 1:
+        names = ", ".join(row.name for row in table.rows if row.runs and not row.runs[0].has_preset)
+        lines.append(f"NOT equal: these have no preset, and the default options: {names}.")
+    if table.metric_columns:
+        names = ", ".join(column.key for column in table.metric_columns)
+        lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
     lines += [_METRICS_NOTE, *([_COSTS_NOTE] if table.costs else []), *([_ERRORS_NOTE] if table.has_errors else [])]
     return lines
 
@@ -232,7 +243,8 @@ def _same_stream(runs: Sequence[FinishedRun]) -> str:
         return f"NOT THE SAME STREAM FOR ALL (fingerprints by task order: {each}): do not compare these figures."
     fingerprints = "fingerprints by task order" if len(prints) > 1 else "fingerprint"
     each = ", ".join(found[0][:8] for found in prints.values())
-    return f"All {len(runs)} runs are on the same stream ({fingerprints} {each})."
+    subject = f"All {len(runs)} runs are" if len(runs) > 1 else "The run is"
+    return f"{subject} on the {'same ' if len(runs) > 1 else ''}stream ({fingerprints} {each})."
 
 
 def _fingerprints(runs: Sequence[FinishedRun]) -> dict[int, list[str]]:
@@ -260,10 +272,8 @@ def _equal_options(table: ResultTable) -> tuple[dict[str, Any], dict[str, dict[s
     found: dict[str, dict[str, Any]] = {}
     for row in table.rows:
         for run in row.runs[:1]:
-            values = {name: run.config.get(name) for name in _EQUAL}
-            values |= {name: run.method_options[name] for name in _EQUAL_BUFFER if name in run.method_options}
-            values["precision"] = ", ".join(sorted({run.precision for run in row.runs}))
-            for name, value in values.items():
+            precision = ", ".join(sorted({run.precision for run in row.runs}))
+            for name, value in {**run.equal_options, "precision": precision}.items():
                 found.setdefault(name, {})[row.name] = value
     same = {name: next(iter(rows.values())) for name, rows in found.items() if len(set(map(str, rows.values()))) == 1}
     return same, {name: rows for name, rows in found.items() if name not in same}
@@ -305,9 +315,11 @@ def _csv(table: ResultTable) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "sd", "n")
-    writer.writerow([*table.head, "runs", "planned", *(f"{c.key}_{part}" for c in _COLUMNS for part in parts)])
+    keys = [column.key for column in (*_COLUMNS, *table.metric_columns)]
+    names = map(printable, keys)
+    writer.writerow([*table.head, "runs", "planned", *(f"{name}_{part}" for name in names for part in parts)])
     for row in table.rows:
-        stats = [getattr(row.stats[column.key], part) for column in _COLUMNS for part in parts]
+        stats = [getattr(row.stats.get(key, _Stat.from_values([])), part) for key in keys for part in parts]
         cells = map(printable, row.cells)
         writer.writerow([*cells, len(row.runs), row.planned, *("" if value is None else value for value in stats)])
     return out.getvalue()
@@ -333,7 +345,7 @@ def _json_row(table: ResultTable, row: Row) -> dict[str, Any]:
     runs = [
         {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, **run.figures()} for run in row.runs
     ]
-    options = {k: v for k, v in row.runs[0].config.items() if k not in ("seed", "task_order")} if row.runs else None
+    options = {k: v for k, v in row.runs[0].config.items() if k not in VARIED.keys() - {"method"}} if row.runs else None
     return {
         "name": row.name, "cells": dict(zip(table.head, row.cells, strict=True)), "joint": row.joint,
         "planned": row.planned, "figures": stats, "options": options, "runs": runs,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.config.config import Config, merge
+from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
 from lifelabel.methods import METHODS
 from lifelabel.nn.device import resolve_device
@@ -18,8 +19,6 @@ from lifelabel.search.scheduler import PlannedRun
 __all__ = ["STUDIES", "Plan", "Study", "Variant", "folder_name", "make_plan", "method_variants", "study_variants"]
 
 _MAX_ORDERS = 1000
-_VARIED = {"method": "--methods", "seed": "--seeds", "task_order": "--orders"}
-"""The options that differ between the runs of a comparison, with the flags that set them."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def make_plan(
     shared = merge(from_file, given)
     if {shared.get("method")} == {variant.method for variant in variants}:
         del shared["method"]  # the file is a preset of the only method
-    for name, flag in _VARIED.items():
+    for name, flag in VARIED.items():
         if name in shared:
             where = f"--set {name}" if name in given else f"{file_name}: {name}"
             raise UserError(f"{where}: the runs of a comparison differ in it; remove it, and give {flag}")

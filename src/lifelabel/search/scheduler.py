@@ -31,6 +31,7 @@ from lifelabel.engine.environment import commit
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.streams import Task
+from lifelabel.utils.files import write_text
 from lifelabel.utils.processes import START_METHOD, catch_stop_signals, num_cores
 from lifelabel.utils.text import shorten
 
@@ -482,8 +483,8 @@ def _failure(error: Exception, folder: Path) -> str:
     lines = str(error).strip().splitlines()
     message = ": ".join(dict.fromkeys(line.strip() for line in lines[:1] + lines[-1:]))[:_MAX_MESSAGE]
     path = _error_file(folder)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UserError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        write_text(path, "".join(traceback.format_exception(error)))
     where = f"{Path(frame.filename).name}:{frame.lineno}"
     return f"{type(error).__name__}{f': {message}' if message else ''} ({where}); the traceback is in {path}"

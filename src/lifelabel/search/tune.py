@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from lifelabel.config.config import Config, kind_of, merge
+from lifelabel.config.run_options import SET_BY_TUNE
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
@@ -45,7 +46,6 @@ _SHARED: dict[str, dict[str, tuple[Any, ...]]] = {
     },
 }
 """Values of the shared options, by kind of stream. Those of `later_backbone_lr` are fractions of `backbone_lr`."""
-_SET_BY_SEARCH = ("method", "seed", "first_tasks", "hold_out")
 _FAILED = "failed.txt"
 """A file in the run folder of a trial that diverged, with the reason. Such a trial is not repeated."""
 
@@ -81,7 +81,7 @@ class Search:
     """The options that are not searched: those of flags."""
     out: Path
     trials: int = 12
-    tasks: int = 3
+    first_tasks: int = 3
     hold_out: float = 0.2
     seeds: tuple[int, ...] = (0,)
     jobs: int = 1
@@ -129,9 +129,9 @@ def tune(search: Search, display: Display | None = None, pool: WorkerPool | None
         raise UserError(f"--trials must be at least 1, not {search.trials}")
     if not search.hold_out > 0:
         raise UserError("--hold-out must be more than 0: options must not be chosen on test images")
-    for name in _SET_BY_SEARCH:
+    for name in SET_BY_TUNE:
         if name in search.fixed:
-            raise UserError(f"--set {name}: the search sets it; give --method, --seeds, --tasks or --hold-out")
+            raise UserError(f"--set {name}: the search sets it; give --method, --seeds, --first-tasks or --hold-out")
     folder = RunFolder(search.out)
     descent = _CoordinateDescent(search, folder, display, pool)  # reports wrong options before a file is written
     try:
@@ -147,8 +147,8 @@ class _CoordinateDescent:
 
     def __init__(self, search: Search, folder: RunFolder, display: Display | None, pool: WorkerPool | None):
         self.search, self.folder, self.display, self.pool = search, folder, display, pool
-        sets = {"method": search.method, "first_tasks": search.tasks, "hold_out": search.hold_out}
-        self.values = merge({k: v for k, v in search.given.items() if k not in _SET_BY_SEARCH}, sets)
+        sets = {"method": search.method, "first_tasks": search.first_tasks, "hold_out": search.hold_out}
+        self.values = merge({k: v for k, v in search.given.items() if k not in SET_BY_TUNE}, sets)
         self.config = Config.make(self.values, with_preset=False)  # a search must not start from an earlier result
         self.space = search_space(search.method, kind_of(self.config.stream), search.fixed)
         self.own = METHODS[search.method].search_space
@@ -231,7 +231,7 @@ class _CoordinateDescent:
         if best.score == -math.inf:
             raise UserError(f"all {len(self.trials)} trials diverged, such as {best.folders[0]}: {best.error}")
         reached = (
-            f"{100 * best.score:.2f} mAP on held-out training images of the first {s.tasks} tasks "
+            f"{100 * best.score:.2f} mAP on held-out training images of the first {s.first_tasks} tasks "
             f"({len(self.trials)} trials, seeds {', '.join(map(str, s.seeds))})"
         )
         self.folder.write_text("preset.yaml", _preset(s, self.config.stream, best, reached))

@@ -16,9 +16,10 @@ import numpy as np
 
 from lifelabel.errors import UserError
 from lifelabel.streams.base import Split, Stream, Task, classes_to_tasks, task_of_class
+from lifelabel.streams.files import FileImages
 from lifelabel.streams.labels import Labels
 
-__all__ = ["Part", "part_of"]
+__all__ = ["Part", "part_of", "sort_by_name"]
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,7 @@ def _random_orders(tasks: int, count: int) -> list[list[int]]:
 def _first_tasks(stream: Stream, count: int) -> Stream:
     """The stream with its first `count` tasks: no class and no image of a later task."""
     if count > len(stream.tasks):
-        raise UserError(
-            f"stream {stream.name} has {len(stream.tasks)} tasks, not {count}: lower first_tasks (--tasks of tune)"
-        )
+        raise UserError(f"stream {stream.name} has {len(stream.tasks)} tasks, not {count}: lower first_tasks")
     tasks = stream.tasks[:count]
     classes = tasks[-1].end
     splits = [
@@ -148,3 +147,22 @@ def _visible_labels(labels: Labels, tasks: Sequence[Task], rows: Sequence[np.nda
         visible = labels.take(of_task).within(task.columns)
         keys.append(of_task[visible.row()] * labels.classes + visible.column)
     return Labels.from_keys(np.concatenate(keys), len(labels), labels.classes)
+
+
+def sort_by_name(stream: Stream) -> Stream:
+    """The same stream with its photographs sorted by name.
+
+    Sources list images task by task, so their order would reveal which images have a class of a later task.
+    """
+    return dataclasses.replace(stream, train=_sorted(stream.train), test=_sorted(stream.test))
+
+
+def _sorted(split: Split) -> Split:
+    if not isinstance(split.images, FileImages):
+        return split
+    order = np.array(sorted(range(len(split)), key=split.names.__getitem__), np.int64)
+    new_row = np.empty_like(order)
+    new_row[order] = np.arange(len(order))
+    rows = tuple(new_row[of_task] for of_task in split.rows)
+    images, names = split.images.take(order), split.names.take(order)
+    return dataclasses.replace(split, images=images, names=names, labels=split.labels.take(order), rows=rows)

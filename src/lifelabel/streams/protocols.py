@@ -143,9 +143,9 @@ def _task_sizes(count: int, tasks: int | None = None, base: int | None = None, s
         )
     if base is not None and base > count:
         raise UserError(f"stream.base={base} is more than the {count} classes of the source: lower it")
-    first = [base] if base else []
-    later = count - sum(first)
-    return first + [min(step, later - done) for done in range(0, later, step)]
+    base_sizes = [base] if base else []
+    later = count - sum(base_sizes)
+    return base_sizes + [min(step, later - done) for done in range(0, later, step)]
 
 
 def _plan(

@@ -236,10 +236,10 @@ def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str] | 
     (['a.jpg', 'b.jpg'], [[0, 1], [1, 1]])
     """
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
-    first = _ROW.search(text)
-    if first is None:
+    first_row = _ROW.search(text)
+    if first_row is None:
         raise ValueError("has no row with an image and labels: a row must look like 'a.jpg,0,1'")
-    width = len(first[1]) // 2
+    width = len(first_row[1]) // 2
     invalid = f"rows left out because they are not an image and {width} times 0 or 1"
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -274,13 +274,13 @@ def _checked_name(text: str) -> str:
 
 def _unite(names: list[str], columns: list[list[int]], width: int, where: str, problems: Problems) -> _Table:
     """Each image once, with the labels of all its rows."""
-    first: dict[str, list[int]] = {}
+    earlier: dict[str, list[int]] = {}
     labels: dict[str, list[int]] = {}
     for name, row in zip(names, columns, strict=True):
-        if name not in first:
-            first[name] = labels[name] = row
+        if name not in earlier:
+            earlier[name] = labels[name] = row
             continue
-        same = row == first[name]
+        same = row == earlier[name]
         kind = (
             "rows that repeat an earlier one" if same else "rows that give an image other labels; the labels are united"
         )
@@ -395,7 +395,7 @@ def _file_names(names: Sequence[str]) -> list[str]:
     return [f"{name}.jpg" if _NUMBER.fullmatch(name) else name for name in names]
 
 
-def _from_coco(root: Path, classes: tuple[str, ...], training: _Merged, testing: _Merged, problems: Problems) -> _Extra:
+def _from_coco(root: Path, classes: tuple[str, ...], training: _Merged, _: _Merged, problems: Problems) -> _Extra:
     found = coco.labels_by_name(root, classes)
     if found is None:
         return _Extra()
@@ -447,8 +447,8 @@ def _agreement(a: Labels, b: Labels) -> np.ndarray:
     """
     both = np.zeros((a.classes, b.classes))
     step = _CELLS // a.classes + 1
-    for first in range(0, len(a), step):
-        rows = np.arange(first, min(first + step, len(a)))
+    for start in range(0, len(a), step):
+        rows = np.arange(start, min(start + step, len(a)))
         both += a.take(rows).dense().T.astype(np.float32) @ b.take(rows).dense().astype(np.float32)
     return both / np.maximum(a.counts()[:, None] + b.counts()[None, :] - both, 1)
 

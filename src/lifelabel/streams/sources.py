@@ -178,7 +178,11 @@ _BUILTIN: dict[str, Source] = {
     "manifest": Source("a stream written by `lifelabel data build` (--stream FILE.yaml)", _FileOptions, _manifest),
 }  # fmt: skip
 
-STREAMS: Registry[Source] = Registry("stream", lambda item: isinstance(item, Source), "a lifelabel.streams.Source")
+STREAMS: Registry[Source] = Registry(
+    "stream",
+    lambda item: isinstance(item, Source) and dataclasses.is_dataclass(item.Options),
+    "a lifelabel.streams.Source with a dataclass of options",
+)
 for _name, _source in _BUILTIN.items():
     STREAMS.register(_name, _source)
 
@@ -210,4 +214,7 @@ def build(stream: str, options: Mapping[str, Any]) -> Stream:
     ('sky', 'boat', 'house', 'cup')
     """
     name, given = resolve(stream, options)
-    return STREAMS[name].build(read(STREAMS[name].Options, given, "stream", f"stream {name}"))
+    built = STREAMS[name].build(read(STREAMS[name].Options, given, "stream", f"stream {name}"))
+    if not isinstance(built, Stream):
+        raise UserError(f"stream {name}: its function must return a lifelabel.Stream, not a {type(built).__name__}")
+    return built

@@ -141,8 +141,8 @@ def _classes(path: Path, columns: dict[int, str]) -> dict[int, str]:
         except ValueError as error:
             raise UserError(f"{path}: column {position + 1} is {error}; rename or remove it") from None
         if name in position_of:
-            first = position_of[name] + 1
-            raise UserError(f"{path}: columns {first} and {position + 1} are both called '{shorten(name)}'")
+            earlier = position_of[name] + 1
+            raise UserError(f"{path}: columns {earlier} and {position + 1} are both called '{shorten(name)}'")
         position_of[name] = position
     return {position: name for name, position in position_of.items()}
 

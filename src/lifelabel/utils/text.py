@@ -18,6 +18,8 @@ def printable(text: object) -> str:
 
 def shorten(value: object) -> str:
     """A value for a message, cut to about 100 characters."""
+    if isinstance(value, int) and abs(value) >= 10**100:  # Python refuses to print thousands of digits
+        return "a number of more than 100 digits"
     return value[:100] if isinstance(value, str) else _REPR.repr(value)
 
 

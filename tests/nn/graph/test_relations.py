@@ -83,7 +83,7 @@ def test_log_lifts_equal_counting_image_by_image(make, across, share_known, dtyp
     relations.frozen = relations.frozen.to(dtype)
     expected = np.zeros((0, 0))
     for y, z, known in random_tasks((3, 2, 4), 60, share_known=share_known):
-        relations.end_task(acm)
+        relations.freeze(acm)
         acm.begin_task(y.shape[1])
         count(acm, y, z, known)
         scale = acm.soft_label_scale().tolist() if isinstance(acm, CalibratedACM) else [1.0] * z.shape[1]
@@ -103,7 +103,7 @@ def test_independent_classes_have_a_log_lift_near_zero_after_any_number_of_tasks
     acm, relations = make(), LabelRelations(0.3)
     before = torch.zeros(0, 0)
     for t in range(10):
-        relations.end_task(acm)
+        relations.freeze(acm)
         acm.begin_task(2)
         y = rng.random((200_000, 2)) < (0.3, 0.5)
         z = 0.8 * rng.random((200_000, 2 * t))
@@ -125,7 +125,7 @@ def test_log_lifts_between_old_classes_do_not_follow_later_soft_labels(make):
     acm.update(torch.tensor([[1, 0], [0, 1], [1, 1], [0, 0]]).repeat(100, 1))
     first = relations.log_lift(acm)
     for _ in range(5):
-        relations.end_task(acm)
+        relations.freeze(acm)
         acm.begin_task(1)
         acm.update(torch.ones(400, 1), torch.full((400, acm.old), 0.9))
     assert torch.equal(relations.log_lift(acm)[:2, :2], first)
@@ -135,7 +135,7 @@ def test_log_lifts_computed_by_hand():
     acm, relations = CalibratedACM(prevalence=2.0, over_stream=True), LabelRelations(0.3)
     acm.begin_task(2)
     acm.update(torch.tensor([[1, 0], [1, 1], [0, 1], [1, 0]]))
-    relations.end_task(acm)
+    relations.freeze(acm)
     acm.begin_task(1)
     y = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
     z = torch.tensor([[0.9, 0.1], [0.8, 0.0], [1.0, 0.1], [0.9, 0.0]])
@@ -164,7 +164,7 @@ def test_log_lifts_are_limited():
 def test_a_class_of_which_no_label_is_known_has_log_lifts_of_zero():
     acm, relations = ACM(), LabelRelations(1.0)
     for y, z, known in random_tasks((2, 3), 40):
-        relations.end_task(acm)
+        relations.freeze(acm)
         acm.begin_task(y.shape[1])
         known[:, -1] = False
         count(acm, y, z, known)
@@ -196,13 +196,13 @@ def test_restored_relations_continue_to_the_bit():
     acm, relations, other = ACM(), LabelRelations(0.3), LabelRelations(0.3)
     tasks = list(random_tasks((2, 2, 1), 30))
     for y, z, known in tasks[:2]:
-        relations.end_task(acm)
+        relations.freeze(acm)
         acm.begin_task(y.shape[1])
         count(acm, y, z, known)
     other.load_state_dict(relations.state_dict())
     assert torch.equal(relations.log_lift(acm), other.log_lift(acm))
     for each in (relations, other):
-        each.end_task(acm)
+        each.freeze(acm)
     acm.begin_task(1)
     count(acm, *tasks[2])
     assert torch.equal(relations.log_lift(acm), other.log_lift(acm))
@@ -214,7 +214,7 @@ def test_no_host_sync_on_the_gpu():
     acm, relations = ACM("cuda"), LabelRelations(0.3, device="cuda")
     acm.begin_task(3)
     acm.update(torch.ones(4, 3, device="cuda"))
-    relations.end_task(acm)
+    relations.freeze(acm)
     acm.begin_task(2)
     acm.update(torch.ones(4, 2, device="cuda"), torch.rand(4, 3, device="cuda"))
     logits = torch.randn(4, 5, device="cuda")

@@ -51,7 +51,7 @@ class LabelRelations:
         self.weight, self.across = weight, across
         self.frozen = torch.zeros(0, 0, device=device)
 
-    def end_task(self, acm: ACM) -> None:
+    def freeze(self, acm: ACM) -> None:
         """Freeze the log-lifts of the current task. This must be called before `acm.begin_task`."""
         self.frozen = self.log_lift(acm)
 

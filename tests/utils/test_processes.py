@@ -1,0 +1,157 @@
+"""Child processes and stop signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from lifelabel.utils import processes
+from lifelabel.utils.processes import catch_stop_signals, num_cores
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def handlers():
+    """Handlers of a caller, which are neither those of Python nor those of pytest."""
+    before = {number: signal.signal(number, lambda *_: pytest.fail("the handler of the caller")) for number in NUMBERS}
+    yield {number: signal.getsignal(number) for number in NUMBERS}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_stop_signal_is_caught_and_the_code_continues(number, handlers):
+    calls = []
+    with catch_stop_signals(lambda: calls.append(number)):
+        signal.raise_signal(number)
+        assert calls == [number]
+        signal.raise_signal(number)
+    assert calls == [number, number]
+    assert {each: signal.getsignal(each) for each in NUMBERS} == handlers
+
+
+def test_the_handlers_are_restored_after_an_error(handlers):
+    with pytest.raises(KeyError), catch_stop_signals(lambda: None):
+        raise KeyError
+    assert {each: signal.getsignal(each) for each in NUMBERS} == handlers
+
+
+def test_a_handler_that_the_code_sets_is_replaced_by_that_of_the_caller(handlers):
+    """A run sets the default handler after the first Ctrl-C: a second one stops at once."""
+    with catch_stop_signals(lambda: signal.signal(signal.SIGINT, signal.default_int_handler)):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is handlers[signal.SIGINT]
+
+
+def test_in_another_thread_the_handlers_are_not_changed(handlers):
+    """Only the main thread can set handlers. The code runs in the other thread too."""
+    found = []
+
+    def run():
+        with catch_stop_signals(lambda: None):
+            found.append({each: signal.getsignal(each) for each in NUMBERS})
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [handlers]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_only_the_cores_of_this_process_count():
+    code = """
+import os
+from lifelabel.utils.processes import num_cores
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+print(num_cores())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "1\n"
+    assert num_cores() == len(os.sched_getaffinity(0))
+
+
+def test_without_affinity_all_cores_count(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert num_cores() == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert num_cores() == 1
+
+
+# Child processes
+
+CHILD = """
+import signal, sys, time
+from lifelabel.utils.processes import init_child
+
+def stop(*_):
+    sys.exit(7)
+
+signal.signal(signal.SIGTERM, stop)  # a handler that a fork inherits
+init_child()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_child_ignores_ctrl_c_and_ends_at_sigterm_without_the_handler_of_its_parent(child):
+    child.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.3)
+    child.terminate()
+    assert child.wait(10) == -signal.SIGTERM
+
+
+@linux
+def test_a_child_ends_when_its_parent_is_killed():
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {CHILD!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait()
+    start = time.monotonic()
+    assert parent.stdout.read() == ""  # the pipe closes when the child, which also holds it, has ended
+    parent.stdout.close()
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.skipif(processes.START_METHOD != "fork", reason="the system does not fork")
+def test_a_fork_can_use_torch_after_the_threads_of_its_parent():
+    """A product of this size uses the thread pool, which a fork does not have: it would wait for ever."""
+    code = """
+import multiprocessing, torch
+from lifelabel.utils.processes import init_child
+
+def product():
+    init_child()
+    assert torch.get_num_threads() == 1
+    torch.ones(600, 600) @ torch.ones(600, 600)
+
+torch.set_num_threads(2)
+torch.ones(600, 600) @ torch.ones(600, 600)
+child = multiprocessing.get_context("fork").Process(target=product)
+child.start()
+child.join(60)
+print(child.exitcode)
+child.kill()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
