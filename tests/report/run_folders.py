@@ -77,3 +77,11 @@ def forgetting(value):
 def table_of(text):
     """The cells of the Markdown tables in `text`."""
     return [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def runs_of_two_and_one_task(folder):
+    """Two runs of one label: one with two tasks, and one with one."""
+    two, one = (write_run(folder / name, seed=seed) for seed, name in enumerate(("two", "one")))
+    records = json.loads((one / "metrics.json").read_text())["per_task"]
+    edit_json(one / "metrics.json", tasks=[CLASSES], per_task=records[1:])
+    return read_run(two), read_run(one)

@@ -7,7 +7,7 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from PIL import Image
-from report.run_folders import CLASSES, edit_json, scores, write_matrices, write_run
+from report.run_folders import edit_json, runs_of_two_and_one_task, scores, write_matrices, write_run
 
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
@@ -78,11 +78,7 @@ def test_a_curve_with_a_gap_is_drawn(tmp_path):
 
 
 def test_runs_with_different_numbers_of_tasks_have_no_common_curve(tmp_path):
-    two = read_run(write_run(tmp_path / "two", seed=0))
-    folder = write_run(tmp_path / "one", seed=1)
-    records = json.loads((folder / "metrics.json").read_text())["per_task"]
-    edit_json(folder / "metrics.json", tasks=[CLASSES], per_task=records[1:])
-    one = read_run(folder)
+    two, one = runs_of_two_and_one_task(tmp_path)
     with pytest.raises(UserError, match=r"^runs of 'agcn' have different numbers of tasks: report them separately$"):
         draw_runs({"agcn": [two, one]}, tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()

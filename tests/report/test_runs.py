@@ -4,7 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from report.run_folders import CLASSES, edit_json, forgetting, table_of, write_matrices, write_run
+from report.run_folders import (
+    CLASSES,
+    edit_json,
+    forgetting,
+    runs_of_two_and_one_task,
+    table_of,
+    write_matrices,
+    write_run,
+)
 
 from lifelabel.errors import UserError
 from lifelabel.report.runs import find_runs, group_by_label, read_run
@@ -160,11 +168,7 @@ def test_options_of_the_evaluation_make_another_row_and_those_of_saving_do_not(t
 
 
 def test_runs_of_one_row_with_different_numbers_of_tasks_are_refused(tmp_path):
-    two = read_run(write_run(tmp_path / "two", seed=0))
-    folder = write_run(tmp_path / "one", seed=1)
-    records = json.loads((folder / "metrics.json").read_text())["per_task"]
-    edit_json(folder / "metrics.json", tasks=[CLASSES], per_task=records[1:])
-    one = read_run(folder)
+    two, one = runs_of_two_and_one_task(tmp_path)
     with pytest.raises(UserError, match=r"^runs of 'agcn' have different numbers of tasks: report them separately$"):
         ResultTable.from_runs([two, one])
     assert names([one]) == names([two]) == ["agcn"]

@@ -5,24 +5,11 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
+from support.drawn_images import BLUE, GREEN, RED, WHITE, noise, quarters
 
 from lifelabel.streams import transforms
 from lifelabel.streams.base import BadImage
 from lifelabel.streams.transforms import AUGMENTATIONS, _min_side_for, _transform, load_batch
-
-RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
-
-
-def noise(width=40, height=24, seed=0):
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def quarters(size=32):
-    """An image of four colours. Each of its eight orientations is different."""
-    image = Image.new("RGB", (2 * size, size), WHITE)
-    for colour, corner in ((RED, (0, 0)), (GREEN, (size, 0)), (BLUE, (0, size // 2))):
-        image.paste(colour, (*corner, corner[0] + size, corner[1] + size // 2))
-    return image
 
 
 def rng(seed=0):

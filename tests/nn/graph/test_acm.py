@@ -5,7 +5,7 @@ import pytest
 import torch
 from support.no_waiting import no_waiting
 
-from lifelabel.nn.graph import ACM
+from lifelabel.nn.graph import ACM, CalibratedACM
 from lifelabel.streams import scenes
 
 
@@ -253,8 +253,9 @@ def test_bytes_are_those_of_all_tensors():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_on_the_gpu():
-    acm = ACM(device="cuda")
+@pytest.mark.parametrize("options", [None, {"prevalence": 1.0, "over_stream": True}], ids=["published", "calibrated"])
+def test_no_host_sync_on_the_gpu(options):
+    acm = CalibratedACM("cuda", **options) if options else ACM("cuda")
     acm.begin_task(3)
     acm.update(torch.ones(4, 3, device="cuda"))
     acm.begin_task(2)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from support.no_waiting import no_waiting
 
 from lifelabel.nn.graph import ACM, CalibratedACM
 
@@ -126,19 +125,3 @@ def test_bytes_are_those_of_all_tensors():
     published.begin_task(2)
     published.begin_task(3)
     assert acm.bytes == published.bytes + 8 * (2 + 2 + 1 + 1)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_on_the_gpu():
-    acm = CalibratedACM("cuda", prevalence=1.0, over_stream=True)
-    acm.begin_task(3)
-    acm.update(torch.ones(4, 3, device="cuda"))
-    acm.begin_task(2)
-    y, z = torch.ones(4, 2, device="cuda"), torch.rand(4, 3, device="cuda")
-    known = torch.rand(4, 2, device="cuda") < 0.5
-    with no_waiting():
-        acm.update(y, z)
-        acm.update(y, z, known)
-        a = acm.matrix()
-    assert a.shape == (5, 5)
