@@ -60,7 +60,7 @@ def main() -> None:
         else:
             raise
     if code == 130:
-        hint = "" if sys.argv[1:2] == ["data"] else "; a run continues from its last checkpoint with --resume"
+        hint = "" if sys.argv[1:2] == ["data"] else "; if the run folder exists, continue with --resume"
         _fail(f"stopped at once{hint}", 130)
     sys.exit(code or 0)
 

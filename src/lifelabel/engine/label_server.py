@@ -184,7 +184,7 @@ def _serve(pipe: Connection, client_end: Connection, build: Callable[[], Stream]
                 pipe.send(("answer", getattr(gate, request)(*arguments)))
             except HiddenLabel as error:
                 pipe.send(("hidden", str(error)))
-    except EOFError:
+    except (EOFError, BrokenPipeError):  # the client has closed the pipe, or was stopped while the stream was built
         return
     except UserError as error:
         pipe.send(("user error", str(error)))
