@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lifelabel.utils.text import shorten
 
-__all__ = ["Diverged", "HiddenLabel", "Stopped", "UserError", "unknown"]
+__all__ = ["Diverged", "HiddenLabel", "Stopped", "UserError", "reason", "unknown"]
 
 
 class UserError(Exception):
@@ -27,6 +27,15 @@ class Stopped(Exception):
 
 class HiddenLabel(LookupError):
     """The labels of a class were requested that is hidden in the current task."""
+
+
+def reason(error: BaseException) -> str:
+    """The type of an exception and the first line of its message.
+
+    >>> reason(ZeroDivisionError("division by zero")), reason(KeyboardInterrupt())
+    ('ZeroDivisionError: division by zero', 'KeyboardInterrupt')
+    """
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:

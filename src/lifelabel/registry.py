@@ -24,9 +24,9 @@ import traceback
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from lifelabel.errors import UserError, unknown
+from lifelabel.errors import UserError, reason, unknown
 
 __all__ = [
     "Registry", "check_plugins", "load_plugin", "loaded_plugins", "plugin_digests", "resolve_name", "resolve_names",
@@ -34,8 +34,18 @@ __all__ = [
 
 _T = TypeVar("_T")
 _VARIABLE = "LIFELABEL_PLUGINS"
-_plugins: dict[str, tuple[str, ModuleType]] = {}
-"""The plug-ins of this process by the name of their module: their entry in `$LIFELABEL_PLUGINS`, and the module."""
+
+
+class _Plugin(NamedTuple):
+    entry: str
+    """Its entry in `$LIFELABEL_PLUGINS`: the absolute path of a file, or the name of a module."""
+    module: ModuleType
+    digest: str
+    """The SHA-256 of its file when it was imported."""
+
+
+_plugins: dict[str, _Plugin] = {}
+"""The plug-ins of this process by the name of their module."""
 
 
 class Registry(Mapping[str, _T]):
@@ -67,6 +77,8 @@ class Registry(Mapping[str, _T]):
         return item
 
     def __getitem__(self, name: str) -> _T:
+        if name not in self._items:
+            _load_environment()  # this can register the name
         if name not in self._items:
             found = self._from_plugin(name) if ":" in name else self._from_entry_point(name)
             self._items[name] = self._checked(name, found)
@@ -115,22 +127,18 @@ class Registry(Mapping[str, _T]):
         return self._entry_points
 
     def _from_entry_point(self, name: str) -> Any:
-        _load_environment()
-        if name in self._items:
-            return self._items[name]
         point = self._installed()[name]
         package = point.dist.name if point.dist else point.module
         return _import(point.load, f"the {self.kind} '{name}' of the installed package {package}")
 
     def _from_plugin(self, name: str) -> Any:
-        _load_environment()
-        plugin, _, attribute = name.rpartition(":")
-        plugin = _module_name(plugin)
+        file, _, attribute = name.rpartition(":")
+        plugin = _module_name(file)
         if plugin not in _plugins:
             raise KeyError(name)
-        if not hasattr(_plugins[plugin][1], attribute):
+        if not hasattr(_plugins[plugin].module, attribute):
             raise UserError(f"plug-in {plugin} has no '{attribute}': give {plugin}:NAME with a name that it defines")
-        return getattr(_plugins[plugin][1], attribute)
+        return getattr(_plugins[plugin].module, attribute)
 
     def _checked(self, name: str, item: Any) -> _T:
         if not self.check(item):
@@ -145,15 +153,15 @@ def load_plugin(plugin: str) -> str:
     """
     path = Path(plugin).expanduser()
     is_file, name = _is_file(plugin), _module_name(plugin)
-    recorded = str(path.absolute()) if is_file else plugin
+    entry = str(path.absolute()) if is_file else plugin
     if is_file and not path.is_file():
         raise UserError(f"there is no plug-in file {path}: give --plugin FILE.py or a module")
     if is_file and not name.isidentifier():
         raise UserError(f"{path} cannot be imported: rename it to a Python name, such as my_method.py")
     if not _is_module(name):
         raise UserError(f"'{plugin}' is not a plug-in: give --plugin FILE.py or a module")
-    if os.pathsep in recorded:
-        raise UserError(f"{recorded} cannot be listed in ${_VARIABLE}: move it to a folder without '{os.pathsep}'")
+    if os.pathsep in entry:
+        raise UserError(f"{entry} cannot be listed in ${_VARIABLE}: move it to a folder without '{os.pathsep}'")
     folder = str(path.absolute().parent if is_file else Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)  # last: a plug-in hides no installed module
@@ -161,21 +169,22 @@ def load_plugin(plugin: str) -> str:
         _check_name_is_free(name, path)
     module = _import(lambda: importlib.import_module(name), f"the plug-in {plugin}")
     if name not in _plugins:
-        _plugins[name] = recorded, module
-        os.environ[_VARIABLE] = os.pathsep.join(dict.fromkeys([*_environment(), recorded]))
+        source = Path(module.__file__) if module.__file__ else None
+        digest = hashlib.sha256(source.read_bytes()).hexdigest() if source and source.is_file() else ""
+        _plugins[name] = _Plugin(entry, module, digest)
+        os.environ[_VARIABLE] = os.pathsep.join(dict.fromkeys([*_environment(), entry]))
     return name
 
 
 def loaded_plugins() -> list[str]:
     """The plug-ins of this process: absolute paths of files, and names of modules."""
     _load_environment()
-    return [recorded for recorded, _ in _plugins.values()]
+    return [plugin.entry for plugin in _plugins.values()]
 
 
 def plugin_digests() -> dict[str, str]:
-    """The SHA-256 of the file of each plug-in of this process, by the name of its module."""
-    files = {name: Path(module.__file__) for name, (_, module) in _plugins.items() if module.__file__}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
+    """The SHA-256 of the file of each plug-in when it was imported, by the name of its module."""
+    return {name: plugin.digest for name, plugin in _plugins.items()}
 
 
 def resolve_name(name: Any) -> Any:
@@ -191,12 +200,17 @@ def resolve_names(values: Mapping[str, Any], named: Container[str]) -> dict[str,
     return {name: resolve_name(value) if name in named else value for name, value in values.items()}
 
 
-def check_plugins(plugins: tuple[str, ...]) -> None:
-    """Refuse a configuration whose plug-ins the user has not loaded. They are not loaded here: that runs their code."""
+def check_plugins(plugins: tuple[str, ...]) -> tuple[str, ...]:
+    """The plug-ins of a configuration: the given ones, and the others that are loaded.
+
+    A given one that the user has not loaded is refused. It is not loaded here: that runs its code.
+    """
     _load_environment()
     for plugin in plugins:
         if _module_name(plugin) not in _plugins:
             raise UserError(f"this run needs the plug-in {plugin}: give --plugin {plugin}, which runs its code")
+    given = {_module_name(plugin) for plugin in plugins}
+    return (*plugins, *(plugin.entry for name, plugin in _plugins.items() if name not in given))
 
 
 def _same_definition(one: Any, other: Any) -> bool:
@@ -257,9 +271,7 @@ def _import(load: Callable[[], Any], what: str) -> Any:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        reason = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-        raise UserError(f"{what} cannot be imported: {reason}{_where(error)}") from error
+        raise UserError(f"{what} cannot be imported: {reason(error)}{_where(error)}") from error
 
 
 def _where(error: BaseException) -> str:

@@ -265,7 +265,7 @@ def test_a_file_with_the_name_of_a_plugin_imports_nothing(main, refused, plugin)
     [
         (
             "class Mine(lifelabel.Method):\n    def logits(self, features, num_classes=None): ...",
-            "the method Mine is not complete: implement features, load_state_dict, state_dict",
+            "the method Mine is not complete: implement features, load_state_dict, state_dict, learn",
         ),
         (
             "class Mine(lifelabel.FineTuning):\n    Options = None",

@@ -77,7 +77,7 @@ def other_value(field, hint, value):
 @pytest.fixture
 def changed(stream, method, name, monkeypatch):
     """Two configurations that differ in one option."""
-    monkeypatch.setattr(config_module, "check_plugins", lambda plugins: None)
+    monkeypatch.setattr(config_module, "check_plugins", lambda plugins: plugins)
     before = Config.make({"stream": STREAM[stream], "method": method})
     options, field = options_of(before)[name]
     value = getattr(options, field.name)

@@ -19,7 +19,7 @@ from lifelabel.cli.common import (
     parse_methods,
     parse_seeds,
 )
-from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
+from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.cli.report import show_table
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
@@ -82,9 +82,8 @@ def _compare(
     """
     from lifelabel.search.compare import method_variants
 
-    load_plugins(plugin or [])
+    given = given_options(flags, set_, plugin)
     variants = method_variants(parse_methods(methods))
-    given = given_options(flags, set_ or [])
     plan = _make_plan(variants, seeds, orders, out_folder, config, given)
     number = "1 method" if len(variants) == 1 else f"{len(variants)} methods"
     layout = {"title": f"{number} on {plan.shared.get('stream', 'scenes')}", "head": ("method",)}
@@ -128,8 +127,7 @@ def _study(
 
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
-    load_plugins(plugin or [])
-    chosen, given = STUDIES[name], given_options(flags, set_ or [])
+    chosen, given = STUDIES[name], given_options(flags, set_, plugin)
     folder = out_folder or Path(f"runs/study-{name}")
     plan = _make_plan(study_variants(name), seeds, orders, folder, config, given)
     title = f"{chosen.title}, on {plan.shared.get('stream', 'scenes')}"

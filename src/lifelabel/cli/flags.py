@@ -63,11 +63,12 @@ def with_option_flags(
 
 def _parameter(name: str, owner: type) -> inspect.Parameter:
     """The parameter of a command that typer turns into the flag of an option."""
-    declaration = next(field.metadata for field in dataclasses.fields(owner) if field.name == name)
+    field = next(field for field in dataclasses.fields(owner) if field.name == name)
+    declaration = field.metadata
     hint = typing.get_type_hints(owner)[name]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
-    details: dict[str, Any] = {"help": _help(name, owner), "rich_help_panel": declaration["flag"]}
+    details: dict[str, Any] = {"help": _help(field, owner), "rich_help_panel": declaration["flag"]}
     if hint is not bool:
         details["metavar"] = "PATH" if declaration["path"] is True else _METAVARS.get(hint, "TEXT")
     default = typer.Option(False if hint is bool else None, f"--{name.replace('_', '-')}", **details)
@@ -76,31 +77,31 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
     )
 
 
-def _help(name: str, owner: type) -> str:
+def _help(field: dataclasses.Field, owner: type) -> str:
     """The help of a flag, with its default if no fidelity and no preset changes it."""
-    field = next(field for field in dataclasses.fields(owner) if field.name == name)
     text, choices = field.metadata["help"], field.metadata["choices"]
     text = f"{text[0].upper()}{text[1:]}" + (f" ({', '.join(choices)})" if choices else "") + "."
-    changes = owner is not RunOptions or any(
-        name in options for options in (*FIDELITIES.values(), *PHOTOGRAPHS.values())
-    )
-    return text if changes or field.default in (None, False) else f"{text} [default: {field.default}]"
+    sets = (*FIDELITIES.values(), *PHOTOGRAPHS.values())
+    varies = owner is not RunOptions or any(field.name in options for options in sets)
+    return text if varies or field.default in (None, False) else f"{text} [default: {field.default}]"
 
 
-def load_plugins(plugins: Sequence[str]) -> None:
+def load_plugins(plugins: Sequence[str] | None) -> None:
     """Load the plug-ins given with `--plugin`."""
     from lifelabel.registry import load_plugin
 
-    for plugin in plugins:
+    for plugin in plugins or ():
         load_plugin(plugin)
 
 
-def given_options(flags: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The options given by flags and `--set`, and the plug-ins that are loaded."""
+def given_options(
+    flags: dict[str, Any], settings: Sequence[str] | None, plugins: Sequence[str] | None
+) -> dict[str, Any]:
+    """The options given by flags and `--set`. The plug-ins given with `--plugin` are loaded first."""
     from lifelabel.cli.common import parse_settings
     from lifelabel.config.config import merge, nest_flags
-    from lifelabel.registry import loaded_plugins, resolve_names
+    from lifelabel.registry import resolve_names
 
-    given = merge(nest_flags(flags), parse_settings(list(settings)))
-    given = resolve_names(given, declared(RunOptions, "registered"))
-    return merge(given, {"plugins": loaded_plugins()} if loaded_plugins() else {})
+    load_plugins(plugins)
+    given = merge(nest_flags(flags), parse_settings(list(settings or [])))
+    return resolve_names(given, declared(RunOptions, "registered"))

@@ -43,7 +43,7 @@ def _metrics(
     plugin: Plugins = None,
 ) -> None:
     """Compute the metrics of one set of scores under every convention of the literature, in one table."""
-    load_plugins(plugin or [])
+    load_plugins(plugin)
     from lifelabel.metrics.compare import compare, read_scores, spread
     from lifelabel.metrics.functions import BUILT_IN, HEADLINE
 

@@ -32,7 +32,7 @@ def _report(
     plugin: Plugins = None,
 ) -> None:
     """Make a table and a figure of finished runs, from their folders. Runs of plug-ins need no `--plugin`."""
-    load_plugins(plugin or [])
+    load_plugins(plugin)
     from lifelabel.report.runs import find_runs, read_run
     from lifelabel.report.tables import ResultTable
 
@@ -67,7 +67,7 @@ class _Listing(str, Enum):
 )
 def _list(what: Annotated[_Listing, typer.Argument(help="What to list.")], plugin: Plugins = None) -> None:
     """List methods, streams, backbones, metrics or presets, one per line. Plug-ins are included."""
-    load_plugins(plugin or [])
+    load_plugins(plugin)
     for name, line in _catalogue(what).items():
         print_line(f"{name:<20} {line}")
 

@@ -9,7 +9,7 @@ import typer
 
 from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callback
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
+from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.errors import UserError
 
 __all__ = ["commands"]
@@ -56,10 +56,9 @@ def _train(
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.engine import run
 
-    load_plugins(plugin or [])
-    given = given_options(flags, set_ or [])
+    given = given_options(flags, set_, plugin)
     if resume is not None:
-        if given.keys() - {"plugins"} or config or out_folder or overwrite or print_config:
+        if given or config or out_folder or overwrite or print_config:
             raise UserError("--resume takes its options from the run's own config.yaml: give only --plugin with it")
         _print_result(run.resume(resume, make_callback(quiet)).folder)
         return

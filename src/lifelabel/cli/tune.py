@@ -18,7 +18,7 @@ from lifelabel.cli.common import (
     parse_seeds,
 )
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, Settings, given_options, load_plugins, with_option_flags
+from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.config.run_options import SET_BY_TUNE
 
 __all__ = ["commands"]
@@ -77,9 +77,8 @@ def _tune(
     from lifelabel.search.scheduler import WorkerPool
 
     from_file = read_yaml(config) if config else {}
-    load_plugins(plugin or [])
+    given = given_options(flags, set_, plugin)
     names = parse_methods(method)
-    given = given_options(flags, set_ or [])
     start = merge(from_file, given)
     arguments: dict[str, Any] = {
         "stream": start.get("stream", Config.stream), "config": config, **flags, "trials": trials,

@@ -28,7 +28,7 @@ from lifelabel.registry import check_plugins
 from lifelabel.streams import STREAMS, resolve
 from lifelabel.utils.text import shorten
 
-__all__ = ["Config", "Entry", "kind_of", "merge", "nest_flags", "read_yaml", "short_value"]
+__all__ = ["Config", "Entry", "kind_of", "merge", "nest_flags", "plain", "read_yaml", "short_value", "yaml_value"]
 
 _MAX_YAML_BYTES = 1_000_000
 _SECTIONS = ("stream_options", "method_options")
@@ -58,7 +58,7 @@ class Config(RunOptions):
         0.1
         """
         values = dict(values or {})
-        check_plugins(read(Config, {"plugins": values.get("plugins", ())}, "").plugins)
+        values["plugins"] = check_plugins(read(Config, {"plugins": values.get("plugins", ())}, "").plugins)
         name = values.get("stream", Config.stream)
         if not isinstance(name, str):
             raise unknown("stream", name, STREAMS)
@@ -91,7 +91,7 @@ class Config(RunOptions):
         for prefix, options in (("", self), ("method.", self.method_options), ("stream.", self.stream_options)):
             for field in dataclasses.fields(options):
                 if field.name not in _SECTIONS:
-                    found[prefix + field.name] = Entry(_plain(getattr(options, field.name)), field.metadata)
+                    found[prefix + field.name] = Entry(plain(getattr(options, field.name)), field.metadata)
         return found
 
     @property
@@ -103,7 +103,7 @@ class Config(RunOptions):
         >>> Config.make({"fidelity": "release", "seed": 3, "method_options": {"mix": 0.2}}).label
         'agcn (release, mix=0.2)'
         """
-        base = {"stream": self.stream, "method": self.method, "fidelity": self.fidelity, "plugins": self.plugins}
+        base = {"stream": self.stream, "method": self.method, "fidelity": self.fidelity}
         defaults = Config.make(base).entries()
         parts = [self.fidelity] if self.fidelity != Config.fidelity else []
         for name, (value, declaration) in self.entries().items():
@@ -128,7 +128,7 @@ class Config(RunOptions):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for YAML. `Config.make(config.to_dict())` is the same configuration."""
-        return _plain(dataclasses.asdict(self))
+        return plain(dataclasses.asdict(self))
 
     def to_yaml(self) -> str:
         """YAML of every option, with its help as a comment. `lifelabel train --config` reads it."""
@@ -252,10 +252,20 @@ def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(section)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as YAML and JSON have it: lists in place of tuples."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+        return {k: plain(v) for k, v in value.items()}
+    return [plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+
+
+def yaml_value(value: Any) -> str:
+    """A value as YAML on one line.
+
+    >>> yaml_value((0.5, None))
+    '[0.5, null]'
+    """
+    return yaml.safe_dump(plain(value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
 
 
 def _yaml_lines(options: Any, indent: str) -> list[str]:
@@ -266,7 +276,7 @@ def _yaml_lines(options: Any, indent: str) -> list[str]:
             inner = _yaml_lines(value, indent + "  ")
             lines += [f"{indent}{field.name}:\n", *inner] if inner else [f"{indent}{field.name}: {{}}\n"]
             continue
-        text = yaml.safe_dump(_plain(value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        text = yaml_value(value)
         choices = field.metadata.get("choices")
         help = field.metadata.get("help", "") + (f" ({', '.join(choices)})" if choices else "")
         comment = textwrap.fill(help, 110, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")

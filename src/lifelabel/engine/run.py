@@ -78,7 +78,7 @@ def train(
         raise UserError(f"the options must be a dict, not {shorten(options)}: give method='er', or {{'method': 'er'}}")
     named = declared(Config, "registered")
     config = Config.make(merge(options or {}, nest_flags(resolve_names(flags, named)))).with_absolute_paths()
-    config = dataclasses.replace(config, plugins=tuple(loaded_plugins()))
+    config = dataclasses.replace(config, plugins=tuple(loaded_plugins()))  # a file may have moved
     folder = RunFolder(out)
     folder.check(overwrite)
     # a mistake in an option is reported before any file is changed

@@ -59,14 +59,18 @@ class RunFolder:
                 f"{self.path} holds a run: continue it with --resume {self.path}, or give another --out or --overwrite"
             )
 
-    @contextlib.contextmanager
-    def new(self, overwrite: bool) -> Iterator[None]:
-        """Lock the folder for a new run. The files of a run that it replaces are deleted."""
-        self.check(overwrite)
+    def create(self) -> None:
+        """Create the folder, if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
+
+    @contextlib.contextmanager
+    def new(self, overwrite: bool) -> Iterator[None]:
+        """Lock the folder for a new run. The files of a run that it replaces are deleted."""
+        self.check(overwrite)
+        self.create()
         with self.locked():
             for name in reversed(_FILES):  # config.yaml last: until then the folder still holds a run
                 (self / name).unlink(missing_ok=True)

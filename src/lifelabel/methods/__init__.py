@@ -25,9 +25,11 @@ __all__ = ["METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"]
 def _is_method(item: Any) -> bool:
     if not (isinstance(item, type) and issubclass(item, Method)):
         return False
-    if item.__abstractmethods__:
-        missing = ", ".join(sorted(item.__abstractmethods__))
-        raise UserError(f"the method {item.__name__} is not complete: implement {missing}")
+    missing = sorted(item.__abstractmethods__)
+    if item.learn is Method.learn and item.observe is Method.observe:
+        missing.append("learn")
+    if missing:
+        raise UserError(f"the method {item.__name__} is not complete: implement {', '.join(missing)}")
     if not is_dataclass(item.Options):
         raise UserError(f"the Options of the method {item.__name__} must be a dataclass")
     if unknown := item.search_space.keys() - {field.name for field in fields(item.Options)}:

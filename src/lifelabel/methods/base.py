@@ -66,7 +66,7 @@ class _NoOptions:
 
 
 class Method(ABC):
-    """A lifelong learner.
+    """The base class of all methods.
 
     For each task the engine calls `begin_task`, `observe` for each batch, and `end_task`. Then it scores test images.
     """
@@ -105,7 +105,7 @@ class Method(ABC):
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         """The part of `observe` that runs on the device. It can be recorded as a CUDA graph (see `StepRecorder`)."""
-        raise NotImplementedError(f"{type(self).__name__} must implement learn(batch) or observe(batch)")
+        raise NotImplementedError("a method implements learn, or observe in its place")
 
     def end_task(self) -> None:
         """End the task, after its last batch."""

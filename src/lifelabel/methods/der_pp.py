@@ -51,11 +51,6 @@ class DERpp(ER):
         self.learner.step(parts["cls"] + self.options.alpha * parts["mse"] + self.options.beta * parts["replay"])
         return {name: part.detach() for name, part in {**parts, "logits": new}.items()}
 
-    def store(self, batch: Batch, logits: Tensor | None = None) -> None:
-        """Offer the images of a batch to the buffer, with their logits in this step."""
-        assert batch.host is not None
-        self.buffer.offer(batch.host, sum(self.sizes[:-1]), logits)
-
 
 def _distance(logits: Tensor, replayed: Replayed, reduction: str) -> Tensor:
     """Squared distance between logits and stored logits, of the classes that were seen when an image was stored."""

@@ -61,21 +61,16 @@ class ER(FineTuning):
         """Logits of a batch followed by stored images, in one pass: the statistics of batch norm are over both."""
         return self.train_logits(batch.images if replayed is None else torch.cat([batch.images, replayed.images]))
 
-    def classify(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The loss on the new classes of a batch. Its logits are the first rows of `logits`."""
-        rows, new = batch.labels.shape
-        return losses.classification(logits[:rows, -new:], batch.labels, self.setting.reduction, batch.known)
-
     def replay_loss(self, logits: Tensor, replayed: Replayed | None) -> Tensor:
         """The loss of stored images on their known labels; 0 if nothing is stored yet."""
         if replayed is None:
             return logits.new_zeros(())
         return losses.classification(logits, replayed.labels, self.setting.reduction, replayed.known)
 
-    def store(self, batch: Batch) -> None:
-        """Offer the images of a batch to the buffer."""
+    def store(self, batch: Batch, logits: Tensor | None = None) -> None:
+        """Offer the images of a batch to the buffer, with their logits if they are given."""
         assert batch.host is not None
-        self.buffer.offer(batch.host, sum(self.sizes[:-1]))
+        self.buffer.offer(batch.host, sum(self.sizes[:-1]), logits)
 
     def footprint(self) -> Footprint:
         return Footprint(len(self.buffer), self.buffer.total_bytes())

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from lifelabel.methods.base import Batch, Footprint
 from lifelabel.methods.fine_tuning import FineTuning
-from lifelabel.nn import losses
 from lifelabel.nn.setting import Setting
 from lifelabel.options import option
 
@@ -57,7 +56,7 @@ class EWC(FineTuning):
 
     def learn(self, batch: Batch, measured: bool = True) -> dict[str, Tensor]:
         new = self.train_logits(batch.images)[:, -batch.labels.shape[1] :]
-        cls = losses.classification(new, batch.labels, self.setting.reduction, batch.known)
+        cls = self.classify(new, batch)
         if measured:
             self.estimate_fisher(new, batch.known)
         penalty = self.penalty()

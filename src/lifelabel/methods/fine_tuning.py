@@ -29,14 +29,18 @@ class FineTuning(Method):
         self.learner.begin_task(first_task=len(self.tasks) == 1)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        new = self.train_logits(batch.images)[:, -batch.labels.shape[1] :]
-        loss = losses.classification(new, batch.labels, self.setting.reduction, batch.known)
+        loss = self.classify(self.train_logits(batch.images), batch)
         self.learner.step(loss)
         return {"cls": loss.detach()}
 
     def train_logits(self, images: Tensor) -> Tensor:
         """Logits for all seen classes in train mode."""
         return self.head(self.learner.train_features(images))
+
+    def classify(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The loss on the new classes of a batch. Its logits are the first rows of `logits`."""
+        rows, new = batch.labels.shape
+        return losses.classification(logits[:rows, -new:], batch.labels, self.setting.reduction, batch.known)
 
     def features(self, images: Tensor) -> Tensor:
         return self.learner.eval_features(images)

@@ -1,7 +1,7 @@
 """Frozen: a frozen backbone with a linear classifier for the classes of each task. Nothing is forgotten.
 
 The old rows of the head do not change: the loss is over the new classes, so their gradient is zero, and each task has a
-new Adam.
+new Adam optimizer.
 """
 
 from __future__ import annotations

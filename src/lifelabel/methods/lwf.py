@@ -40,13 +40,13 @@ class LwF(FineTuning):
         self.expert: Expert | None = None
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        logits, reduction = self.train_logits(batch.images), self.setting.reduction
-        old = logits.shape[1] - batch.labels.shape[1]
-        parts = {"cls": losses.classification(logits[:, old:], batch.labels, reduction, batch.known)}  # Eq. 2
+        logits = self.train_logits(batch.images)
+        parts = {"cls": self.classify(logits, batch)}  # Eq. 2
         loss = parts["cls"]
         if self.expert:
             soft_labels = self.expert.logits(batch.images).sigmoid()
-            parts["dst"] = losses.distillation(logits[:, :old], soft_labels, reduction)  # Eq. 3
+            old = logits[:, : soft_labels.shape[1]]
+            parts["dst"] = losses.distillation(old, soft_labels, self.setting.reduction)  # Eq. 3
             l1, l2 = self.options.lambdas
             loss = l1 * parts["cls"] + l2 * parts["dst"]
         self.learner.step(loss)

@@ -140,21 +140,23 @@ def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> _
 
 def compare(scores: _ScoreFile) -> dict[str, Any]:
     """The figures of every family, ready for JSON: on all images, and on the images that have at least one label."""
-    parts = {"all": scores.scored(), "labelled": scores.scored(scores.labelled)}
+    labelled, scored = scores.labelled, scores.scored()
+    # if every image has a label, the second set is the first one
+    parts = {"all": scored, "labelled": scored if len(labelled) == len(scores.labels) else scores.scored(labelled)}
     return {
         "images": len(scores.labels),
-        "labelled_images": len(scores.labelled),
+        "labelled_images": len(labelled),
         "classes": scores.labels.shape[1],
         "empty_classes": int((~scores.labels.any(0)).sum()),
         "scores": scores.kind,
         "families": [
             {
                 "who": family.who, "threshold": float(family.threshold), "cf1": family.cf1, "empty_class": family.empty,
-                **{part: without_nan(family.compute(scored)) for part, scored in parts.items()},
+                **{part: without_nan(family.compute(images)) for part, images in parts.items()},
             }
             for family in FAMILIES
         ],
-        "conventions": {part: without_nan(scored.all_metrics()) for part, scored in parts.items()},
+        "conventions": {part: without_nan(images.all_metrics()) for part, images in parts.items()},
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lifelabel.errors import UserError
+from lifelabel.errors import UserError, reason
 from lifelabel.registry import Registry
 
 __all__ = [
@@ -288,8 +288,7 @@ def _value(name: str, metric: Metric, scored: Scored) -> float:
     except Exception as error:
         if name in BUILT_IN:
             raise
-        reason = (str(error).splitlines() or [""])[0]
-        raise UserError(f"the metric '{name}' of a plug-in failed: {type(error).__name__}: {reason}") from error
+        raise UserError(f"the metric '{name}' of a plug-in failed: {reason(error)}") from error
 
 
 def _from_a5(name: str, threshold: float) -> Callable[[Scored], float]:

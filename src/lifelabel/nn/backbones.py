@@ -25,7 +25,6 @@ from lifelabel.nn.weights import (
     packaged,
     read_file,
     read_published,
-    sha256,
 )
 from lifelabel.registry import Registry
 
@@ -161,13 +160,14 @@ def _pretrained_timm(timm: Any, name: str, config: dict[str, Any]) -> tuple[Any,
         raise UserError(f"timm has no weights for '{name}': use --weights FILE or --weights none")
     try:
         # the file is read here: whether timm reads it without running code in it depends on the version of timm
-        overlay = {"state_dict": dict(read_file(path).tensors), "custom_load": False}
+        file = read_file(path)
+        overlay = {"state_dict": dict(file.tensors), "custom_load": False}
         net = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **_FEATURE_MAP)
     except Exception:  # torch, safetensors and the converters of timm raise errors of many types for a damaged file
         raise UserError(f"timm cannot load its weights of '{name}': delete {path} and download it again") from None
     check_finite(net, path)
     source = f"timm {config['architecture']}.{config.get('tag')}"
-    return net, Provenance(_trained_on(config), source, sha256(path), url)
+    return net, Provenance(_trained_on(config), source, file.sha256, url)
 
 
 def _trained_on(config: dict[str, Any]) -> str:

@@ -85,9 +85,10 @@ def _missing_for_compile(device: torch.device) -> str | None:
 class StepRecorder:
     """Runs the `learn` of a method. After three steps of the same shapes it records the step and replays it.
 
-    A replay is one launch in place of thousands. `learn` must run the same kernels in every step. Values that change
-    from step to step must be in the tensors that it receives, or in tensors that it updates in place. Batches that are
-    smaller than a recorded one, such as the last batch of a task, are not recorded. On the CPU nothing is recorded.
+    A replay launches all kernels of a step with one call. `learn` must run the same kernels in every step. Values that
+    change from step to step must be in the tensors that it receives, or in tensors that it updates in place. Batches
+    that are smaller than a recorded one, such as the last batch of a task, are not recorded. On the CPU nothing is
+    recorded.
     """
 
     def __init__(self, enabled: bool):

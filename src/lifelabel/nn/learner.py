@@ -16,8 +16,8 @@ __all__ = ["Learner", "LinearHead"]
 class Learner:
     """A backbone and a head that are trained together.
 
-    They have different learning rates. Each task has a new Adam. The option `batch_norm` states whether the statistics
-    of batch norm change in `train_features`.
+    They have different learning rates. Each task has a new Adam optimizer. The option `batch_norm` states whether the
+    statistics of batch norm change in `train_features`.
     """
 
     def __init__(self, head: nn.Module, setting: Setting):
@@ -28,7 +28,7 @@ class Learner:
         self.frozen = self.freeze_statistics = False
 
     def begin_task(self, first_task: bool) -> None:
-        """Create a new Adam, as in the authors' code, with the learning rates of the first or of a later task."""
+        """Create a new Adam optimizer with the learning rates of the first or of a later task."""
         s = self.setting
         self.freeze_statistics = s.batch_norm == "frozen" or (s.batch_norm == "first-task" and not first_task)
         groups = [

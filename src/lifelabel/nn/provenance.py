@@ -67,7 +67,7 @@ def check(provenance: Provenance, classes: Sequence[str], dataset: str, allow: b
     """Refuse weights that were trained on the data set or the classes of the stream. Returns a note, or None.
 
     With `allow` the weights are accepted, with a note. Weights trained on ImageNet are accepted without a note, because
-    the field uses them.
+    most publications use them.
     """
     if provenance.trained_on == "unknown":
         return f"the training data of the weights ({provenance.source}) is unknown: it may have these classes"

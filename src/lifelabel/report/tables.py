@@ -126,6 +126,10 @@ class Row:
         keys = dict.fromkeys([*(column.key for column in _COLUMNS), *(key for value in values for key in value)])
         return {key: _Stat.from_values([value.get(key) for value in values]) for key in keys}
 
+    def stat(self, key: str) -> _Stat:
+        """The statistics of one figure. Runs may lack the metrics of plug-ins that other rows have."""
+        return self.stats.get(key) or _Stat.from_values([])
+
 
 @dataclass(frozen=True)
 class ResultTable:
@@ -186,7 +190,7 @@ def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
     for row in table.rows:
         cells = [*row.cells]
         for column in (*_SCORES, *table.metric_columns, *table.cost_columns):
-            stat = row.stats.get(column.key, _Stat.from_values([]))
+            stat = row.stat(column.key)
             is_best = not row.joint and stat.mean is not None and stat.mean == best.get(column.key)
             text = column.text(stat, compact)
             cells.append(Bold(text) if is_best else text)
@@ -319,7 +323,7 @@ def _csv(table: ResultTable) -> str:
     names = map(printable, keys)
     writer.writerow([*table.head, "runs", "planned", *(f"{name}_{part}" for name in names for part in parts)])
     for row in table.rows:
-        stats = [getattr(row.stats.get(key, _Stat.from_values([])), part) for key in keys for part in parts]
+        stats = [getattr(row.stat(key), part) for key in keys for part in parts]
         cells = map(printable, row.cells)
         writer.writerow([*cells, len(row.runs), row.planned, *("" if value is None else value for value in stats)])
     return out.getvalue()

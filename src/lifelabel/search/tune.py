@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from lifelabel.config.config import Config, kind_of, merge
+from lifelabel.config.config import Config, kind_of, merge, plain, yaml_value
 from lifelabel.config.run_options import SET_BY_TUNE
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
@@ -134,10 +132,7 @@ def tune(search: Search, display: Display | None = None, pool: WorkerPool | None
             raise UserError(f"--set {name}: the search sets it; give --method, --seeds, --first-tasks or --hold-out")
     folder = RunFolder(search.out)
     descent = _CoordinateDescent(search, folder, display, pool)  # reports wrong options before a file is written
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write to {folder.path}: {error.strerror}; choose another --out") from None
+    folder.create()
     with folder.locked():
         return descent.run()
 
@@ -162,7 +157,7 @@ class _CoordinateDescent:
             before = len(self.trials)
             for name, values in self.space.items():
                 points = {"start": best}
-                points |= {f"{name}={_text(v)}": {**best, name: v} for v in values if _plain(v) != _plain(best[name])}
+                points |= {f"{name}={_text(v)}": {**best, name: v} for v in values if plain(v) != plain(best[name])}
                 self.try_all(points)
                 best = max(points.values(), key=self.score)  # ties keep the current value
         return self.chosen(self.trials[self.key(best)])
@@ -178,7 +173,7 @@ class _CoordinateDescent:
 
     def options(self, point: _Point) -> dict[str, Any]:
         """The options of a point, as in a configuration file."""
-        values = {name: _plain(value) for name, value in point.items()}
+        values = {name: plain(value) for name, value in point.items()}
         if self.space.get(_LATER):
             values[_LATER] = float(f"{point[_LATER] * point.get('backbone_lr', self.config.backbone_lr):.6g}")
         own = {name: values.pop(name) for name in self.own}
@@ -215,7 +210,7 @@ class _CoordinateDescent:
             self.folder.write_text("trials.csv", _trials_csv(self.trials.values()))
 
     def planned(self, number: int, changed: str, options: dict[str, Any]) -> list[PlannedRun]:
-        """The runs of a trial, one per seed. The name of their folders has a hash of the configuration."""
+        """The runs of a trial, one per seed. The names of their folders contain a hash of the configuration."""
         values = merge(self.values, options)
         entries = Config.make(values).with_absolute_paths().entries()
         hashed = json.dumps({k: e.value for k, e in entries.items() if k != "seed" and not e.declaration.get("free")})
@@ -300,17 +295,9 @@ def _preset(search: Search, stream: str, best: _Trial, reached: str) -> str:
     ]
     for name, value in best.options.items():
         inner = value if isinstance(value, dict) else {}
-        lines.append(f"{name}:" if inner else f"{name}: {_yaml(value)}")
-        lines += [f"  {key}: {_yaml(part)}" for key, part in inner.items()]
+        lines.append(f"{name}:" if inner else f"{name}: {yaml_value(value)}")
+        lines += [f"  {key}: {yaml_value(part)}" for key, part in inner.items()]
     return "".join(f"{printable(line)}\n" for line in lines)
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(part) for part in value] if isinstance(value, (tuple, list)) else value
-
-
-def _yaml(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
 
 
 def _text(value: Any) -> str:

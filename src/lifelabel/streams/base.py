@@ -21,7 +21,7 @@ from lifelabel.utils.text import printable
 
 __all__ = [
     "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split", "Stream", "Task", "TrainView",
-    "classes_to_tasks", "equal_tasks", "manifest_lines", "task_of_class", "true_matrix",
+    "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "task_of_class", "true_matrix",
 ]  # fmt: skip
 
 _MAX_MATRIX_CLASSES = 4000
@@ -30,7 +30,7 @@ _MAX_MATRIX_CLASSES = 4000
 class Names(Sequence[str]):
     """A sequence of strings, stored in two arrays.
 
-    It takes the UTF-8 bytes of each string and 8 bytes more, and a fork does not copy it.
+    Each string takes its UTF-8 bytes and 8 more. Forked processes share the arrays.
 
     >>> names = Names(["a.jpg", "été.jpg"])
     >>> names[1], len(names), list(names.take(np.array([1])))
@@ -60,7 +60,12 @@ class Names(Sequence[str]):
 
     def take(self, rows: np.ndarray) -> Names:
         """The strings of the given rows, in that order."""
-        return Names(self[int(row)] for row in rows)
+        begin = np.concatenate([[0], self.end])[rows]
+        lengths = self.end[rows] - begin
+        taken = Names(())
+        taken.end = np.cumsum(lengths)
+        taken.bytes = self.bytes[np.arange(lengths.sum()) + np.repeat(begin - taken.end + lengths, lengths)]
+        return taken
 
 
 class ImageSource(Protocol):
@@ -81,7 +86,7 @@ class ImageSource(Protocol):
         """
 
     def handle(self) -> ImageHandle:
-        """What the training process may hold of these images."""
+        """An `ImageHandle` of these images, for the training process."""
 
 
 class ImageHandle(Protocol):
@@ -125,6 +130,14 @@ class Problems:
         examples = self.examples.setdefault(kind, [])
         if example and len(examples) < self.MAX_EXAMPLES:
             examples.append(printable(example[:200]))
+
+    def add_all(self, kind: str, names: Sequence[str], mask: np.ndarray | None = None) -> None:
+        """Add all names, or the names that `mask` marks, as problems of one kind."""
+        rows = np.flatnonzero(mask) if mask is not None else np.arange(len(names))
+        for row in rows[: self.MAX_EXAMPLES].tolist():
+            self.add(kind, names[row])
+        if len(rows) > self.MAX_EXAMPLES:
+            self.add(kind, count=len(rows) - self.MAX_EXAMPLES)
 
     def __bool__(self) -> bool:
         return bool(self.counts)
@@ -282,9 +295,14 @@ def manifest_lines(names: Names, labels: Labels) -> Iterator[str]:
 
 
 def equal_tasks(classes: tuple[str, ...], tasks: int) -> tuple[Task, ...]:
-    """Divide `classes` into `tasks` tasks of equal size. If it does not divide, the first tasks have one class more."""
-    small, extra = divmod(len(classes), tasks)
-    return classes_to_tasks(classes, [small + (index < extra) for index in range(tasks)])
+    """Divide `classes` into tasks of `equal_sizes`."""
+    return classes_to_tasks(classes, equal_sizes(len(classes), tasks))
+
+
+def equal_sizes(classes: int, tasks: int) -> list[int]:
+    """The sizes of `tasks` equal tasks. If `tasks` does not divide `classes`, the first tasks have one class more."""
+    small, extra = divmod(classes, tasks)
+    return [small + (index < extra) for index in range(tasks)]
 
 
 def classes_to_tasks(classes: tuple[str, ...], sizes: Sequence[int]) -> tuple[Task, ...]:

@@ -7,6 +7,7 @@ root links into it counts as under it.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import re
@@ -89,8 +90,8 @@ class FileImages:
 
     def take(self, rows: np.ndarray) -> FileImages:
         """The photographs of the given rows, in that order. Folders are not searched again."""
-        other = FileImages(None, self.names.take(rows))
-        other.root, other.found, other.present = self.root, self.found.take(rows), self.present[rows]
+        other = copy.copy(self)
+        other.names, other.found, other.present = self.names.take(rows), self.found.take(rows), self.present[rows]
         return other
 
     def read(self, row: int, min_side: int = 0) -> Image.Image:

@@ -95,9 +95,12 @@ class Labels:
 
     def within(self, columns: slice) -> Labels:
         """The same table with every label outside `columns` removed. Columns keep their numbers."""
-        inside = (self.column >= columns.start) & (self.column < columns.stop)
-        start = np.concatenate([[0], np.cumsum(inside)])[self.start]
-        return Labels(start, self.column[inside], self.classes)
+        return self.keep((self.column >= columns.start) & (self.column < columns.stop))
+
+    def keep(self, mask: np.ndarray) -> Labels:
+        """The same table with the labels that `mask` marks. The mask has one entry for each label."""
+        start = np.concatenate([[0], np.cumsum(mask)])[self.start]
+        return Labels(start, self.column[mask], self.classes)
 
     def dense(self, columns: slice | None = None) -> np.ndarray:
         """A boolean array, images x classes: all columns, or those in `columns`."""

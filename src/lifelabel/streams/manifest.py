@@ -121,9 +121,7 @@ def _hidden(stream: Stream) -> Labels:
         in_task[rows] = True
         belongs |= in_task
         visible |= (labels.column >= task.offset) & (labels.column < task.end) & in_task[row]
-    hidden = belongs[row] & ~visible
-    start = np.concatenate([[0], np.cumsum(hidden)])[labels.start]
-    return Labels(start, labels.column[hidden], labels.classes)
+    return labels.keep(belongs[row] & ~visible)
 
 
 def _hidden_lines(names: Names, hidden: Labels) -> Iterator[str]:

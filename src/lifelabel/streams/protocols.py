@@ -27,7 +27,7 @@ from lifelabel.streams.base import (
     Stream,
     Task,
     classes_to_tasks,
-    equal_tasks,
+    equal_sizes,
     task_of_class,
     true_matrix,
 )
@@ -82,14 +82,14 @@ def make_stream(
     """
     problems = copy.deepcopy(collection.problems)
     plan = _plan(collection, options, dataset, problems, default_tasks)
-    classes = tuple(collection.classes[column] for columns in plan for column in columns)
-    tasks = classes_to_tasks(classes, [len(columns) for columns in plan])
-    columns = [column for columns in plan for column in columns]
+    columns = [column for of_task in plan for column in of_task]
+    classes = tuple(collection.classes[column] for column in columns)
+    tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan])
     splits = []
     for kind, pool in (("training", collection.train), ("test", collection.test)):
         labels = pool.labels.select_classes(columns)
         choices = _task_choices(labels, tasks)
-        _report(problems, f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
+        problems.add_all(f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
         rows, task = _assign_images(kind, pool, choices, options, problems)
         splits.append(_make_split(collection.root, pool.names, labels, rows, task, len(tasks)))
     train, test = splits
@@ -134,7 +134,7 @@ def _task_sizes(count: int, tasks: int | None = None, base: int | None = None, s
             raise UserError(f"stream.tasks={tasks} contradicts {other}: give only one of them (NAME=none removes one)")
         if tasks > count:
             raise UserError(f"{count} classes cannot be divided into {tasks} tasks: lower stream.tasks")
-        return [len(task.classes) for task in equal_tasks(("",) * count, tasks)]
+        return equal_sizes(count, tasks)
     if step is None:
         if base is not None:
             raise UserError(f"stream.base={base} needs stream.step, the number of classes of each later task")
@@ -200,7 +200,7 @@ def _order_classes(
         return [], paper.TASKS[dataset]
     tasks = _read_order(Path(order), classes)
     named = [name for task in tasks for name in task]
-    _report(problems, f"classes left out by {Path(order).name}", sorted(set(classes) - set(named)))
+    problems.add_all(f"classes left out by {Path(order).name}", sorted(set(classes) - set(named)))
     if len(tasks) > 1:
         return [], tasks
     column_of = {name: column for column, name in enumerate(classes)}
@@ -251,15 +251,15 @@ def _compare_with_paper(collection: Collection, tasks: Sequence[Sequence[str]], 
     most = f"the {len(named)} most frequent"
     known = set(collection.classes)
     rare = [name for name in named if name in known and name not in frequent]
-    _report(problems, f"classes of the paper that are not among {most}", rare)
-    _report(problems, f"classes among {most} that the paper does not have", [n for n in frequent if n not in named])
+    problems.add_all(f"classes of the paper that are not among {most}", rare)
+    problems.add_all(f"classes among {most} that the paper does not have", [n for n in frequent if n not in named])
 
 
 def _find_columns(tasks: Sequence[Sequence[str]], collection: Collection, problems: Problems) -> list[list[int]]:
     """The columns of named classes. Classes that the collection does not have are left out and reported."""
     column_of = {name: column for column, name in enumerate(collection.classes)}
     missing = [name for task in tasks for name in task if name not in column_of]
-    _report(problems, f"classes that {collection.name} does not have", missing)
+    problems.add_all(f"classes that {collection.name} does not have", missing)
     plan = [[column_of[name] for name in task if name in column_of] for task in tasks]
     if not all(plan):
         empty = plan.index([])
@@ -311,7 +311,7 @@ def _infer_tasks(collection: Collection, columns: Sequence[int], problems: Probl
         )
     owner_of = dict(zip(column.tolist(), owner.tolist(), strict=True))
     ownerless = [collection.classes[column] for column in columns if column not in owner_of]
-    _report(problems, "classes left out because no training image with a task has them", ownerless)
+    problems.add_all("classes left out because no training image with a task has them", ownerless)
     plan: list[list[int]] = [[] for _ in range(tasks)]
     for chosen in columns:
         if chosen in owner_of:
@@ -341,12 +341,12 @@ def _assign_images(
     if kind == "training":
         owns = np.zeros(len(choices), bool)
         owns[choice_row[choice_task == given[choice_row]]] = True
-        _report(problems, "training images whose task owns none of their labels", pool.names, fixed & ~owns)
+        problems.add_all("training images whose task owns none of their labels", pool.names, fixed & ~owns)
         fixed &= owns
     else:
         # A test image keeps its task whatever its labels are: cumulative lists name it where it is scored first.
         beyond = fixed & (given >= choices.classes)
-        _report(problems, "test images of a task that the stream does not have", pool.names, beyond)
+        problems.add_all("test images of a task that the stream does not have", pool.names, beyond)
         fixed &= given < choices.classes
     rows, task = np.flatnonzero(fixed), given[fixed]
     free = np.flatnonzero((given < 0) & has_choice)
@@ -384,13 +384,13 @@ def _check_images(train: Split, test: Split, tasks: Sequence[Task], source: str,
                 f"choose other classes or fewer tasks{problems.brief()}"
             )
         counts = train.labels.take(rows).counts()[task.columns]
-        _report(problems, "classes that no training image of their task shows", task.classes, counts == 0)
+        problems.add_all("classes that no training image of their task shows", task.classes, counts == 0)
     classes = [name for task in tasks for name in task.classes]
     if not len(test):
         reason = f"no test image of {source} shows a class of the stream"
         raise UserError(f"{reason}: choose other classes or another split{problems.brief()}")
-    _report(problems, "classes without a test image", classes, test.labels.counts() == 0)
-    _report(problems, "tasks without a test image", [str(t.index + 1) for t in tasks if not len(test.rows[t.index])])
+    problems.add_all("classes without a test image", classes, test.labels.counts() == 0)
+    problems.add_all("tasks without a test image", [str(t.index + 1) for t in tasks if not len(test.rows[t.index])])
 
 
 def _has_hidden_labels(split: Split, tasks: Sequence[Task]) -> bool:
@@ -422,15 +422,6 @@ def _draws(salt: str, names: Iterable[str]) -> np.ndarray:
         one.update(name.encode("utf-8", "surrogateescape"))
         digests += one.digest()
     return np.frombuffer(bytes(digests), ">u8").astype(np.uint64)
-
-
-def _report(problems: Problems, kind: str, names: Sequence[str], mask: np.ndarray | None = None) -> None:
-    """Add all names, or the names that `mask` marks, as problems of one kind."""
-    rows = np.flatnonzero(mask) if mask is not None else np.arange(len(names))
-    for row in rows[: Problems.MAX_EXAMPLES].tolist():
-        problems.add(kind, names[row])
-    if len(rows) > Problems.MAX_EXAMPLES:
-        problems.add(kind, count=len(rows) - Problems.MAX_EXAMPLES)
 
 
 def _join(names: Sequence[str]) -> str:

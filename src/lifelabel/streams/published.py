@@ -115,7 +115,7 @@ class _Merged:
 
 @dataclass(frozen=True)
 class _Extra:
-    """What the data set adds: complete labels of the training images, file names (training, test) and rules."""
+    """Complete labels of the training images, file names (training, test) and rules, from the files of the data set."""
 
     labels: Labels | None = None
     files: tuple[list[str], list[str]] | None = None
@@ -377,14 +377,10 @@ def _classes(
 def _report(classes: tuple[str, ...], training: _Merged, testing: _Merged, problems: Problems) -> None:
     """Report images without labels, images of both splits, and classes without a training image."""
     for merged, kind in ((training, "training images"), (testing, "test images")):
-        for row in np.flatnonzero(merged.labels.per_image() == 0):
-            problems.add(f"{kind} without any label", merged.names[row])
+        problems.add_all(f"{kind} without any label", merged.names, merged.labels.per_image() == 0)
     trained = set(training.names)
-    for name in testing.names:
-        if name in trained:
-            problems.add("images that are in both training and test", name)
-    for column in np.flatnonzero(training.labels.counts() == 0):
-        problems.add("classes without a training image", classes[column])
+    problems.add_all("images that are in both training and test", [n for n in testing.names if n in trained])
+    problems.add_all("classes without a training image", classes, training.labels.counts() == 0)
 
 
 # Labels and file names of the data set

@@ -20,7 +20,7 @@ __all__ = ["STREAMS", "Source", "build", "resolve"]
 
 @dataclass(frozen=True)
 class Source:
-    """A stream with a name: one line of help, a dataclass of options, and a function that builds it from options."""
+    """A named stream: one line of help, its dataclass of options, and the function that builds it from them."""
 
     summary: str
     Options: type
@@ -29,17 +29,15 @@ class Source:
     """Whether its images are photographs. Photographs have their own defaults and presets."""
 
 
-_ROOT = "the folder of the images, and of the label files of the data set"
+@dataclass(frozen=True)
+class _DatasetOptions(ProtocolOptions):
+    root: str | None = option(
+        None, "the folder of the images, and of the label files of the data set", path=True, label=False, flag="Data"
+    )
 
 
 @dataclass(frozen=True)
-class _CocoOptions(ProtocolOptions):
-    root: str | None = option(None, _ROOT, path=True, label=False, flag="Data")
-
-
-@dataclass(frozen=True)
-class _NusWideOptions(ProtocolOptions):
-    root: str | None = option(None, _ROOT, path=True, label=False, flag="Data")
+class _NusWideOptions(_DatasetOptions):
     split: str = option(
         "official",
         "test images: those of the official split, or a share of all images drawn by the seed",
@@ -49,8 +47,7 @@ class _NusWideOptions(ProtocolOptions):
 
 
 @dataclass(frozen=True)
-class _VocOptions(ProtocolOptions):
-    root: str | None = option(None, _ROOT, path=True, label=False, flag="Data")
+class _VocOptions(_DatasetOptions):
     year: str = option("2007", "which VOC: 2007 (trainval, test) or 2012 (train, val)", choices=("2007", "2012"))
     difficult: str = option(
         "positive", "whether objects marked difficult count as present", choices=("positive", "negative")
@@ -96,7 +93,7 @@ def _file(options: Any, name: str) -> Path:
     return path
 
 
-def _coco(name: str) -> Callable[[_CocoOptions], Stream]:
+def _coco(name: str) -> Callable[[_DatasetOptions], Stream]:
     return lambda options: make_stream(coco.read(_root(options, name)), options, name, "coco", default_tasks=8)
 
 
@@ -143,7 +140,7 @@ _BUILTIN: dict[str, Source] = {
     ),
     "split-coco": Source(
         "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
-        with_defaults(_CocoOptions, order="paper"), _coco("split-coco"),
+        with_defaults(_DatasetOptions, order="paper"), _coco("split-coco"),
     ),
     "split-wide": Source(
         "NUS-WIDE, the paper's protocol: top 21 concepts, 7 tasks of 3, disjoint images",
@@ -151,11 +148,11 @@ _BUILTIN: dict[str, Source] = {
     ),
     "coco-b0-c10": Source(
         "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
-        with_defaults(_CocoOptions, **_OVERLAP, base=0, step=10), _coco("coco-b0-c10"),
+        with_defaults(_DatasetOptions, **_OVERLAP, base=0, step=10), _coco("coco-b0-c10"),
     ),
     "coco-b40-c10": Source(
         "the same with 40 classes in the first task, then 4 tasks of 10",
-        with_defaults(_CocoOptions, **_OVERLAP, base=40, step=10), _coco("coco-b40-c10"),
+        with_defaults(_DatasetOptions, **_OVERLAP, base=40, step=10), _coco("coco-b40-c10"),
     ),
     "voc-b0-c4": Source(
         "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images",
@@ -165,7 +162,7 @@ _BUILTIN: dict[str, Source] = {
         "the same with 10 classes in the first task, then 5 tasks of 2",
         with_defaults(_VocOptions, **_OVERLAP, base=10, step=2), _voc("voc-b10-c2"),
     ),
-    "coco": Source("COCO 2014 or 2017 with your own protocol options", _CocoOptions, _coco("coco")),
+    "coco": Source("COCO 2014 or 2017 with your own protocol options", _DatasetOptions, _coco("coco")),
     "nus-wide": Source("NUS-WIDE with your own protocol options", _NusWideOptions, _nus_wide("nus-wide")),
     "voc": Source("PASCAL VOC 2007 or 2012 with your own protocol options", _VocOptions, _voc("voc")),
     "table": Source(

@@ -245,8 +245,7 @@ class _Builder:
                 hint = "add rows or change test_share" if no_split else "check its column 'split'"
                 raise UserError(f"{path} has no {kind} image: {hint}{problems.brief()}")
         classes = tuple(self.classes)
-        for column in np.flatnonzero(train.labels.counts() == 0):
-            problems.add("classes without a training image", classes[column])
+        problems.add_all("classes without a training image", classes, train.labels.counts() == 0)
         return Collection(path.name, path.parent if root is None else root, classes, train, test, problems)
 
     def _pool(self, rows: np.ndarray, tasks: np.ndarray | None) -> Pool:

@@ -15,7 +15,7 @@ __all__ = ["atomic_write", "partial_name", "read_limited", "write_text"]
 
 
 def partial_name(name: str) -> str:
-    """The name of the temporary file of `atomic_write`. It remains if the process is killed."""
+    """The name of the temporary file that `atomic_write` uses. A killed process leaves this file behind."""
     return f".{name}.new"
 
 

@@ -1,4 +1,4 @@
-"""Copies between host and device that do not block the queue of the device."""
+"""Asynchronous copies between host and device."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ def embed(
     found: dict[str, np.ndarray] = {}
     if glove is not None:
         found, dim = _find_words(glove, wanted)
-    means = [np.mean([found.get(w, _fixed_vector(w, dim)) for w in words[label]], axis=0) for label in labels]
+    vector_of = {word: found[word] if word in found else _fixed_vector(word, dim) for word in wanted}
+    means = [np.mean([vector_of[word] for word in words[label]], axis=0) for label in labels]
     vectors = np.array(means).reshape(len(labels), dim)
     if norm is not None:
         vectors *= norm / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
