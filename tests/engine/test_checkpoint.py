@@ -1,8 +1,22 @@
-"""The content of a checkpoint. tests/engine/test_run.py has checkpoints that do not fit their run."""
+"""Checkpoints: their content, runs that resume after a kill, and checkpoints that do not fit their run."""
 
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
 import torch
+import yaml
+from engine.small_runs import BAD, SMALL, options
 
+from lifelabel.engine import run as engine
+from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress, get_random_state, set_random_state
+from lifelabel.errors import Diverged
+from lifelabel.methods import METHODS
+from lifelabel.methods.fine_tuning import FineTuning
 
 
 def test_progress_is_restored_from_plain_values(tmp_path):
@@ -22,3 +36,192 @@ def test_random_states_are_restored():
         assert torch.equal(torch.rand(3), expected)
     finally:
         torch.set_rng_state(before)
+
+
+CHILD = """
+import json, os, signal, sys
+import torch
+from lifelabel.engine import run as engine
+from lifelabel.engine.callback import Callback
+
+folder, options, event, count, number = sys.argv[1:]
+left = int(count)
+
+def tick(name):
+    global left
+    if name == event:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), int(number))
+
+class Killer(Callback):
+    def steps(self, task, images, losses):
+        tick("step")
+    def evaluated(self, record):
+        tick("evaluated")
+
+compute_scores = engine.compute_scores
+def compute_scores_and_tick(*arguments):
+    tick("evaluating")
+    return compute_scores(*arguments)
+engine.compute_scores = compute_scores_and_tick
+
+save = torch.save
+def save_half(value, handle):
+    if event == "saving" and left == 1:
+        handle.write(b"half a checkpoint")
+        handle.flush()
+    tick("saving")
+    save(value, handle)
+torch.save = save_half
+
+engine.train(folder, json.loads(options), callback=Killer())
+"""
+
+
+KILLS = [
+    ("agcn", "saving", 3, signal.SIGKILL, 1000),  # the history is longer than at the last checkpoint
+    ("agcn", "step", 2, signal.SIGKILL, 0),  # in the first task
+    ("agcn", "step", 7, signal.SIGKILL, 0),  # in the second, with an expert
+    ("agcn", "saving", 6, signal.SIGKILL, 0),  # while a checkpoint is written
+    ("agcn", "evaluating", 2, signal.SIGKILL, 0),  # between the last step and the score of a task
+    ("agcn", "evaluated", 1, signal.SIGKILL, 0),  # between two tasks
+    ("agcn", "step", 8, signal.SIGINT, 0),  # Ctrl-C
+    ("fine-tuning", "step", 6, signal.SIGTERM, 0),
+    ("multi-task", "step", 5, signal.SIGKILL, 0),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs that were not interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    more = {"checkpoint_seconds": 0}
+    return {m: engine.train(folder / m, options(method=m, **more)) for m in ("agcn", "fine-tuning", "multi-task")}
+
+
+@pytest.mark.parametrize(("method", "event", "count", "number", "seconds"), KILLS)
+def test_a_killed_run_resumes_inside_the_task_and_ends_the_same(method, event, count, number, seconds, whole, tmp_path):
+    folder = tmp_path / "run"
+    given = json.dumps(options(method=method, checkpoint_seconds=seconds))
+    command = [sys.executable, "-c", CHILD, str(folder), given, event, str(count), str(int(number))]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert child.returncode == (-9 if number == signal.SIGKILL else 1), child.stderr
+    if number != signal.SIGKILL:
+        assert "stopped; resume with: lifelabel train --resume" in child.stderr
+    before = engine.RunFolder(folder).load_checkpoint()
+    assert before["images"] < SMALL["train_images"]
+    engine.resume(folder)
+    expected = whole[method].folder
+    for name in ("metrics.json", "history.jsonl"):
+        assert (folder / name).read_bytes() == (expected / name).read_bytes()
+    got, wanted = (torch.load(f / "checkpoint.pt", weights_only=True) for f in (folder, expected))
+    torch.testing.assert_close(got["method"]["learner"], wanted["method"]["learner"], rtol=0, atol=0)
+    assert not list(folder.glob("*.new"))
+
+
+def test_a_killed_run_on_photographs_resumes_with_another_folder(photographs, tmp_path):
+    given = {**photographs[0], "method": "fine-tuning", "checkpoint_seconds": 0}
+    whole, folder = engine.train(tmp_path / "whole", given).folder, tmp_path / "run"
+    child = {**given, "workers": 1}
+    command = [sys.executable, "-c", CHILD, str(folder), json.dumps(child), "step", "14", str(int(signal.SIGKILL))]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == -9
+    moved = tmp_path / "moved"
+    (tmp_path / "photos").rename(moved)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["stream_options"]["root"] = str(moved)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert engine.RunFolder(folder).load_checkpoint()["task"] == 1
+    engine.resume(folder)
+    for name in ("metrics.json", "history.jsonl", "skipped.jsonl"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    used = next(i for i in range(60) if i % 4 and f"{i}.png" not in BAD and photographs[1][i].any())
+    (moved / f"{used}.png").unlink()
+    with pytest.raises(engine.UserError, match="when other images had a file"):
+        engine.resume(folder)
+
+
+def test_a_finished_run_is_not_run_again(whole):
+    before = whole["agcn"].folder.joinpath("history.jsonl").read_bytes()
+    again = engine.resume(whole["agcn"].folder)
+    assert again.metrics == whole["agcn"].metrics
+    assert whole["agcn"].folder.joinpath("history.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("batch_size", 4, "another batch_size"),
+        ("seed", 9, "another seed"),
+        ("method_options", {"mix": 0.5}, r"another method\.mix than .*config.yaml has: 0.05$"),
+        ("augment", "none", "another augment"),
+        ("stream_options", {**SMALL, "seed": 1}, "another stream"),
+        ("word_norm", 3.0, "other word vectors"),
+    ],
+)
+def test_a_run_does_not_resume_as_another_one(name, value, message, whole, tmp_path):
+    folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**values, name: value}))
+    with pytest.raises(engine.UserError, match=message):
+        engine.resume(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("stream"),
+        lambda state: state.update(method={}),
+        lambda state: state["method"].update(acm=None),
+        lambda state: state.update(random_state=3),
+        lambda state: state.update(history_bytes="x"),
+    ],
+)
+def test_an_incomplete_checkpoint_is_one_line(change, whole, tmp_path):
+    folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    change(state)
+    torch.save(state, folder / "checkpoint.pt")
+    with pytest.raises(engine.UserError, match="does not fit"):
+        engine.resume(folder)
+
+
+@pytest.mark.parametrize(("method", "lr"), [("agcn", 1e19), ("fine-tuning", 1e30)])
+def test_divergence_of_the_scores_leaves_the_last_good_checkpoint(method, lr, tmp_path):
+    """With one step per task, the loss of the step that makes the weights useless is still finite."""
+    first = {"lr": 1e-4, "backbone_lr": 1e-3, "later_backbone_lr": lr}
+    given = options(method=method, batch_size=90, checkpoint_seconds=0, **first)
+    with pytest.raises(Diverged, match=r"^task 2, step 1: the scores are not finite; stopped, the last good "):
+        engine.train(tmp_path / "run", given)
+    state = engine.RunFolder(tmp_path / "run").load_checkpoint()
+    assert (state["task"], state["step"]) == (1, 0)
+    values = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**values, "later_backbone_lr": 1e-4}))
+    assert engine.resume(tmp_path / "run").metrics["finished"]
+
+
+def test_a_state_that_is_not_finite_is_not_saved(monkeypatch, tmp_path):
+    """Also if the scores are finite."""
+
+    class Overflowing(FineTuning):
+        def state_dict(self):
+            value = float("inf") if len(self.tasks) == 2 else 1.0
+            return {**super().state_dict(), "more": torch.tensor([1.0, value])}
+
+    monkeypatch.setitem(METHODS._items, "overflowing", Overflowing)
+    with pytest.raises(Diverged, match=r"^task 2, step 1: the weights are not finite; stopped, the last good "):
+        engine.train(tmp_path / "run", options(method="overflowing", checkpoint_seconds=0))
+    state = engine.RunFolder(tmp_path / "run").load_checkpoint()
+    assert (state["task"], state["step"], state["method"]["more"].tolist()) == (1, 0, [1, 1])
+
+
+def test_the_callback_ends_also_if_the_last_checkpoint_cannot_be_written(tmp_path, monkeypatch):
+    def full(folder, state):
+        raise OSError("no space left")
+
+    callback, ended = Callback(), []
+    callback.end = lambda: ended.append(True)
+    monkeypatch.setattr(engine.RunFolder, "save_checkpoint", full)
+    with pytest.raises(OSError, match="no space left"):
+        engine.train(tmp_path / "run", options(method="fine-tuning"), callback=callback)
+    assert ended == [True]
