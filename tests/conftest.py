@@ -96,3 +96,26 @@ def main(monkeypatch, capsys):
 def refused(main):
     """`lifelabel ARGS` that must fail because of a mistake of the user: the line."""
     return lambda *args: line_of_error(main(*args))
+
+
+@pytest.fixture
+def plugin_state(tmp_path, tmp_path_factory, monkeypatch):
+    """An empty folder and no plug-ins. Undoes what plug-ins change: sys.path, sys.modules, environment, registries."""
+    from lifelabel import registry
+    from lifelabel.methods import METHODS
+    from lifelabel.metrics import METRICS
+    from lifelabel.nn.backbones import BACKBONES
+    from lifelabel.streams import STREAMS
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(registry, "_plugins", {})
+    monkeypatch.setenv("LIFELABEL_PLUGINS", "")  # recorded, so that the value that plug-ins set is undone
+    monkeypatch.delenv("LIFELABEL_PLUGINS")
+    for each in (METHODS, STREAMS, BACKBONES, METRICS):
+        monkeypatch.setattr(each, "_items", dict(each._items))
+        monkeypatch.setattr(each, "_entry_points", None)
+    yield
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path_factory.getbasetemp()):
+            del sys.modules[name]

@@ -7,7 +7,6 @@ import sys
 import pytest
 import yaml
 
-from lifelabel import registry
 from lifelabel.config.config import Config
 from lifelabel.engine.run import resume, train
 from lifelabel.errors import UserError
@@ -37,22 +36,7 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def global_state(tmp_path, monkeypatch):
-    """Undo what plug-ins change: the current folder, sys.path, sys.modules, the environment and the registries."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
-    monkeypatch.delenv("LIFELABEL_PLUGINS", raising=False)
-    for each in (METHODS, STREAMS, BACKBONES, METRICS):
-        monkeypatch.setattr(each, "_items", dict(each._items))
-        monkeypatch.setattr(each, "_entry_points", None)
-    modules = set(sys.modules)
-    yield
-    os.environ.pop("LIFELABEL_PLUGINS", None)  # before monkeypatch restores the value of the user
-    for name in set(sys.modules) - modules:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in sys.modules[name].__file__:
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("plugin_state")
 
 
 @pytest.fixture
@@ -184,7 +168,8 @@ def test_a_module_in_the_current_folder_is_a_plugin(write):
     assert METHODS["my_package.methods:Mine"] is METHODS["mine"]
 
 
-def test_a_plugin_hides_no_installed_module(write):
+def test_a_plugin_hides_no_installed_module(write, monkeypatch):
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)  # other tests import it
     write("colorsys.py", "raise RuntimeError('this code ran')")
     load_plugin(str(write("my_method.py")))
     import colorsys
@@ -320,7 +305,7 @@ def test_an_object_of_the_wrong_kind_in_a_plugin(write):
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def install(tmp_path):
     """Install a package with entry points, as pip does: code, and a dist-info folder on the path."""
 
     def install(entry_points, code=PLUGIN, module="some_plugin", package="some-plugin"):

@@ -242,7 +242,7 @@ def test_workers_and_a_manifest_make_the_same_run(main, hostile, run, tmp_path):
             assert (tmp_path / other / name).read_bytes() == (run / name).read_bytes(), (other, name)
 
 
-def test_an_interrupted_run_resumes_with_the_same_results(main, hostile, run, tmp_path):
+def test_an_interrupted_run_resumes_with_the_same_results(main, run, tmp_path):
     class Cut(Callback):
         def steps(self, task, images, losses):
             if task == 1:
@@ -409,7 +409,7 @@ def test_control_characters_in_a_file_do_not_reach_the_terminal(main, hostile, t
         assert "\x1b" not in text
 
 
-def test_a_copy_of_the_photographs_in_another_folder_is_the_same_stream(main, hostile, tmp_path):
+def test_a_copy_of_the_photographs_in_another_folder_is_the_same_stream(hostile, tmp_path):
     root = tmp_path / "elsewhere"
     shutil.copytree(hostile / "photos", root, ignore=lambda folder, names: [n for n in names if n == "pipe.jpg"])
     streams = [build(str(hostile / "photos.csv"), {"root": str(r), "tasks": 2}) for r in (hostile / "photos", root)]

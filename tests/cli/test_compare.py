@@ -14,6 +14,7 @@ import time
 import pytest
 import yaml
 from PIL import Image
+from report.run_folders import table_of
 
 from lifelabel.methods import METHODS
 from lifelabel.search.compare import STUDIES
@@ -31,10 +32,6 @@ def read(folder, name="table.json"):
 def snapshot(folder):
     """The content of every file of a run, and the time when it was written."""
     return {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.iterdir() if p.name != ".lock"}
-
-
-def table_of(text):
-    return [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +328,7 @@ def test_a_study(main, tmp_path, name):
     assert max(len(line) for line in done.stdout.splitlines()[:12]) <= 100
 
 
-def test_mistakes_in_a_study(refused, tmp_path):
+def test_mistakes_in_a_study(refused):
     assert "did you mean 'lambdas'?" in refused("study", "lambda")
     assert "method.lambdas: the rows of this study differ in it; remove it" in refused(
         "study", "lambdas", "--set", "method.lambdas=[1,1,1]"

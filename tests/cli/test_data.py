@@ -180,7 +180,7 @@ def test_build_imports_no_torch():
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "loaded: []"), done.stderr
 
 
-def test_tasks_and_root_are_flags(main, published, tmp_path):
+def test_tasks_is_a_flag(main, tmp_path):
     assert main("build", "scenes", *SCENES[1:], "--tasks", "4", "--out", tmp_path / "a.yaml").returncode == 0
     assert len(build(str(tmp_path / "a.yaml"), {}).tasks) == 2  # --set wins over a flag
     assert main("build", "scenes", "--tasks", "4", "--set", "classes=8", "--out", tmp_path / "b.yaml").returncode == 0

@@ -5,10 +5,7 @@ import json
 import pytest
 import yaml
 from PIL import Image
-
-
-def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"))
+from support.run_files import read_json
 
 
 def test_report(main, agcn_run, agcn_copy, tmp_path):

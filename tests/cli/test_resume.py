@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from support.run_files import SendSignal, read_json, snapshot
 
 from lifelabel.cli import train
-from lifelabel.engine.callback import Callback
-
-
-def snapshot(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_resume_of_a_finished_run_prints_the_result(main, agcn_train, agcn_copy):
@@ -103,17 +95,6 @@ def test_a_damaged_config(refused, agcn_copy):
     assert str(agcn_copy / "config.yaml") in refused("train", "--resume", agcn_copy)
 
 
-class SendSignal(Callback):
-    """Sends a signal to this process when losses of the given task are read."""
-
-    def __init__(self, task, number):
-        self.task, self.number = task, number
-
-    def steps(self, task, images, losses):
-        if task == self.task:
-            signal.raise_signal(self.number)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_reports_how_to_resume_and_has_the_same_results(
     main, refused, monkeypatch, agcn_run, small, tmp_path, number
@@ -137,7 +118,7 @@ def test_a_stopped_run_reports_how_to_resume_and_has_the_same_results(
 # Divergence
 
 
-def test_divergence_before_any_checkpoint(main, refused, tmp_path, small):
+def test_divergence_before_any_checkpoint(refused, tmp_path, small):
     """After a step of this size the products of weights overflow: batch norm subtracts infinity from infinity."""
     folder = tmp_path / "run"
     line = refused("train", *small, "--lr", "1e30", "--backbone-lr", "1e30", "--out", folder, "-q")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from support.run_files import read_json, snapshot
 
 from lifelabel.config.config import Config
 from lifelabel.engine.run_folder import RunFolder
@@ -16,14 +17,6 @@ from lifelabel.version import __version__
 FILES = [
     "acm.npz", "checkpoint.pt", "config.yaml", "environment.json", "history.jsonl", "metrics.json", "skipped.jsonl",
 ]  # fmt: skip
-
-
-def snapshot(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 # The files of a run

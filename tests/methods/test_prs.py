@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from support.replay import assert_same_bits
 
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
@@ -309,14 +310,6 @@ def test_replayed_labels_are_those_that_were_visible(name):
         assert replayed.known[row].tolist() == [known.get(c, False) for c in range(7)]
 
 
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
 @pytest.mark.parametrize(("name", "limit"), [("prs", None), ("prs", 20_000), ("ocdm", None), ("ocdm", 20_000)])
 def test_a_run_that_stops_inside_a_task_resumes_exactly(name, limit):
     options = {"buffer_images": 15, "buffer_bytes": limit, "rho": 0.2}
@@ -334,7 +327,7 @@ def test_a_run_that_stops_inside_a_task_resumes_exactly(name, limit):
         torch.set_rng_state(saved["random"])
         for given in range(3):
             one.observe(batch(host(np.random.default_rng(given), 1, 6, size=32)))
-    assert same(method.state_dict(), again.state_dict())
+    assert_same_bits(method.state_dict(), again.state_dict())
     assert method.footprint() == again.footprint()
     sizes = [len(item.jpeg) + item.labels.nbytes + item.known.nbytes for item in method.buffer.items]
     labels = sum(max(1, item.labels.sum()) for item in method.buffer.items)
