@@ -118,9 +118,12 @@ def _check(field: dataclasses.Field, hint: Any, value: Any, name: str) -> Any:
         word = ("off", "on")[value] if isinstance(value, bool) else str(value)
         value = word if word in choices else value  # YAML reads 2012 as a number, and off as false
     value = _convert(hint, value, name)
-    if choices and value is not None and value not in choices:
-        raise unknown(f"value for {name}", value, choices)
-    for number in value if isinstance(value, tuple) else (value,):
+    parts = value if isinstance(value, tuple) else (value,)
+    if choices and value is not None:
+        for part in parts:
+            if part not in choices:
+                raise unknown(f"value for {name}", part, choices)
+    for number in parts:
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             continue
         if isinstance(number, float) and not math.isfinite(number):

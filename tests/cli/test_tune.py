@@ -3,13 +3,17 @@
 import csv
 import json
 import shlex
+import signal
 
 import pytest
 import yaml
+from support.run_files import SendSignal
 
 from lifelabel.config import presets
 from lifelabel.config.config import Config
+from lifelabel.engine.run import resume, train
 from lifelabel.engine.run_folder import RunFolder
+from lifelabel.errors import Stopped
 from lifelabel.search import tune
 from lifelabel.search.scheduler import Outcome
 from lifelabel.streams import build
@@ -146,6 +150,41 @@ def test_a_trial_that_diverges_is_counted_and_not_repeated(main, refused, tmp_pa
     assert snapshot(tmp_path / "t" / "trials") == before
 
 
+def test_a_search_on_a_proxy_stream(main, tmp_path):
+    given = ("tune", "--method", "fine-tuning", *SMALL, "--proxy", "--trials", "2", "-q", "--out", tmp_path)
+    done = main(*given, "--proxy-images", "100")
+    assert (done.returncode, done.stderr) == (0, "")
+    part = part_of(build("scenes", STREAM), Part(hold_out=0.2, proxy=True, proxy_images=100))
+    assert len(part.tasks) == 5 and not set(part.classes) & set(build("scenes", STREAM).classes)
+    rows = trials_of(tmp_path)
+    for row in rows:
+        path = tmp_path / "trials" / row["folders"]
+        run = Config.make(yaml.safe_load((path / "config.yaml").read_text()))
+        assert (run.proxy, run.proxy_images, run.first_tasks, run.hold_out) == (True, 100, None, 0.2)
+        assert json.loads((path / "environment.json").read_text())["stream_fingerprint"] == part.fingerprint
+        metrics = json.loads((path / "metrics.json").read_text())
+        assert metrics["classes"] == list(part.classes) and len(metrics["per_task"]) == 5
+    best = max(float(row["mAP"]) for row in rows)
+    origin = presets.parse_origin((tmp_path / "preset.yaml").read_text(encoding="utf-8"))
+    assert origin.reached == (
+        f"{best:.2f} mAP on held-out images of a proxy stream (5 tasks of other classes) (2 trials, seeds 0)"
+    )
+    assert "--proxy --proxy-images 100" in origin.command and "--first-tasks" not in origin.command
+    before = snapshot(tmp_path / "trials")
+    assert main(*shlex.split(origin.command)[1:]).stdout == done.stdout
+    assert snapshot(tmp_path / "trials") == before
+
+
+def test_a_stopped_trial_on_a_proxy_stream_resumes_exactly(tmp_path):
+    options = {"method": "fine-tuning", "device": "cpu", "proxy": True, "hold_out": 0.2, "stream_options": STREAM}
+    whole = train(tmp_path / "whole", options)
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", options, callback=SendSignal(2, signal.SIGTERM))
+    assert resume(tmp_path / "parts").metrics == whole.metrics
+    names = ("metrics.json", "history.jsonl", "config.yaml")
+    assert all((tmp_path / "parts" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in names)
+
+
 def test_several_methods_have_a_folder_each(main, monkeypatch, tmp_path):
     commands = []
     monkeypatch.setattr(tune, "run_all", write_results(commands))
@@ -194,8 +233,17 @@ def test_options_given_by_flags_or_set_are_not_searched(main, monkeypatch, tmp_p
         (["--method", "lwf", "--first-tasks", "6"], "stream scenes has 5 tasks, not 6: lower first_tasks"),
         (
             ["--method", "lwf", "--set", "seed=3"],
-            "--set seed: the search sets it; give --method, --seeds, --first-tasks or --hold-out",
+            "--set seed: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
+            "--proxy-images",
         ),
+        (["--method", "lwf", "--set", "proxy=true"], "--set proxy: the search sets it"),
+        (["--method", "lwf", "--proxy-images", "9"], "proxy_images 9 has no effect without proxy"),
+        (
+            ["--method", "lwf", "--proxy", "--set", "stream.classes=30"],
+            "stream scenes has labels of 0 other classes, too few for a proxy stream of 5 tasks: leave out --proxy and "
+            "search on the first tasks (--first-tasks)",
+        ),
+        (["--method", "lwf", "--proxy", "--first-tasks", "6"], "stream scenes-proxy has 5 tasks, not 6"),
         (["--method", "lwf", "--set", "method.mixx=3"], "unknown option of method lwf 'mixx'"),
         (["--method", "lwf", "--stream", "scenez"], "unknown stream 'scenez'"),
         (["--method", "lwf", "--stream", "split-coco"], "stream split-coco needs the folder of its images"),

@@ -125,6 +125,52 @@ def test_photographs_have_their_own_defaults(fidelity, expected):
     assert (Config.make(given).backbone, Config.make(given).method_options.lambdas) == ("resnet18", (1, 2, 3))
 
 
+_RATES = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
+
+
+def rates(config):
+    return tuple(getattr(config, name) for name in _RATES)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("fidelity", "expected"),
+    [("tuned", (3e-4, 1e-3, 6e-4, "first-task")), ("plain", (1e-3, 1e-3, 1e-3, "running"))],
+)
+def test_a_backbone_without_weights_gets_rates_that_can_learn(method, fidelity, expected):
+    base = {"stream": "photos.csv", "method": method, "fidelity": fidelity}
+    for network in ({"weights": "none"}, {"backbone": "tiny"}, {"backbone": "tiny", "weights": "none"}):
+        c = Config.make({**base, **network})
+        assert (rates(c), c.weights) == (expected, "none")
+        assert Config.make(c.to_dict()) == c
+        own = Config.make(base).method_options  # of the preset, as far as there is one
+        assert c.method_options == own
+        assert (c.batch_size, c.image_size, c.pool) == (32, 224, "avg")
+    assert rates(Config.make({**base, "backbone": "resnet18"})) == rates(Config.make(base)) != expected
+
+
+def test_given_options_win_over_those_of_a_backbone_without_weights():
+    given = {"lr": 0.5, "backbone_lr": 2e-5, "later_backbone_lr": 0.0, "batch_norm": "frozen"}
+    assert rates(Config.make({"stream": "split-coco", "backbone": "tiny", **given})) == tuple(given.values())
+    one = Config.make({"stream": "split-coco", "weights": "none", "batch_norm": "running"})
+    assert rates(one) == (3e-4, 1e-3, 6e-4, "running")
+    assert Config.make({"stream": "split-coco", "backbone": "tiny", "weights": "w.pth"}).weights == "w.pth"
+
+
+@pytest.mark.parametrize("fidelity", ["paper", "release"])
+def test_the_rates_of_the_paper_do_not_depend_on_the_weights(fidelity):
+    base = {"stream": "split-coco", "fidelity": fidelity}
+    assert rates(Config.make({**base, "weights": "none"})) == rates(Config.make(base))
+    assert Config.make({**base, "backbone": "tiny"}).weights == "none"
+
+
+def test_the_label_of_a_run_without_weights_names_the_network_only():
+    label = Config.make({"stream": "split-coco", "method": "er", "backbone": "tiny", "lr": 0.5}).label
+    assert label == "er (lr=0.5, backbone=tiny, weights=none)"
+    assert Config.make({"stream": "split-coco", "method": "er", "weights": "none"}).label == "er (weights=none)"
+    assert Config.make({"stream": "split-coco", "method": "er"}).label == "er"
+
+
 def test_a_path_is_a_stream(tmp_path):
     c = Config.make({"stream": "photos.csv", "stream_options": {"tasks": 3}})
     assert (c.stream, c.stream_options.file, c.stream_options.tasks) == ("table", "photos.csv", 3)

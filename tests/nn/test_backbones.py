@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import functools
 import http.server
@@ -11,7 +12,7 @@ from torch import nn
 from torchvision import models
 
 from lifelabel.errors import UserError
-from lifelabel.nn import weights
+from lifelabel.nn import backbones, weights
 from lifelabel.nn.backbones import BACKBONES, FAMILIES, BackboneBuilder, build, summary_of
 from lifelabel.nn.provenance import SCRATCH, Provenance, check
 
@@ -216,13 +217,248 @@ def test_an_unknown_name_gives_an_error_with_a_known_one(name, message):
         build(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["timm/test_vit", "timm/test_mambaout", "timm/efficientvit_b0", "torchvision/maxvit_t"]
-)
-def test_a_model_without_a_feature_map_is_refused(name):
+@pytest.mark.parametrize("name", ["timm/efficientvit_b0", "timm/deit_tiny_distilled_patch16_224"])
+def test_a_model_that_always_pools_is_refused(name):
     pytest.importorskip("timm")
-    with pytest.raises(UserError, match="no feature map"):
+    with pytest.raises(UserError, match="no feature map or tokens"):
         build(name)
+
+
+def test_every_test_model_of_timm_builds_or_is_refused_in_one_line():
+    timm = pytest.importorskip("timm")
+    built = 0
+    for name in timm.list_models("test_*"):
+        with torch.device("meta"):
+            try:
+                net = build(f"timm/{name}").eval()
+            except UserError as error:
+                assert "\n" not in str(error)
+                continue
+            maps, prefix, stages = net.activations(torch.empty(2, 3, 160, 160))
+        assert maps.shape[:2] == (2, net.dim), name
+        assert prefix.shape == (2, net.prefix_tokens, net.dim)
+        assert tuple(stage.shape[1] for stage in stages) == net.stage_dims
+        built += 1
+    assert built >= 10
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "prefix", "stages", "grid"),
+    [
+        ("resnet18", 512, 0, (128, 256, 512), (4, 3)),
+        ("efficientnet-lite0", 1280, 0, (112, 192, 320), (4, 3)),
+        ("torchvision/densenet121", 1024, 0, (512, 1024, 1024), (3, 2)),
+        ("torchvision/vit_b_16", 768, 1, (768, 768, 768), (7, 5)),
+        ("torchvision/swin_t", 768, 0, (384, 768, 768), (4, 3)),
+        ("timm/vit_tiny_patch16_224", 192, 1, (192, 192, 192), (7, 5)),
+        ("timm/vit_small_patch14_dinov2", 384, 1, (384, 384, 384), (8, 6)),
+        ("timm/vit_small_patch14_reg4_dinov2", 384, 5, (384, 384, 384), (8, 6)),
+        ("timm/vit_base_patch16_clip_224", 768, 1, (768, 768, 768), (7, 5)),
+        ("timm/swin_tiny_patch4_window7_224", 768, 0, (192, 384, 768), (4, 3)),
+    ],
+)
+def test_the_shapes_of_activations(name, dim, prefix, stages, grid):
+    pytest.importorskip("timm")
+    with torch.device("meta"):  # only shapes are computed
+        net = build(name).eval()
+        found = net.activations(torch.empty(2, 3, 100, 72))
+    assert (net.dim, net.prefix_tokens, net.stage_dims) == (dim, prefix, stages)
+    assert found.maps.shape == (2, dim, *grid)
+    assert found.prefix.shape == (2, prefix, dim)
+    assert [stage.shape for stage in found.stages] == [(2, channels) for channels in stages]
+    assert net.parts == (net,)
+
+
+def test_the_activations_of_a_convolutional_network():
+    net = with_statistics(build("tiny", "avg")).eval()
+    x = images = torch.randn(2, 3, 64, 64)
+    outputs = []
+    with torch.no_grad():
+        for layer in net.body:
+            x = layer(x)
+            outputs.append(x.clone())
+        calls = []
+        handle = net.body.register_forward_hook(lambda *_: calls.append(1))
+        maps, prefix, stages = net.activations(images)
+        handle.remove()
+        assert torch.equal(maps, x)
+        assert torch.equal(net.pooled(net.body(images)), net(images))
+    assert calls == [1]  # one forward pass
+    assert prefix.shape == (2, 0, 256)
+    for stage, index in zip(stages, (5, 8, 11), strict=True):
+        torch.testing.assert_close(stage, outputs[index].mean((2, 3)))
+    assert not any(module._forward_hooks for module in net.modules())  # `forward` runs without hooks
+
+
+def test_hooks_are_removed_after_an_error_and_stages_have_gradients_in_float32():
+    net = build("tiny")
+    with pytest.raises(RuntimeError):
+        net.activations(torch.zeros(2, 4, 64, 64))
+    assert not any(module._forward_hooks for module in net.modules())
+    with torch.autocast("cpu", torch.bfloat16):
+        maps, _, stages = net.activations(torch.randn(2, 3, 64, 64))
+    assert maps.dtype == torch.bfloat16
+    assert {stage.dtype for stage in stages} == {torch.float32}
+    stages[0].sum().backward()
+    assert net.body[0].weight.grad is not None
+
+
+@pytest.mark.parametrize(("name", "pool"), [("test_vit", "token"), ("test_vit2", "avg"), ("test_vit3", "map")])
+def test_the_activations_of_a_vision_transformer(name, pool):
+    timm = pytest.importorskip("timm")
+    source = seeded(lambda: timm.create_model(name, num_classes=0))
+    assert source.global_pool == pool
+    net = seeded(lambda: build(f"timm/{name}", "max"))
+    images = torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        found, features = net.activations(images), net(images)
+        tokens, blocks = source.forward_intermediates(images, 3, return_prefix_tokens=True, norm=False)
+        tokens = source.fc_norm(tokens)
+        expected = source(images)
+    torch.testing.assert_close(found.prefix, tokens[:, :1])
+    torch.testing.assert_close(found.maps, tokens[:, 1:].transpose(1, 2).unflatten(2, (10, 10)))
+    for stage, (patches, _) in zip(found.stages, blocks, strict=True):
+        torch.testing.assert_close(stage, patches.mean((2, 3)))
+    if pool == "token":
+        torch.testing.assert_close(features, expected)
+    else:
+        torch.testing.assert_close(features, tokens[:, 1:].amax(1))
+
+
+def test_a_map_with_channels_last_is_permuted():
+    timm = pytest.importorskip("timm")
+    source = seeded(lambda: timm.create_model("test_mambaout", num_classes=0, global_pool=""))
+    net = seeded(lambda: build("timm/test_mambaout", "avg"))
+    images = torch.randn(2, 3, 128, 96)
+    with torch.no_grad():
+        maps, expected = net.activations(images).maps, source(images)
+        torch.testing.assert_close(net(images), expected.mean((1, 2)))
+    assert torch.equal(maps, expected.permute(0, 3, 1, 2))
+
+
+def test_a_vision_transformer_of_torchvision_takes_images_of_any_size():
+    net = seeded(lambda: models.VisionTransformer(32, 8, 2, 2, 16, 32))
+    nn.init.normal_(net.heads.head.weight)
+    body = backbones._TorchvisionTransformer(net)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(net.heads(body(images)[:, 0]), net(images))
+        assert body(torch.randn(2, 3, 50, 33)).shape == (2, 1 + 7 * 5, 16)
+        # padding with zeros to whole patches is part of the network
+        assert torch.equal(body(images[:, :, :30]), body(nn.functional.pad(images[:, :, :30], (0, 0, 0, 2))))
+
+
+def test_a_network_for_one_size_refuses_other_images():
+    pytest.importorskip("timm")
+    net = copy.deepcopy(build("timm/levit_128s")).eval()
+    with torch.no_grad():
+        assert net.activations(torch.zeros(1, 3, 224, 224)).maps.shape == (1, 384, 16, 1)  # the grid is not known
+        message = r"'timm/levit_128s' cannot run on images of 96 x 64 pixels: use --image-size 224$"
+        with pytest.raises(UserError, match=message):
+            net(torch.zeros(1, 3, 96, 64))
+
+
+def test_tokens_of_a_file_fit_a_transformer(tmp_path):
+    timm = pytest.importorskip("timm")
+    source = seeded(lambda: timm.create_model("test_vit3"))  # its file has a pool by attention
+    torch.save(source.state_dict(), tmp_path / "vit_dinov2.pth")
+    net = build("timm/test_vit3", "avg", str(tmp_path / "vit_dinov2.pth")).eval()
+    images = torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        torch.testing.assert_close(net(images), source.forward_features(images)[:, 1:].mean(1))
+    assert net.provenance.trained_on == "LVD-142M"
+    assert net.classifier is None
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet", "test_resnet", "test_convnext"])
+def test_the_random_numbers_of_a_timm_model_are_those_of_timm(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    source = seeded(lambda: timm.create_model(name, num_classes=0, global_pool=""))
+    after = torch.rand(1)
+    torch.save(timm.create_model(name).state_dict(), tmp_path / "a.pth")
+    net = seeded(lambda: build(f"timm/{name}"))
+    assert torch.equal(torch.rand(1), after)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), source.parameters(), strict=True))
+    torch.manual_seed(0)
+    build(f"timm/{name}", weights=str(tmp_path / "a.pth"))
+    assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "timm/test_resnet", "timm/test_efficientnet", SHUFFLE, "torchvision/mobilenet_v2", "torchvision/squeezenet1_1",
+        "torchvision/mobilenet_v3_small", "timm/test_convnext", "timm/test_vit", "timm/mobilenetv3_small_050",
+    ],
+)  # fmt: skip
+def test_the_classifier_is_the_one_that_the_network_applies_to_the_mean(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    library, _, member = name.partition("/")
+    make = timm.create_model if library == "timm" else models.get_model
+    source = with_statistics(seeded(lambda: make(member)))
+    torch.save(source.state_dict(), tmp_path / "a.pth")
+    net = build(name, "max", str(tmp_path / "a.pth")).eval()
+    if name in ("timm/test_resnet", "timm/test_efficientnet", SHUFFLE, "torchvision/mobilenet_v2"):
+        images = torch.randn(2, 3, 64, 64)
+        with torch.no_grad():
+            logits = nn.functional.linear(net.activations(images).maps.mean((2, 3)), *net.classifier)
+            torch.testing.assert_close(logits, source(images))
+        assert not any(tensor.requires_grad for tensor in net.classifier)
+        assert net.state_dict().keys() == build(name).state_dict().keys()  # it is not part of the module
+    else:
+        assert net.classifier is None
+    assert build(name).classifier is None
+
+
+def test_a_file_without_its_own_classifier_has_none(tmp_path):
+    state = models.shufflenet_v2_x0_5().state_dict()
+    for change in (
+        {"fc.weight": torch.ones(7, 1024), "fc.bias": torch.ones(7)},
+        {"fc.bias": torch.full((1000,), torch.nan)},
+    ):
+        torch.save({**state, **change}, tmp_path / "a.pth")
+        assert build(SHUFFLE, weights=str(tmp_path / "a.pth")).classifier is None
+
+
+def test_a_pair_of_backbones_concatenates_the_features_of_its_parts():
+    pytest.importorskip("timm")
+    with pytest.raises(
+        UserError, match=r"needs weights for 2 networks, not 'a.pth': give none, imagenet, or FILE\+FILE"
+    ):
+        build("tiny+resnet18", weights="a.pth")
+    with pytest.raises(UserError, match="unknown backbone"):
+        build("tiny+resnet11")
+    pair = copy.deepcopy(build("timm/test_vit+tiny", "avg")).eval()
+    vit, tiny = pair.parts
+    pixels = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
+    images = pair.normalize(pixels)
+    with torch.no_grad():
+        features = pair(images)
+        assert torch.equal(features, pair.pooled(pair.body(images)))
+        assert torch.equal(features, torch.cat([vit(images), tiny(images)], 1))
+        assert torch.equal(vit(images), vit(vit.normalize(pixels)))
+        plain = build("tiny", "avg").eval()  # it gets the images that it would get alone
+        plain.load_state_dict(tiny.state_dict())
+        torch.testing.assert_close(features[:, 64:], plain(plain.normalize(pixels)), rtol=1e-4, atol=1e-5)
+    assert pair.dim == 64 + 256
+    assert pair.stage_dims == ()
+    assert [part.stage_dims for part in pair.parts] == [(64, 64, 64), (64, 128, 256)]
+    assert pair.provenance == SCRATCH
+    assert len(list(pair.parameters())) == len(list(vit.parameters())) + len(list(tiny.parameters()))
+    with pytest.raises(TypeError, match="parts"):
+        pair.activations(images)
+
+
+def test_a_pair_of_backbones_has_the_weights_and_the_provenance_of_both(tmp_path):
+    paths = [tmp_path / "a_in1k.pth", tmp_path / "b.pth"]
+    for path in paths:
+        torch.save(models.shufflenet_v2_x0_5().state_dict(), path)
+    pair = build(f"{SHUFFLE}+{SHUFFLE}", weights=f"{paths[0]}+{paths[1]}")
+    sums = "+".join(weights.sha256(path) for path in paths)
+    source = f"file {paths[0]} + file {paths[1]}"
+    assert pair.provenance == Provenance("ImageNet-1k + unknown", source, sums)
+    assert "unknown" in check(pair.provenance, ["cat"], "coco", allow=False)
+    assert not torch.equal(pair.parts[0].body[0][0].weight, pair.parts[1].body[0][0].weight)
 
 
 def test_the_summary_of_a_builder_and_of_a_function():
@@ -256,6 +492,8 @@ def test_the_weights_in_the_pip_package_fit_and_have_a_provenance(tmp_path):
     assert net.provenance.source == f"pip {LITE0} {version}"
     assert net.provenance.sha256.startswith("57934424")
     assert check(net.provenance, ["person"], "coco", False) is None
+    assert torch.equal(net.classifier[0], given["_fc.weight"])
+    assert torch.equal(net.classifier[1], given["_fc.bias"])
     copy = shutil.copy(path, tmp_path / "mine.pth")  # recognised by its SHA-256
     assert build("efficientnet-lite0", "avg", copy).provenance.trained_on == "ImageNet-1k"
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from lifelabel.errors import UserError
 from lifelabel.nn import weights
-from lifelabel.nn.weights import _WeightFile, read_file
+from lifelabel.nn.weights import WeightFile, read_file
 
 
 def save(path, names=("conv1.weight",)):
@@ -143,16 +143,16 @@ def layers():
 def test_tensors_of_the_same_shape_in_another_order_are_not_mixed_up(tmp_path):
     """safetensors sorts names, so that the bias of a batch norm is before its weight."""
     state, body = {f"my_{name}": tensor for name, tensor in layers().state_dict().items()}, layers()
-    weights.fit(_WeightFile(tmp_path / "a.pth", state, "00"), body, body, "small")
+    weights.fit(WeightFile(tmp_path / "a.pth", state, "00"), body, body, "small")
     assert torch.equal(body[0].weight, state["my_0.weight"])
     in_order = {name: state[name] for name in sorted(state)}
     with pytest.raises(UserError, match=r"does not fit small: 10 tensors differ, the first is 0\.weight"):
-        weights.fit(_WeightFile(tmp_path / "a.safetensors", in_order, "00"), body, body, "small")
+        weights.fit(WeightFile(tmp_path / "a.safetensors", in_order, "00"), body, body, "small")
 
 
 @pytest.mark.parametrize("odd", [torch.ones(4).to_sparse(), torch.ones(4, device="meta"), torch.ones(4).int()])
 def test_tensors_of_another_layout_device_or_type_do_not_fit(odd, tmp_path):
     body = layers()
-    file = _WeightFile(tmp_path / "a.pth", {**body.state_dict(), "1.bias": odd}, "00")
+    file = WeightFile(tmp_path / "a.pth", {**body.state_dict(), "1.bias": odd}, "00")
     with pytest.raises(UserError, match=r"1 tensors differ, the first is 1\.bias"):
         weights.fit(file, body, body, "small")

@@ -47,7 +47,8 @@ class Runs:
         plan.folder.mkdir(parents=True, exist_ok=True)
         if error := self.failures.get(config.lr):
             return Outcome(plan, str(error), diverged=isinstance(error, Diverged))
-        final = {"finished": True, "final": {"mAP": self.score(config)}}
+        tasks = [{}] * (config.first_tasks or 10)
+        final = {"finished": True, "final": {"mAP": self.score(config)}, "per_task": tasks}
         (plan.folder / "metrics.json").write_text(json.dumps(final))
         machine = {"date": "2026-01-02", "device": "a machine", "commit": "c0ffee", "lifelabel": "1", "seconds": 2.5}
         (plan.folder / "environment.json").write_text(json.dumps(machine))
@@ -161,6 +162,30 @@ def test_every_candidate_is_a_value_of_its_option():
                 for value in values:
                     given = {"method_options": {name: value}} if name in cls.search_space else {name: value}
                     Config.make({"stream": stream, "method": method, **given})
+
+
+@pytest.mark.parametrize(("first_tasks", "tasks"), [(None, 10), (4, 4)])
+def test_a_search_on_a_proxy_stream_uses_all_tasks_or_the_first_ones(search, first_tasks, tasks):
+    seen = []
+
+    def score(config):
+        seen.append((config.proxy, config.proxy_images, config.first_tasks, config.hold_out))
+        return 0.5
+
+    chosen, _ = search(score, trials=2, proxy=True, proxy_images=70, first_tasks=first_tasks, hold_out=0.3)
+    assert seen == [(True, 70, first_tasks, 0.3)] * 2
+    assert chosen.reached == (
+        f"50.00 mAP on held-out images of a proxy stream ({tasks} tasks of other classes) (2 trials, seeds 0)"
+    )
+
+
+def test_a_backbone_without_weights_has_the_values_of_scenes_on_photographs(search, tmp_path):
+    search(random_scores(0, "fine-tuning"), "fine-tuning", "split-coco", fixed={"weights": "none"}, trials=30)
+    rows = trials_of(tmp_path / "out")
+    rates, backbones, norms = VALUES["scenes"]
+    assert {float(row["lr"]) for row in rows} == set(rates)
+    assert {float(row["backbone_lr"]) for row in rows} == set(backbones)
+    assert {row["batch_norm"] for row in rows} == set(norms)
 
 
 def test_the_score_is_the_mean_over_seeds(search):

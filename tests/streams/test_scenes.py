@@ -74,7 +74,7 @@ def test_images_do_not_depend_on_how_many_there_are():
 def test_the_handle_has_no_labels():
     images = fresh().train.images
     handle = images.handle()
-    assert handle.drawn_from_labels and set(vars(handle)) == {"options", "split", "count"}
+    assert handle.drawn_from_labels and set(vars(handle)) == {"options", "classes", "split", "count"}
     assert handle.name(3) == images.name(3) and len(handle) == len(images)
     assert np.array_equal(np.asarray(handle.open().read(3)), np.asarray(images.read(3)))
 

@@ -1,6 +1,7 @@
 """Child processes and stop signals."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 import pytest
 
 from lifelabel.utils import processes
-from lifelabel.utils.processes import catch_stop_signals, num_cores
+from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory, num_cores
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -155,3 +156,70 @@ child.kill()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
+
+
+# Freed memory
+
+FAULTS = """
+import ctypes, multiprocessing, resource
+from lifelabel.utils.processes import init_child, keep_freed_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes, libc.memset.argtypes = (
+    ctypes.c_void_p, [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t])
+
+def faults(megabytes):
+    for turn in range(4):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        block = libc.malloc(megabytes << 20)
+        libc.memset(block, 1, megabytes << 20)
+        libc.free(block)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, flush=True)
+
+def in_child(megabytes):
+    init_child()
+    faults(megabytes)
+
+def fork(target, *args):
+    child = multiprocessing.get_context("fork").Process(target=target, args=args)
+    child.start()
+    child.join(60)
+"""
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the system does not use glibc")
+FEW, MANY = 50, 2000  # 100 MB have 25,600 pages of 4 KiB; a page fault may map several
+
+
+def page_faults(code, **environment):
+    """The page faults of the fourth use of a block of memory, one number per call of `faults`."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    command = [sys.executable, "-c", FAULTS + code]
+    done = subprocess.run(command, env=own | environment, capture_output=True, text=True, check=True, timeout=120)
+    return [int(line) for line in done.stdout.split()]
+
+
+@glibc
+def test_freed_memory_is_kept_also_in_forked_processes():
+    before, after, in_fork = page_faults("faults(100); keep_freed_memory(); faults(100); fork(faults, 100)")
+    assert before > MANY and after < FEW and in_fork < FEW
+
+
+@glibc
+def test_a_child_keeps_memory_up_to_a_limit():
+    small, large = page_faults("fork(in_child, 100); fork(in_child, 600)")
+    assert small < FEW and large > MANY
+
+
+@glibc
+@pytest.mark.parametrize(
+    "environment",
+    [{"MALLOC_ARENA_MAX": "2"}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}],
+    ids=lambda e: next(iter(e)),
+)
+def test_memory_settings_of_the_user_are_not_changed(environment):
+    assert page_faults("keep_freed_memory(); faults(100)", **environment)[0] > MANY
+
+
+def test_without_glibc_nothing_is_set(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: pytest.fail("no library may be used"))
+    keep_freed_memory()

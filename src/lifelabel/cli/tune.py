@@ -40,6 +40,8 @@ Examples:
 `lifelabel tune --method all --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/tune-coco`
 
 `lifelabel tune --method agcn --stream photos.csv --root DIR --set lr=1e-3 --out runs/tune-mine`
+
+`lifelabel tune --method er --stream split-coco --root DIR --proxy --proxy-images 8000 --out runs/tune-proxy`
 """,
 )
 @with_option_flags(without=SET_BY_TUNE)
@@ -50,8 +52,17 @@ def _tune(
         typer.Option("--out", help="Folder for the trials and preset.yaml; with several methods, one folder each."),
     ],
     trials: Annotated[int, typer.Option(help="Configurations to try, the same number for every method.")] = 12,
-    first_tasks: Annotated[int, typer.Option(help="Number of tasks to train on, from the first.")] = 3,
+    first_tasks: Annotated[
+        int | None, typer.Option(help="Number of tasks to train on, from the first. [default: 3; with --proxy all]")
+    ] = None,
     hold_out: Annotated[float, typer.Option(help="Share of the training images that is scored, not learned.")] = 0.2,
+    proxy: Annotated[
+        bool,
+        typer.Option("--proxy", help="Train on a proxy stream: as many tasks, with classes that the stream lacks."),
+    ] = False,
+    proxy_images: Annotated[
+        int | None, typer.Option(help="Largest number of images of the proxy stream. [default: all]")
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds of every trial, as 0 or 0-2; the score is their mean.")] = "0",
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time [default: one on each GPU, or on each core].")
@@ -66,9 +77,10 @@ def _tune(
     """Choose the options of a method on held-out training images, and write them as a preset.
 
     Trains on the first tasks and scores training images that were held out. No test image, no later task and no hidden
-    label is used. Options are searched one after the other, from the defaults or a file: lr, the method's own,
-    backbone_lr, later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. If
-    the same command is given again, finished trials are not repeated.
+    label is used. With --proxy, trains on all tasks of a proxy stream, which has other classes: no label of the stream
+    is used. Options are searched one after the other, from the defaults or a file: lr, the method's own, backbone_lr,
+    later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. If the same
+    command is given again, finished trials are not repeated.
     """
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.registry import loaded_plugins
@@ -76,13 +88,16 @@ def _tune(
     from lifelabel.search.compare import folder_name
     from lifelabel.search.scheduler import WorkerPool
 
+    if first_tasks is None and not proxy:
+        first_tasks = 3
     from_file = read_yaml(config) if config else {}
     given = given_options(flags, set_, plugin)
     names = parse_methods(method)
     start = merge(from_file, given)
     arguments: dict[str, Any] = {
         "stream": start.get("stream", Config.stream), "config": config, **flags, "trials": trials,
-        "first_tasks": first_tasks, "hold_out": hold_out, "seeds": seeds, "jobs": jobs,
+        "first_tasks": first_tasks, "hold_out": hold_out, "proxy": proxy or None, "proxy_images": proxy_images,
+        "seeds": seeds, "jobs": jobs,
     }  # fmt: skip
     repeated = {"set": set_ or [], "plugin": loaded_plugins()}
     seed_list = tuple(dict.fromkeys(parse_seeds(seeds)))
@@ -106,6 +121,8 @@ def _tune(
                 num_jobs,
                 command,
                 continue_command,
+                proxy,
+                proxy_images,
             )
             print_line(str(search.tune(task, make_display(quiet), pool)))
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from lifelabel.config import presets
-from lifelabel.config.fidelities import BUFFER_IMAGES, FIDELITIES, PHOTOGRAPHS
+from lifelabel.config.fidelities import BUFFER_IMAGES, FIDELITIES, PHOTOGRAPHS, UNTRAINED
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.errors import UserError, unknown
 from lifelabel.methods import METHODS
@@ -32,6 +32,7 @@ __all__ = ["Config", "Entry", "kind_of", "merge", "nest_flags", "plain", "read_y
 
 _MAX_YAML_BYTES = 1_000_000
 _SECTIONS = ("stream_options", "method_options")
+_NETWORK = ("backbone", "weights")
 
 
 class Entry(NamedTuple):
@@ -75,6 +76,11 @@ class Config(RunOptions):
         if fidelity == "tuned" and with_preset:
             base = merge(base, _preset(kind, method))
             of_method |= base.pop("method_options", {})
+        if kind == "photographs":
+            if values.get("backbone") == "tiny":  # nobody publishes weights for it
+                base["weights"] = "none"
+            if values.get("weights", base["weights"]) == "none":
+                base = merge(base, UNTRAINED.get(fidelity, {}))
         of_method |= _section(values, "method_options")
         shared = {k: v for k, v in {**base, **values}.items() if k not in _SECTIONS}
         for level, names in (("", shared), ("stream", of_stream), ("method", of_method)):
@@ -104,7 +110,9 @@ class Config(RunOptions):
         'agcn (release, mix=0.2)'
         """
         base = {"stream": self.stream, "method": self.method, "fidelity": self.fidelity}
-        defaults = Config.make(base).entries()
+        # other defaults follow from the backbone and its weights
+        defaults = Config.make({**base, "backbone": self.backbone, "weights": self.weights}).entries()
+        defaults |= {name: entry for name, entry in Config.make(base).entries().items() if name in _NETWORK}
         parts = [self.fidelity] if self.fidelity != Config.fidelity else []
         for name, (value, declaration) in self.entries().items():
             if declaration.get("label", True) and value != defaults[name].value:

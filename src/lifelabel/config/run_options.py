@@ -15,7 +15,7 @@ __all__ = ["SET_BY_TUNE", "VARIED", "RunOptions", "stream_flags"]
 
 VARIED = {"method": "--methods", "seed": "--seeds", "task_order": "--orders"}
 """The options that differ between the runs of a comparison, with the flags that set them."""
-SET_BY_TUNE = ("method", "seed", "first_tasks", "hold_out")
+SET_BY_TUNE = ("method", "seed", "first_tasks", "hold_out", "proxy", "proxy_images")
 """The options that `lifelabel tune` sets in every trial."""
 
 
@@ -148,6 +148,14 @@ class RunOptions:
         low=0,
         high=0.9,
         flag="Data",
+    )
+    proxy: bool = option(
+        False,
+        "train on the proxy stream, which has as many tasks and no class of the stream; needs hold_out",
+        flag="Data",
+    )
+    proxy_images: int | None = option(
+        None, "largest number of images of the proxy stream; none: all", low=1, flag="Data"
     )
     save_scores: bool = option(
         False, "save the final scores and labels of the test images in scores.npz", label=False, flag="Output"

@@ -62,11 +62,12 @@ class LossHistory:
         """Start to copy the losses of the waiting steps, and write those that were copied before."""
         steps, copy = self._copied, self._copy
         self._copied, self._waiting, self._copy = self._waiting, [], None
-        if self._copied and self._copied[0].losses:
-            self._copy = HostCopy(torch.stack([torch.stack(list(step.losses.values())) for step in self._copied]))
-        values = copy.wait().tolist() if copy else [()] * len(steps)  # a method may have no loss
-        for step, numbers in zip(steps, values, strict=True):
-            losses = dict(zip(step.losses, numbers, strict=True))
+        waiting = [loss for step in self._copied for loss in step.losses.values()]
+        if waiting:  # a method, or a part of its steps, may have no loss
+            self._copy = HostCopy(torch.stack(waiting))
+        values = iter(copy.wait().tolist() if copy else ())
+        for step in steps:
+            losses = {name: next(values) for name in step.losses}
             for name, value in losses.items():
                 if not math.isfinite(value):
                     raise self.diverged(step.step, f"the loss '{name}' is {value}")

@@ -10,6 +10,7 @@ This module imports no method and no network.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import multiprocessing
@@ -166,7 +167,8 @@ class LabelServer:
 
 
 def _build(stream: str, options: Mapping[str, Any], part: Part) -> Stream:
-    return sort_by_name(part_of(streams.build(stream, options), part))
+    built = sort_by_name(part_of(streams.build(stream, options), part))
+    return dataclasses.replace(built, proxy=None)  # it would keep the labels of all classes in memory
 
 
 def _serve(pipe: Connection, client_end: Connection, build: Callable[[], Stream], joint: bool) -> None:

@@ -21,7 +21,16 @@ from lifelabel.streams.base import ImageHandle, ImageSource
 from lifelabel.streams.transforms import load_batch
 from lifelabel.utils.processes import START_METHOD, init_child, num_cores
 
-__all__ = ["DEFAULT_IMAGE_SIZE", "SCORING_BYTES", "Job", "Loaded", "Loader", "TestImages", "default_workers"]
+__all__ = [
+    "CACHE_BYTES",
+    "DEFAULT_IMAGE_SIZE",
+    "SCORING_BYTES",
+    "Job",
+    "Loaded",
+    "Loader",
+    "TestImages",
+    "default_workers",
+]
 
 DEFAULT_IMAGE_SIZE = 224
 """Side in pixels of a photograph, if no option sets it."""
@@ -29,8 +38,8 @@ _PREFETCH = 2
 """Batches that each worker prepares ahead."""
 SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
 """Pixels in a batch that is only scored, by the type of the device."""
-_CACHE_BYTES = 1 << 30
-"""Test images are scored after every task. Up to this size they stay decoded in memory."""
+CACHE_BYTES = 1 << 30
+"""Test images are scored after every task. Up to this size, they stay decoded in memory, or their features do."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ class TestImages:
 
     def __init__(self, loader: Loader, rows: np.ndarray, on_bad: Callable[[int, str], None]):
         self.loader, self.all_rows, self.rows, self.on_bad = loader, rows, rows, on_bad
-        self.cacheable = 3 * loader.reader.size**2 * len(rows) <= _CACHE_BYTES
+        self.cacheable = 3 * loader.reader.size**2 * len(rows) <= CACHE_BYTES
         self.cached: list[Tensor] = []
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
@@ -26,7 +27,16 @@ from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
-from lifelabel.engine.loading import DEFAULT_IMAGE_SIZE, SCORING_BYTES, Job, Loaded, Loader, TestImages, default_workers
+from lifelabel.engine.loading import (
+    CACHE_BYTES,
+    DEFAULT_IMAGE_SIZE,
+    SCORING_BYTES,
+    Job,
+    Loaded,
+    Loader,
+    TestImages,
+    default_workers,
+)
 from lifelabel.engine.run_folder import JsonLines, RunFolder
 from lifelabel.engine.saving import AsyncSaver, all_finite
 from lifelabel.engine.scoring import compute_features, compute_scores
@@ -42,7 +52,7 @@ from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
 from lifelabel.streams.base import task_of_class
 from lifelabel.streams.parts import Part
-from lifelabel.utils.processes import catch_stop_signals
+from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
 from lifelabel.utils.transfer import to_device
 
@@ -102,6 +112,7 @@ class Run:
 
     def __init__(self, config: Config, folder: RunFolder, callback: Callback):
         self.config, self.folder, self.callback = config, folder, callback
+        keep_freed_memory()
         self.device = resolve_device(config.device)
         self.gpus = [self.device] if self.device.type == "cuda" else []
         reset_peak_memory()
@@ -110,6 +121,7 @@ class Run:
             torch.cuda.reset_peak_memory_stats(self.device)
         self.progress = Progress()
         self.stop_requested = False
+        self.kept_features: list[Tensor] | None = None
         self.processes = contextlib.ExitStack()
         try:
             self.set_up()
@@ -125,7 +137,7 @@ class Run:
 
     def set_up(self) -> None:
         c, joint = self.config, METHODS[self.config.method].joint
-        part = Part(c.task_order, c.first_tasks, c.hold_out)
+        part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
         self.label_server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), joint, part)
         self.processes.callback(self.label_server.close)
         info = self.info = self.label_server.info
@@ -264,7 +276,7 @@ class Run:
         p, method, tasks = self.progress, self.method, self.info.tasks
         done = len(tasks) if method.joint else p.task + 1
         try:
-            features = compute_features(method, self.test_images, self.check_stop)
+            features = self.test_features()
             scores, rows = compute_scores(method, features), self.test_images.rows
             for task in tasks[:-1] if done == len(tasks) else ():
                 self.label_server.submit_earlier(task.index, rows, compute_scores(method, features, task.end))
@@ -278,6 +290,15 @@ class Run:
                 "logits": scores, "labels": labels, "task_of_image": task_of_image,
                 "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
             })  # fmt: skip
+
+    def test_features(self) -> list[Tensor]:
+        """The features of all test images. They are kept if they do not change any more, and if memory allows."""
+        if self.kept_features is not None:
+            return self.kept_features
+        features = compute_features(self.method, self.test_images, self.check_stop)
+        if self.method.fixed_features and sum(part.nbytes for part in features) <= CACHE_BYTES:
+            self.kept_features, self.test_images.cached = features, []
+        return features
 
     def skip_image(self, split: str, row: int, reason: str) -> None:
         """An image cannot be read: record it, or stop with --strict."""

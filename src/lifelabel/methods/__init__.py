@@ -17,6 +17,7 @@ from lifelabel.methods.lwf import LwF
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.methods.ocdm import OCDM
 from lifelabel.methods.prs import PRS
+from lifelabel.methods.weighted_ridge import WeightedRidge
 from lifelabel.registry import Registry
 
 __all__ = ["METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"]
@@ -51,6 +52,7 @@ _BUILT_IN: dict[str, type[Method]] = {
     "ocdm": OCDM,
     "frozen": Frozen,
     "l3a": L3A,
+    "weighted-ridge": WeightedRidge,
     "agcn": AGCN,
 }
 for _name, _method in _BUILT_IN.items():

@@ -127,6 +127,11 @@ class Method(ABC):
         method do not influence each other, the result is the first columns of all logits.
         """
 
+    @property
+    def fixed_features(self) -> bool:
+        """Whether `features` of an image do not change any more. Then each test image is computed only once."""
+        return False
+
     def footprint(self) -> Footprint:
         """What the method stores now, in addition to its network."""
         return Footprint()

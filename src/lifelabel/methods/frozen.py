@@ -31,3 +31,7 @@ class Frozen(FineTuning):
         super().begin_task(classes)
         if len(self.tasks) > 1 or not self.options.learn_first:
             self.learner.freeze()
+
+    @property
+    def fixed_features(self) -> bool:
+        return self.learner.frozen

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from lifelabel.errors import UserError
 from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn import losses
-from lifelabel.nn.learner import Learner, LinearHead
 from lifelabel.nn.setting import Setting, run_backbone
 from lifelabel.options import option
 
@@ -73,16 +73,7 @@ class L3A(Method):
         self.weights = self.gram.new_zeros(width, 0)  # W, as of the last task
         self.counts = self.gram.new_zeros(0)  # images with each class as a visible or pseudo label
         self.since = self.gram.new_zeros(0)  # images since each class was added
-        self.warmed = 0
-        self.learner: Learner | None = None
-        if not options.warm_up:
-            self.freeze()
-
-    def freeze(self) -> None:
-        """Freeze the backbone and drop its optimizer."""
-        self.backbone.requires_grad_(False).zero_grad(set_to_none=True)
-        self.learner = None
-        self.recorder.reset()
+        self.warm_up = WarmUp(setting, options.warm_up)
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
@@ -90,32 +81,13 @@ class L3A(Method):
         self.cross, self.weights = torch.cat([self.cross, new], 1), torch.cat([self.weights, new], 1)
         self.counts, self.since = torch.cat([self.counts, new[0]]), torch.cat([self.since, new[0]])
         if self.options.warm_up and len(self.tasks) == 1:
-            head = LinearHead(self.backbone.dim)
-            head.grow(len(classes), self.setting.device)
-            self.learner = Learner(head, self.setting)
-            self.learner.begin_task(first_task=True)
+            self.warm_up.begin_task(len(classes))
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        if self.learner is None:
-            return super().observe(batch)
-        parts = self.recorder(self.learn, batch, mode="warm up")
-        self.warmed += len(batch.images)
-        if self.warmed >= self.options.warm_up:
-            self.freeze()
-        return parts
-
-    def learn(self, batch: Batch) -> dict[str, Tensor]:
-        return {"cls": self.warm_up(batch, self.learner) if self.learner else self.accumulate(batch)}
-
-    def warm_up(self, batch: Batch, learner: Learner) -> Tensor:
-        """One gradient step of the backbone and a temporary linear head. Returns the loss (Eq. 2)."""
-        logits = learner.head(learner.train_features(batch.images))
-        loss = losses.classification(logits, batch.labels, self.setting.reduction, batch.known)
-        learner.step(loss)
-        return loss.detach()
+        return super().observe(batch) if self.warm_up.done else self.warm_up.observe(batch)
 
     @torch.no_grad()
-    def accumulate(self, batch: Batch) -> Tensor:
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
         """Add a batch to the sums. Returns the loss (Eq. 2) of its classes with the current W."""
         z = self.expand(self.features(batch.images))
         values = z @ self.weights
@@ -124,7 +96,7 @@ class L3A(Method):
         self.gram.addmm_(weighted, z)
         self.cross.addmm_(weighted, y)
         logits = self.to_logits(values[:, -batch.labels.shape[1] :])
-        return losses.classification(logits, batch.labels, self.setting.reduction, batch.known)
+        return {"cls": losses.classification(logits, batch.labels, self.setting.reduction, batch.known)}
 
     def expand(self, f: Tensor) -> Tensor:
         """Z: the standardised features, random ReLU units of them, and a 1, in float64."""
@@ -153,17 +125,17 @@ class L3A(Method):
         """Solve for W."""
         super().end_task()
         o = self.options
-        if not self.gram[-1, -1]:  # the sum of the weights
-            raise UserError(
-                f"method.warm_up={o.warm_up} used all {self.warmed} images of the first task and left none for the "
-                "regression: start again with a smaller one, --set method.warm_up=N"
-            )
+        self.warm_up.check_images_left(self.gram[-1, -1].item())  # the sum of the weights
         system = self.gram.clone()
         system.diagonal().add_(o.ridge)
         factor, failed = torch.linalg.cholesky_ex(system)
         if failed:
             raise UserError(f"method.ridge={o.ridge:g} is too small for these features: start again with a larger one")
         self.weights = torch.cholesky_solve(self.cross, factor)
+
+    @property
+    def fixed_features(self) -> bool:
+        return self.warm_up.done
 
     def features(self, images: Tensor) -> Tensor:
         """Standardised features. Those of an untrained backbone are small."""
@@ -184,8 +156,7 @@ class L3A(Method):
         return {
             "tasks": [list(names) for names in self.tasks],
             "backbone": self.backbone.state_dict(),
-            "learner": self.learner.state_dict() if self.learner else None,
-            "warmed": self.warmed,
+            "warm_up": self.warm_up.state_dict(),
             **{name: getattr(self, name) for name in _STORED},
         }
 
@@ -195,8 +166,4 @@ class L3A(Method):
         self.backbone.load_state_dict(state["backbone"])
         for name in _STORED:
             setattr(self, name, state[name].to(self.setting.device, copy=True))  # the sums are updated in place
-        self.warmed = state["warmed"]
-        if self.learner and state["learner"]:
-            self.learner.load_state_dict(state["learner"])
-        elif self.learner:
-            self.freeze()
+        self.warm_up.load_state_dict(state["warm_up"])

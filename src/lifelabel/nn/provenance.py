@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lifelabel.errors import UserError
 from lifelabel.streams.class_names import COCO_CLASSES, NUS_WIDE_CLASSES, VOC_CLASSES
 
-__all__ = ["SCRATCH", "Provenance", "check", "recognise"]
+__all__ = ["SCRATCH", "Provenance", "check", "combined", "recognise"]
 
 _DATASETS = {"COCO": COCO_CLASSES, "VOC": VOC_CLASSES, "NUS-WIDE": NUS_WIDE_CLASSES}
 """Data sets whose classes a stream may have."""
@@ -25,8 +25,14 @@ _PATTERNS = {
     "ImageNet-1k": r"in1k|ilsvrc|imagenet(?![-_ ]?(?:12|21|22)k)",
     "ImageNet-12k": "(?:in|imagenet[-_ ]?)12k",
     "ImageNet-21k": "(?:in|imagenet[-_ ]?)2[12]k",
-    "LAION": "laion",
+    "LAION": "laiona?",
     "OpenAI CLIP": "openai",
+    "DFN": r"dfn\d*b?",
+    "DataComp": "datacomp(?:xl|dr|1b)?",
+    "WebLI": r"webli|siglip\d?",
+    "MetaCLIP": r"metaclip\d?",
+    "LVD-142M": "lvd[-_]?142m|dinov2",
+    "LVD-1689M": "lvd[-_]?1689m",
     "Instagram": r"ig\d+[bm]|swag",
 }
 """Regular expressions for the names of data sets in the names of files and of published weights."""
@@ -51,6 +57,17 @@ class Provenance:
 SCRATCH = Provenance("nothing", "random initialisation")
 
 
+def combined(provenances: Sequence[Provenance]) -> Provenance:
+    """The provenance of several networks together."""
+    trained_on = dict.fromkeys(name for each in provenances for name in each.trained_on.split(" + "))
+    return Provenance(
+        " + ".join(trained_on),
+        " + ".join(dict.fromkeys(each.source for each in provenances)),
+        "+".join(each.sha256 for each in provenances if each.sha256) or None,
+        " + ".join(each.url for each in provenances if each.url) or None,
+    )
+
+
 def recognise(text: str) -> tuple[str, ...]:
     """The data sets that a file name, a tag or a sentence names.
 
@@ -69,8 +86,6 @@ def check(provenance: Provenance, classes: Sequence[str], dataset: str, allow: b
     With `allow` the weights are accepted, with a note. Weights trained on ImageNet are accepted without a note, because
     most publications use them.
     """
-    if provenance.trained_on == "unknown":
-        return f"the training data of the weights ({provenance.source}) is unknown: it may have these classes"
     for name in recognise(provenance.trained_on):
         known = {_normalized(label) for label in _DATASETS.get(name, ())}
         shared = [label for label in classes if _normalized(label) in known]
@@ -82,6 +97,8 @@ def check(provenance: Provenance, classes: Sequence[str], dataset: str, allow: b
         if allow:
             return f"{found}: allowed by --allow-seen-weights"
         raise UserError(f"{found}: use other weights, or allow these with --allow-seen-weights")
+    if "unknown" in provenance.trained_on.split(" + "):
+        return f"the training data of the weights ({provenance.source}) is unknown: it may have these classes"
     return None
 
 

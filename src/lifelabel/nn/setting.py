@@ -24,6 +24,7 @@ class Setting:
     embed: Callable[[Sequence[str]], Tensor]
     """Label embeddings (labels x d) on the device."""
     device: torch.device
+    batch_size: int
     lr: float
     backbone_lr: float
     later_backbone_lr: float

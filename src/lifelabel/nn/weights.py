@@ -25,7 +25,9 @@ from lifelabel.nn.provenance import Provenance, recognise
 from lifelabel.utils.text import shorten
 
 __all__ = [
+    "WeightFile",
     "check_finite",
+    "classifier_in",
     "download",
     "download_from_hub",
     "fit",
@@ -40,12 +42,15 @@ _MAX_BYTES = 4 * 2**30
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 _PREFIXES = ("module.", "backbone.", "body.")
 """Removed from the names of tensors: wrappers of training code and detectors add them."""
-_NOT_FEATURES = {"fc", "classifier", "aux_classifier", "head", "heads", "fpn", "rpn", "roi_heads"}
+_CLASSIFIERS = {"fc", "classifier", "head"}
+_NOT_FEATURES = {
+    *_CLASSIFIERS, "aux_classifier", "heads", "head_dist", "attn_pool", "fpn", "rpn", "roi_heads",
+}  # fmt: skip
 """First parts of the names of tensors that do not compute features: classifiers, and the other parts of a detector."""
 
 
 @dataclass(frozen=True)
-class _WeightFile:
+class WeightFile:
     """The content of a file of weights: tensors by name, and the training data that its metadata state."""
 
     path: Path
@@ -64,7 +69,7 @@ class _WeightFile:
         return Provenance(self.trained_on(), f"file {self.path.absolute()}", self.sha256)
 
 
-def read_file(path: str | Path) -> _WeightFile:
+def read_file(path: str | Path) -> WeightFile:
     """Read the state dict in a .safetensors or .pth file. No code in the file is run."""
     path = Path(path)
     _check_file(path)
@@ -86,7 +91,7 @@ def read_file(path: str | Path) -> _WeightFile:
         ) from None
     if not tensors or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in tensors.items()):
         raise UserError(f"{path} holds no state dict (tensors by name): give one saved as .safetensors or .pth")
-    return _WeightFile(path, tensors, sha256(path), stated)
+    return WeightFile(path, tensors, sha256(path), stated)
 
 
 def _check_file(path: Path) -> None:
@@ -132,7 +137,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def fit(file: _WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> None:
+def fit(file: WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> None:
     """Copy the tensors of a file into `body`, the part of the model `net` that computes features.
 
     Tensors are matched by their names in `net`. If the names are those of another library, they are matched by their
@@ -158,6 +163,25 @@ def fit(file: _WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> No
         for name, tensor in wanted.items():
             tensor.copy_(given[name])
     check_finite(body, file.path)
+
+
+def classifier_in(file: WeightFile, linear: nn.Linear) -> tuple[Tensor, Tensor] | None:
+    """Weight and bias (float32) of the classifier in a file, if it has exactly one of the shape of `linear`."""
+    tensors = {_without_prefixes(name): tensor for name, tensor in file.tensors.items()}
+    found = []
+    for name, weight in tensors.items():
+        owner, _, last = name.rpartition(".")
+        bias = tensors.get(f"{owner}.bias")
+        if (
+            last == "weight"
+            and bias is not None
+            and owner.split(".")[0].strip("_") in _CLASSIFIERS
+            and _matches(weight, linear.weight)
+            and _matches(bias, linear.bias)
+            and bool(weight.isfinite().all() and bias.isfinite().all())
+        ):
+            found.append((weight.float(), bias.float()))
+    return found[0] if len(found) == 1 else None
 
 
 def _is_needed(name: str) -> bool:
@@ -204,13 +228,13 @@ def _hash_in(url: str) -> str | None:
     return found[1] if found else None
 
 
-def is_published(file: _WeightFile, url: str) -> bool:
+def is_published(file: WeightFile, url: str) -> bool:
     """Whether the file has the content of the one at `url`. Its name here may be another one."""
     start = _hash_in(url)
     return start is not None and file.sha256.startswith(start)
 
 
-def read_published(path: Path, url: str) -> _WeightFile:
+def read_published(path: Path, url: str) -> WeightFile:
     """Read a file and compare its SHA-256 with the one in `url`."""
     file = read_file(path)
     if not is_published(file, url):

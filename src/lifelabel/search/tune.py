@@ -1,4 +1,6 @@
-"""The search for the options of a method: trials train on the first tasks and score held-out training images.
+"""The search for the options of a method: trials train on the first tasks, or on a proxy stream of other classes.
+
+They score training images that were held out.
 
 Coordinate descent: all values of one option are tried, and the best one becomes the new value. Then the next option is
 searched. The search starts from the defaults or the options of a file. It ends when the trials are used up, or when a
@@ -43,7 +45,10 @@ _SHARED: dict[str, dict[str, tuple[Any, ...]]] = {
         "batch_norm": ("frozen", "running", "first-task"),
     },
 }
-"""Values of the shared options, by kind of stream. Those of `later_backbone_lr` are fractions of `backbone_lr`."""
+"""Values of the shared options, by kind of stream. Those of `later_backbone_lr` are fractions of `backbone_lr`.
+
+A backbone without pretrained weights has the values of scenes on photographs too.
+"""
 _FAILED = "failed.txt"
 """A file in the run folder of a trial that diverged, with the reason. Such a trial is not repeated."""
 
@@ -79,7 +84,8 @@ class Search:
     """The options that are not searched: those of flags."""
     out: Path
     trials: int = 12
-    first_tasks: int = 3
+    first_tasks: int | None = 3
+    """The number of tasks of a trial; None for all."""
     hold_out: float = 0.2
     seeds: tuple[int, ...] = (0,)
     jobs: int = 1
@@ -87,6 +93,10 @@ class Search:
     """The command of this search, for the preset."""
     continue_command: str = ""
     """The command that continues after a stop. It may include other methods."""
+    proxy: bool = False
+    """Whether trials train on the proxy stream (see `Stream.proxy`)."""
+    proxy_images: int | None = None
+    """The largest number of images of the proxy stream; None for all."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,10 @@ def tune(search: Search, display: Display | None = None, pool: WorkerPool | None
         raise UserError("--hold-out must be more than 0: options must not be chosen on test images")
     for name in SET_BY_TUNE:
         if name in search.fixed:
-            raise UserError(f"--set {name}: the search sets it; give --method, --seeds, --first-tasks or --hold-out")
+            raise UserError(
+                f"--set {name}: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
+                "--proxy-images"
+            )
     folder = RunFolder(search.out)
     descent = _CoordinateDescent(search, folder, display, pool)  # reports wrong options before a file is written
     folder.create()
@@ -142,10 +155,14 @@ class _CoordinateDescent:
 
     def __init__(self, search: Search, folder: RunFolder, display: Display | None, pool: WorkerPool | None):
         self.search, self.folder, self.display, self.pool = search, folder, display, pool
-        sets = {"method": search.method, "first_tasks": search.first_tasks, "hold_out": search.hold_out}
+        sets = {
+            "method": search.method, "first_tasks": search.first_tasks, "hold_out": search.hold_out,
+            "proxy": search.proxy, "proxy_images": search.proxy_images,
+        }  # fmt: skip
         self.values = merge({k: v for k, v in search.given.items() if k not in SET_BY_TUNE}, sets)
         self.config = Config.make(self.values, with_preset=False)  # a search must not start from an earlier result
-        self.space = search_space(search.method, kind_of(self.config.stream), search.fixed)
+        kind = "scenes" if self.config.weights == "none" else kind_of(self.config.stream)
+        self.space = search_space(search.method, kind, search.fixed)
         self.own = METHODS[search.method].search_space
         self.trials: dict[str, _Trial] = {}
 
@@ -225,8 +242,12 @@ class _CoordinateDescent:
         s = self.search
         if best.score == -math.inf:
             raise UserError(f"all {len(self.trials)} trials diverged, such as {best.folders[0]}: {best.error}")
+        part = f"training images of the first {s.first_tasks} tasks"
+        if s.proxy:
+            tasks = len(RunFolder(best.folders[0]).read_json("metrics.json")["per_task"])
+            part = f"images of a proxy stream ({tasks} tasks of other classes)"
         reached = (
-            f"{100 * best.score:.2f} mAP on held-out training images of the first {s.first_tasks} tasks "
+            f"{100 * best.score:.2f} mAP on held-out {part} "
             f"({len(self.trials)} trials, seeds {', '.join(map(str, s.seeds))})"
         )
         self.folder.write_text("preset.yaml", _preset(s, self.config.stream, best, reached))

@@ -6,22 +6,24 @@ gets a `TrainView` of one task at a time, which has only the labels of that task
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
 import numpy as np
 from PIL import Image
 
+from lifelabel.errors import UserError
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.text import printable
 
 __all__ = [
     "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split", "Stream", "Task", "TrainView",
-    "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "task_of_class", "true_matrix",
+    "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "proxy_sizes", "task_of_class", "true_matrix",
 ]  # fmt: skip
 
 _MAX_MATRIX_CLASSES = 4000
@@ -196,6 +198,10 @@ class Split:
         """The rows that belong to some task, each once."""
         return np.unique(np.concatenate(self.rows))
 
+    def without_images(self) -> Split:
+        """The same split with no image in any task: the test images of a proxy stream."""
+        return dataclasses.replace(self, rows=tuple(rows[:0] for rows in self.rows))
+
 
 @dataclass(frozen=True)
 class TrainView:
@@ -238,6 +244,11 @@ class Stream:
     image_size: int | None = None
     """Side in pixels of drawn images. None for photographs, which have any size."""
     problems: Problems = field(default_factory=Problems)
+    proxy: Callable[[], Stream] | None = field(default=None, repr=False, compare=False)
+    """Builds the proxy stream: as many tasks, no class of this stream, no test image. None if there is none.
+
+    The test images of a proxy stream are those of its training images that a run holds out.
+    """
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -303,6 +314,25 @@ def equal_sizes(classes: int, tasks: int) -> list[int]:
     """The sizes of `tasks` equal tasks. If `tasks` does not divide `classes`, the first tasks have one class more."""
     small, extra = divmod(classes, tasks)
     return [small + (index < extra) for index in range(tasks)]
+
+
+def proxy_sizes(stream: str, sizes: Sequence[int], classes: int) -> list[int]:
+    """The sizes of the tasks of a proxy stream: as equal as possible, and no task larger than in the stream.
+
+    `sizes` are those of the stream, `classes` is the number of classes that it does not use.
+
+    >>> proxy_sizes("photos", [4, 2, 2], 7), proxy_sizes("photos", [4, 2, 2], 50)
+    ([3, 2, 2], [4, 2, 2])
+    """
+    if classes < len(sizes):
+        raise UserError(
+            f"stream {stream} has labels of {classes} other classes, too few for a proxy stream of {len(sizes)} tasks: "
+            "leave out --proxy and search on the first tasks (--first-tasks)"
+        )
+    given = [0] * len(sizes)
+    for _ in range(min(classes, sum(sizes))):
+        given[min((task for task in range(len(sizes)) if given[task] < sizes[task]), key=given.__getitem__)] += 1
+    return given
 
 
 def classes_to_tasks(classes: tuple[str, ...], sizes: Sequence[int]) -> tuple[Task, ...]:

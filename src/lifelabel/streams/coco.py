@@ -18,7 +18,7 @@ from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["labels_by_name", "number", "read"]
+__all__ = ["has_annotations", "labels_by_name", "number", "read", "read_named"]
 
 _EDITIONS = (
     ("annotations/instances_train2014.json", "annotations/instances_val2014.json"),
@@ -73,7 +73,7 @@ def labels_by_name(root: Path, classes: Sequence[str]) -> dict[str, frozenset[in
 
     None if there are no annotations. One file of an edition is enough here.
     """
-    paths = max(([root / name for name in pair if (root / name).is_file()] for pair in _EDITIONS), key=len)
+    paths = _found(root)
     labels: dict[str, frozenset[int]] = {}
     column_of = {name: column for column, name in enumerate(classes)}
     for path in paths:
@@ -85,6 +85,39 @@ def labels_by_name(root: Path, classes: Sequence[str]) -> dict[str, frozenset[in
         for name, columns in zip(part.names, part.columns, strict=True):
             labels[name] = labels[number(name)] = frozenset(c for k in columns if (c := new_column[k]) is not None)
     return labels if paths else None
+
+
+def has_annotations(root: Path) -> bool:
+    """Whether there is at least one file of annotations under `root`."""
+    return bool(_found(root))
+
+
+def read_named(root: Path, names: Sequence[str]) -> Collection:
+    """The images `names`, found as in `labels_by_name`, with the labels of all categories. There are no test images.
+
+    Images that the annotations do not have are left out.
+    """
+    parts = [_read_instances(path, Problems()) for path in _found(root)]
+    classes = parts[0].classes
+    if any(part.classes != classes for part in parts):
+        raise UserError(
+            f"the files in {root / 'annotations'} do not list the same categories: take both from one data set"
+        )
+    columns = {
+        key: of_image
+        for part in parts
+        for name, of_image in zip(part.names, part.columns, strict=True)
+        for key in (name, number(name))
+    }
+    found = {name: columns.get(name, columns.get(number(name))) for name in names}
+    labels = {name: of_image for name, of_image in found.items() if of_image is not None}
+    train = Pool(Names(labels), Labels.from_lists(labels.values(), len(classes)))
+    return Collection("coco", root, classes, train, Pool(Names(()), Labels.from_lists([], len(classes))))
+
+
+def _found(root: Path) -> list[Path]:
+    """The files of the edition that has more of them under `root`."""
+    return max(([root / name for name in pair if (root / name).is_file()] for pair in _EDITIONS), key=len)
 
 
 def number(name: str) -> str:

@@ -93,7 +93,7 @@ def read(path: Path, root: Path | None) -> Stream:
         raise UserError(
             f"{where} was changed by hand or damaged: its content does not match its sha256; get the manifest again"
         )
-    return stream
+    return dataclasses.replace(stream, proxy=published.coco_proxy(stream, root))
 
 
 # Writing

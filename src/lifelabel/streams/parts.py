@@ -1,7 +1,8 @@
-"""Parts of a stream: its tasks in another order, its first tasks only, or scores on held-out training images.
+"""Parts of a stream: its tasks in another order, its first tasks only, scores on held-out training images, its proxy.
 
 First tasks and held-out images are for the search for options. They use no test image, no later task and no hidden
-label: a held-out image has the visible labels of its own tasks, and every other class counts as absent.
+label: a held-out image has the visible labels of its own tasks, and every other class counts as absent. A proxy stream
+has no class of the stream, so its held-out images have their complete labels.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,15 +34,43 @@ class Part:
     """The number of tasks to use; None for all."""
     hold_out: float = 0.0
     """The share of training images that are scored in place of the test images."""
+    proxy: bool = False
+    """Whether the proxy stream is used in place of the stream."""
+    proxy_images: int | None = None
+    """The largest number of images of the proxy stream; None for all."""
 
 
 def part_of(stream: Stream, part: Part) -> Stream:
-    """The stream with its tasks in the given order, then its first tasks, then with images held out."""
+    """The stream or its proxy with its tasks in the given order, then its first tasks, then with images held out."""
+    if part.proxy:
+        stream = _proxy(stream, part)
+    elif part.proxy_images is not None:
+        raise UserError(f"proxy_images {part.proxy_images} has no effect without proxy: give proxy too, or remove it")
     if part.task_order:
         stream = _reorder_tasks(stream, part.task_order)
     if part.first_tasks is not None:
         stream = _first_tasks(stream, part.first_tasks)
-    return _hold_out(stream, part.hold_out) if part.hold_out else stream
+    return _hold_out(stream, part.hold_out, complete=part.proxy) if part.hold_out else stream
+
+
+def _proxy(stream: Stream, part: Part) -> Stream:
+    """The proxy stream, with at most `proxy_images` of its images: those with the smallest hashes of their names."""
+    if not part.hold_out:
+        raise UserError("a proxy stream has no test images: give hold_out, the share of its images that is scored")
+    if stream.proxy is None:
+        raise UserError(
+            f"stream {stream.name} has no labels of other classes for a proxy stream: leave out --proxy and search on "
+            "the first tasks (--first-tasks)"
+        )
+    proxy = stream.proxy()
+    rules: dict[str, Any] = {**stream.rules, "proxy": True}
+    train, limit = proxy.train, part.proxy_images
+    if limit is not None and limit < len(train.used()):
+        # another hash than that of held-out images: those would be chosen first
+        chosen = sorted(train.used().tolist(), key=lambda row: (_hash(f"proxy {train.names[row]}"), row))[:limit]
+        train = dataclasses.replace(train, rows=tuple(rows[np.isin(rows, chosen)] for rows in train.rows))
+        rules["proxy_images"] = limit
+    return dataclasses.replace(proxy, train=train, rules=rules)
 
 
 def _reorder_tasks(stream: Stream, order: int) -> Stream:
@@ -109,17 +139,17 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
     return dataclasses.replace(stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules)
 
 
-def _hold_out(stream: Stream, share: float) -> Stream:
+def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
     """The same tasks, with a share of their training images held out and scored in place of the test images.
 
     Whether an image is held out depends only on its name. So an image of several tasks is held out of all of them, and
-    has the visible labels of all of them. There is no true matrix, because it is computed from hidden labels.
+    has the visible labels of all of them, or its complete labels. There is no true matrix, because it is computed from
+    hidden labels.
     """
     train = stream.train
     is_held = np.zeros(len(train), bool)
     for row in train.used().tolist():
-        digest = hashlib.sha256(train.names[row].encode("utf-8", "surrogateescape")).digest()
-        is_held[row] = int.from_bytes(digest[:4], "big") < share * 2**32
+        is_held[row] = _hash(train.names[row]) < share * 2**32
     held = tuple(rows[is_held[rows]] for rows in train.rows)
     rest = tuple(rows[~is_held[rows]] for rows in train.rows)
     for task, to_score, to_train in zip(stream.tasks, held, rest, strict=True):
@@ -128,16 +158,21 @@ def _hold_out(stream: Stream, share: float) -> Stream:
             raise UserError(
                 f"hold_out {share} leaves no image of task {task.index + 1} to {purpose}: hold out {change}"
             )
-    visible = _visible_labels(train.labels, stream.tasks, held)
+    labels = train.labels if complete else _visible_labels(train.labels, stream.tasks, held)
     seen = np.zeros(len(train), bool)
     scored = []
     for rows in held:  # an image of several tasks is scored from the first one on
         scored.append(rows[~seen[rows]])
         seen[rows] = True
-    test = Split(train.images, train.names, visible, tuple(scored))
+    test = Split(train.images, train.names, labels, tuple(scored))
     rules = {**stream.rules, "hold_out": share}
     train = dataclasses.replace(train, rows=rest)
     return dataclasses.replace(stream, train=train, test=test, truth=None, rules=rules)
+
+
+def _hash(name: str) -> int:
+    """A number below 2**32 that depends on the name only."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:4], "big")
 
 
 def _visible_labels(labels: Labels, tasks: Sequence[Task], rows: Sequence[np.ndarray]) -> Labels:

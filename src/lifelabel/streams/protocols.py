@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,7 @@ from lifelabel.streams.base import (
     Task,
     classes_to_tasks,
     equal_sizes,
+    proxy_sizes,
     task_of_class,
     true_matrix,
 )
@@ -36,7 +38,7 @@ from lifelabel.streams.files import FileImages
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.text import shorten
 
-__all__ = ["ProtocolOptions", "make_stream", "special_and_mixed"]
+__all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
 
 _ORDERS = ("source", "paper", "alphabetical", "frequency", "shuffled")
 _MAX_ORDER_BYTES = 10_000_000
@@ -98,7 +100,35 @@ def make_stream(
     train = dataclasses.replace(train, complete=complete)
     truth = true_matrix(train.labels) if complete else None
     rules = _rules(collection, options, len(tasks))
-    return Stream(name, tasks, train, test, truth, rules, dataset, problems=problems)
+    stream = Stream(name, tasks, train, test, truth, rules, dataset, problems=problems)
+    if _has_given_tasks(collection):  # then the labels of other classes may be unknown
+        return stream
+    return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, collection))
+
+
+def make_proxy(target: Stream, collection: Collection) -> Stream:
+    """The proxy stream of `target`: classes of the collection that it does not use, on its training images.
+
+    There are as many tasks, each at most as large. If the collection has more classes than needed, the most frequent
+    ones are used. They keep the order of the source, as in the paper's Split-COCO. Each image belongs to one task.
+    Images without any of these classes, and images that are also test images, are left out.
+    """
+    allowed, used = set(target.train.names) - set(target.test.names), set(target.classes)
+    rows = np.array([row for row, name in enumerate(collection.train.names) if name in allowed], np.int64)
+    names, labels = collection.train.names.take(rows), collection.train.labels.take(rows)
+    counts = labels.counts()
+    others = [column for column, name in enumerate(collection.classes) if name not in used and counts[column]]
+    sizes = proxy_sizes(target.name, [len(task.classes) for task in target.tasks], len(others))
+    columns = sorted(sorted(others, key=lambda column: -counts[column])[: sum(sizes)])
+    tasks = classes_to_tasks(tuple(collection.classes[column] for column in columns), sizes)
+    labels = labels.select_classes(columns)
+    choices = _task_choices(labels, tasks)
+    labelled = np.flatnonzero(choices.per_image())
+    draws = _draws("proxy", (names[row] for row in labelled.tolist()))
+    task = assign_tasks(choices.take(labelled), draws, np.zeros(len(tasks), np.int64))
+    train = _make_split(collection.root, names, labels, labelled, task, len(tasks))
+    test, truth = train.without_images(), true_matrix(train.labels)
+    return Stream(f"{target.name}-proxy", tasks, train, test, truth, dataset=target.dataset)
 
 
 def special_and_mixed(stream: Stream) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ import dataclasses
 import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from lifelabel.streams import coco, nus_wide, paper
 from lifelabel.streams.base import Names, Problems, Split, Stream, Task, classes_to_tasks, task_of_class, true_matrix
 from lifelabel.streams.files import FileImages, safe_path
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.protocols import make_proxy
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["find_numbered_images", "read"]
+__all__ = ["coco_proxy", "find_numbered_images", "read"]
 
 _MAX_BYTES = 200_000_000
 _MAX_RATIO = 200
@@ -67,7 +68,7 @@ def read(path: Path, root: Path | None) -> Stream:
         extra = (_from_coco if dataset == "coco" else _from_nus_wide)(root, classes, training, testing, problems)
     labels = training.labels if extra.labels is None else _complete(tasks, training, extra.labels, problems)
     train_files, test_files = extra.files or (_file_names(training.names), _file_names(testing.names))
-    return Stream(
+    stream = Stream(
         {"coco": "split-coco", "nus-wide": "split-wide"}.get(dataset, "published"),
         tasks,
         Split(
@@ -79,6 +80,14 @@ def read(path: Path, root: Path | None) -> Stream:
         dataset=dataset,
         problems=problems,
     )
+    return dataclasses.replace(stream, proxy=coco_proxy(stream, root))
+
+
+def coco_proxy(stream: Stream, root: Path | None) -> Callable[[], Stream] | None:
+    """Builds the proxy stream of a split of COCO, if the annotations of COCO are under `root`."""
+    if root is None or stream.dataset != "coco" or not coco.has_annotations(root):
+        return None
+    return lambda: make_proxy(stream, coco.read_named(root, stream.train.names))
 
 
 def find_numbered_images(

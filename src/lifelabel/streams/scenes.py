@@ -9,11 +9,14 @@ conditional probabilities, so for i != j
 Each image goes to the smallest task so far among the tasks of its labels. So tasks are balanced and disjoint, and all
 images together are independent draws from the model. The pixels of an image depend only on the seed, the split and the
 row number.
+
+The proxy stream has the classes that the stream does not use. Its images are drawn with random numbers of their own.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
@@ -24,7 +27,7 @@ from PIL import Image, ImageDraw
 
 from lifelabel.errors import UserError
 from lifelabel.options import option
-from lifelabel.streams.base import Names, Split, Stream, Task, equal_tasks
+from lifelabel.streams.base import Names, Split, Stream, Task, classes_to_tasks, equal_sizes, equal_tasks, proxy_sizes
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.scenes_draw import THINGS, Box, Pen, Thing, hsv, near, times
 
@@ -91,7 +94,7 @@ _COLOURS = {
 
 _BLOCK = 4096
 """Labels are drawn in blocks of this many images. Each block has its own seed."""
-_TRAIN, _TEST = 0, 1
+_TRAIN, _TEST, _PROXY = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,18 @@ def build(options: ScenesOptions) -> Stream:
     tasks = equal_tasks(classes, options.tasks)
     train = _make_split(options, tasks, _TRAIN, options.train_images)
     test = _make_split(options, tasks, _TEST, options.test_images)
-    for task, rows in zip(tasks, train.rows, strict=True):
-        if not len(rows):
-            raise UserError(f"no training image has {' or '.join(task.classes)}: raise stream.train_images")
     rules = {"source": "drawn", **dataclasses.asdict(options)}
-    return Stream("scenes", tasks, train, test, _truth(classes), rules, image_size=options.size)
+    proxy = functools.partial(_proxy, options)
+    return Stream("scenes", tasks, train, test, _truth(classes), rules, image_size=options.size, proxy=proxy)
+
+
+def _proxy(options: ScenesOptions) -> Stream:
+    """The proxy stream: the first classes that the stream does not use, in as many tasks, on images of their own."""
+    sizes = proxy_sizes("scenes", equal_sizes(options.classes, options.tasks), len(_CLASSES) - options.classes)
+    classes = _CLASSES[options.classes : options.classes + sum(sizes)]
+    tasks = classes_to_tasks(classes, sizes)
+    train = _make_split(options, tasks, _PROXY, options.train_images)
+    return Stream("scenes-proxy", tasks, train, train.without_images(), _truth(classes), image_size=options.size)
 
 
 # The label model
@@ -181,10 +191,13 @@ def _assign_tasks(labels: np.ndarray, tasks: tuple[Task, ...]) -> np.ndarray:
 
 
 def _make_split(options: ScenesOptions, tasks: tuple[Task, ...], split: int, count: int) -> Split:
-    images = _Handle(options, split, count).open()
+    images = _Handle(options, tuple(name for task in tasks for name in task.classes), split, count).open()
     labels = images.labels
-    task = _assign_tasks(labels, tasks)
-    rows = tuple(np.flatnonzero(task == index) for index in range(len(tasks)))
+    task_of = _assign_tasks(labels, tasks)
+    rows = tuple(np.flatnonzero(task_of == index) for index in range(len(tasks)))
+    for task, of_task in zip(tasks, rows, strict=True):
+        if split != _TEST and not len(of_task):
+            raise UserError(f"no training image has {' or '.join(task.classes)}: raise stream.train_images")
     return Split(images, Names(map(images.name, range(count))), Labels.from_dense(labels), rows)
 
 
@@ -196,6 +209,7 @@ class _Handle:
     """An `ImageHandle`: what is needed to draw the images of one split, without their labels."""
 
     options: ScenesOptions
+    classes: tuple[str, ...]
     split: int
     count: int
     drawn_from_labels: ClassVar[bool] = True
@@ -208,7 +222,7 @@ class _Handle:
         return self.count
 
     def name(self, row: int) -> str:
-        return f"{'train' if self.split == _TRAIN else 'test'}/{self.options.size}px-seed{self.options.seed}/{row}"
+        return f"{('train', 'test', 'proxy')[self.split]}/{self.options.size}px-seed{self.options.seed}/{row}"
 
     def open(self) -> _DrawnImages:
         return _DrawnImages(self)
@@ -220,8 +234,7 @@ class _DrawnImages:
     def __init__(self, handle: _Handle) -> None:
         self._handle, self.options, self.split = handle, handle.options, handle.split
         self.present = handle.present
-        classes = _CLASSES[: self.options.classes]
-        self.scenes, self.labels = _draw_labels(classes, len(handle), self.options.seed, self.split)
+        self.scenes, self.labels = _draw_labels(handle.classes, len(handle), self.options.seed, self.split)
 
     def __len__(self) -> int:
         return len(self._handle)
@@ -235,7 +248,7 @@ class _DrawnImages:
     def read(self, row: int, min_side: int = 0) -> Image.Image:
         if not 0 <= row < len(self):
             raise IndexError(f"rows must be in 0 … {len(self) - 1}")
-        things = [_CLASSES[column] for column in np.flatnonzero(self.labels[row]).tolist()]
+        things = [self._handle.classes[column] for column in np.flatnonzero(self.labels[row]).tolist()]
         key = f"{self.options.seed}/{self.split}/{row}"
         return Image.fromarray(_render(tuple(_SCENES)[self.scenes[row]], things, key, self.options.size))
 

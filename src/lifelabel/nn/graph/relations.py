@@ -37,7 +37,7 @@ class LabelRelations:
     """Log-lifts of all seen classes, and the refinement of logits with them.
 
     The log-lifts between classes of earlier tasks are frozen. Those of the current task follow from the counts of an
-    `ACM`. Without `across`, log-lifts between classes of different tasks are 0.
+    `ACM`. Without `across`, log-lifts between classes of different tasks are 0, without `negative` those below 0.
 
     >>> acm, relations = ACM(), LabelRelations(weight=1.0)
     >>> acm.begin_task(2)
@@ -47,8 +47,10 @@ class LabelRelations:
             [0.0500, 1.0000]])
     """
 
-    def __init__(self, weight: float, *, across: bool = True, device: torch.device | str = "cpu"):
-        self.weight, self.across = weight, across
+    def __init__(
+        self, weight: float, *, across: bool = True, negative: bool = True, device: torch.device | str = "cpu"
+    ):
+        self.weight, self.across, self.negative = weight, across, negative
         self.frozen = torch.zeros(0, 0, device=device)
 
     def freeze(self, acm: ACM) -> None:
@@ -70,7 +72,7 @@ class LabelRelations:
         if old and self.across:
             lift[:old, old:] = _log_ratio(acm.joint_counts(), acm.soft_counts() * rate)
             lift[old:, :old] = lift[:old, old:].T
-        return lift
+        return lift if self.negative else lift.clamp(min=0)
 
     def refine_logits(self, logits: Tensor, log_lift: Tensor) -> Tensor:
         """Refined logits (B x classes). If `log_lift` has more classes, only its first rows and columns are used."""

@@ -1,0 +1,188 @@
+"""Weighted ridge: a ridge regression per task on frozen features, in closed form.
+
+    W_t = (alpha G + (1 - alpha) G_t + gamma I)^-1 b_t
+
+An image of another task is not a negative example of the classes of task t, because it is not labelled for them. It
+counts with the weight alpha. No image is stored, nothing is forgotten, and the order of the tasks matters only through
+the statistics of the first one. docs/methods/weighted-ridge.md documents every option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.warm_up import WarmUp
+from lifelabel.nn.frozen_features import PARTS, FrozenFeatures
+from lifelabel.nn.graph import CalibratedACM, LabelRelations
+from lifelabel.nn.ridge import Regression, choose_basis
+from lifelabel.nn.setting import Setting
+from lifelabel.nn.task_sums import TaskSums
+from lifelabel.options import option
+
+__all__ = ["WeightedRidge"]
+
+_RIDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""The strengths of regularisation that are compared."""
+_MORE_THAN_CHOSEN = 3.0
+"""The comparison is on images of a task's own. For images of other tasks, which are less like the ones that were
+learned, a stronger regularisation is better: this factor measured best on held-out training photographs."""
+_STORED = ("basis", "weights", "slope", "shift", "errors")
+"""The tensors that are stored from task to task, in addition to the sums."""
+
+
+@dataclass(frozen=True)
+class _WeightedRidgeOptions:
+    alpha: float = option(
+        0.2, "α, weight of the images of other tasks: 1 counts them as negatives, 0 leaves them out", low=0, high=1
+    )
+    ridge: float | None = option(
+        None,
+        "γ, relative to the mean diagonal of the matrix; none: chosen by generalised cross-validation",
+        above=0,
+    )
+    directions: int | None = option(
+        1024, "main directions of the first task's features that are kept; none: all features", low=1, high=100_000
+    )
+    features: tuple[str, ...] = option(
+        PARTS, "parts of the features: the last map, the last stages, the ImageNet head at every place", choices=PARTS
+    )
+    views: int = option(2, "2: the features of an image and its mirror image; 1: of the image", low=1, high=2)
+    context: float = option(0.3, "weight of label relations in the refinement of scores; 0: no refinement", low=0)
+    storage: str = option(
+        "float64", "type of the matrices of past tasks: float32 halves their memory", choices=("float64", "float32")
+    )
+    warm_up: int = option(
+        0, "images of the first task that train the backbone by gradient before it is frozen", low=0, high=10**9
+    )
+
+
+class WeightedRidge(Method):
+    summary = "closed form: frozen features of two views, one ridge regression per task, other tasks' images weighted"
+    Options = _WeightedRidgeOptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "alpha": (0.1, 0.2, 0.3, 0.5),
+        "context": (0.0, 0.3),
+        "warm_up": (0,),  # not searched: the right number depends on the size of the first task
+    }
+    shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
+
+    def __init__(self, setting: Setting, options: _WeightedRidgeOptions):
+        super().__init__(setting, options)
+        self.backbone = setting.place_backbone()
+        self.warm_up = WarmUp(setting, options.warm_up)
+        self.extract = FrozenFeatures(setting, options.features, options.views)
+        storage = torch.float32 if options.storage == "float32" else torch.float64
+        self.sums = TaskSums(self.extract.dim + 1, options.alpha, setting.device, storage)
+        zeros = self.sums.total.new_zeros
+        self.basis = zeros(0, 0)
+        """The map from features to the directions that are kept (dim + 1 x kept + 1). Empty in the first task."""
+        self.weights, self.slope, self.shift = zeros(0, 0), zeros(0), zeros(0)
+        """The regression of all tasks that have ended, and the logit of each class: slope * score + shift."""
+        self.errors = zeros(0, len(_RIDGES))
+        """For each task, the errors of the candidates for `ridge`."""
+        self.acm = CalibratedACM(setting.device, over_stream=True)
+        self.relations = LabelRelations(options.context, negative=False, device=setting.device)
+
+    @property
+    def fixed_features(self) -> bool:
+        return bool(len(self.basis))
+
+    def begin_task(self, classes: Sequence[str]) -> None:
+        super().begin_task(classes)
+        self.sums.begin_task(len(classes))
+        self.relations.freeze(self.acm)
+        self.acm.begin_task(len(classes))
+        if self.options.warm_up and len(self.tasks) == 1:
+            self.warm_up.begin_task(len(classes))
+
+    @torch.no_grad()
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        """Add a batch to the sums. There is no loss, except in the warm-up."""
+        if not self.warm_up.done:
+            with torch.enable_grad():
+                return self.warm_up.observe(batch)
+        phi = self.features(batch.images)
+        self.sums.add(phi, batch.labels, batch.known)
+        new = len(self.tasks[-1])
+        soft_labels = self.calibrated(phi).sigmoid() if len(self.tasks) > 1 else None
+        self.acm.update(batch.labels[:, -new:], soft_labels, batch.known[:, -new:])
+        return {}
+
+    @torch.no_grad()
+    def end_task(self) -> None:
+        """Solve the systems of all tasks so far."""
+        super().end_task()
+        self.warm_up.check_images_left(self.sums.total[-1, -1].item())
+        if len(self.tasks) == 1:
+            self.basis = choose_basis(self.sums.total, self.extract.standardised, self.options.directions)
+            self.sums.change_basis(self.basis)
+        ridge = self.options.ridge or self._choose_ridge()
+        solutions = [self._regression(task).solve(ridge) for task in range(len(self.tasks))]
+        weights, slopes, shifts = zip(*solutions, strict=True)
+        self.weights, self.slope, self.shift = torch.cat(weights, 1), torch.cat(slopes), torch.cat(shifts)
+
+    def _regression(self, task: int) -> Regression:
+        return Regression(self.sums.total, *self.sums.of_task(task), self.options.alpha)
+
+    def _choose_ridge(self) -> float:
+        """The strength of regularisation: the candidate with the smallest errors, over all tasks so far, times 3."""
+        regression = self._regression(len(self.tasks) - 1)
+        errors = torch.stack([regression.generalised_error(ridge) for ridge in _RIDGES])
+        self.errors = torch.cat([self.errors, (errors / errors.min())[None]])  # tasks of different difficulty are equal
+        return _MORE_THAN_CHOSEN * _RIDGES[int(self.errors.mean(0).argmin())]
+
+    def features(self, images: Tensor) -> Tensor:
+        """The features of images and a 1: those of the backbone in the first task, then their main directions."""
+        found = self.extract(images).double()
+        phi = torch.cat([found, found.new_ones(len(found), 1)], 1)
+        return (phi @ self.basis).float() if len(self.basis) else phi
+
+    def calibrated(self, features: Tensor) -> Tensor:
+        """Logits of the classes of all tasks that have ended, without label relations."""
+        return ((features.double() @ self.weights) * self.slope + self.shift).float()
+
+    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
+        ended = self.calibrated(features) if len(self.weights) == features.shape[1] else features[:, :0].float()
+        new = sum(self.sizes) - ended.shape[1]  # a task that has not ended: nothing is known
+        logits = torch.cat([ended, ended.new_zeros(len(ended), new)], 1)[:, :num_classes]
+        if not self.options.context or new:
+            return logits
+        return self.relations.refine_logits(logits, self.relations.log_lift(self.acm))
+
+    def footprint(self) -> Footprint:
+        own = sum(getattr(self, name).nbytes for name in _STORED)
+        return Footprint(bytes=self.sums.bytes + own + self.acm.bytes + self.relations.frozen.nbytes)
+
+    def matrix(self) -> np.ndarray:
+        return self.acm.matrix().cpu().numpy().copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "tasks": [list(names) for names in self.tasks],
+            # without a warm-up, the backbone is as its weights or its seed made it
+            "backbone": self.backbone.state_dict() if self.options.warm_up else None,
+            "warm_up": self.warm_up.state_dict(),
+            "sums": self.sums.state_dict(),
+            "acm": self.acm.state_dict(),
+            "relations": self.relations.state_dict(),
+            **{name: getattr(self, name) for name in _STORED},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for names in state["tasks"]:
+            self.begin_task(names)
+        if state["backbone"] is not None:
+            self.backbone.load_state_dict(state["backbone"])
+        self.warm_up.load_state_dict(state["warm_up"])
+        self.sums.load_state_dict(state["sums"])
+        self.acm.load_state_dict(state["acm"])
+        self.relations.load_state_dict(state["relations"])
+        for name in _STORED:
+            setattr(self, name, state[name].to(self.setting.device, copy=True))

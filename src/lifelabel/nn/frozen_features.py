@@ -1,0 +1,147 @@
+"""Features of images from a frozen backbone: more than its pooled output, and of the mirrored image too.
+
+The features of an image are these parts, side by side, each the mean over the image and its mirror image:
+
+- `map`: the mean of the last feature map over all places, as sign(x) sqrt(|x|), scaled to length sqrt(dim). The class
+  and register tokens of a transformer are treated alike.
+- `stages`: the means of the outputs of the last three stages.
+- `head`: what the network's own ImageNet classifier says of each place. The largest and the mean probability of each of
+  its classes over all places, as square roots. A network without such a classifier does without.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lifelabel.errors import UserError
+from lifelabel.nn.activations import Activations
+from lifelabel.nn.backbones import Backbone
+from lifelabel.nn.cuda_graphs import StepRecorder
+from lifelabel.nn.freezing import inference_copy
+from lifelabel.nn.onnx_runtime import fastest_forward
+from lifelabel.nn.setting import Setting
+
+__all__ = ["PARTS", "FrozenFeatures"]
+
+PARTS = ("map", "stages", "head")
+_CPU_CHUNK = 8
+"""Images per forward pass on the CPU. The activations of a larger batch do not fit the cache."""
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The input of a recorded forward pass."""
+
+    images: Tensor
+
+
+class FrozenFeatures:
+    """Computes features (B x `dim`, float32) of images. The backbone must not change after the first call.
+
+    On a GPU every forward pass has the same shape. So it can be recorded, and cuDNN prepares its kernels only once: for
+    each depthwise convolution and each new shape this takes a quarter of a second. On the CPU batch norm is folded.
+    """
+
+    def __init__(self, setting: Setting, parts: Collection[str] = PARTS, views: int = 2):
+        self.setting, self.parts, self.views = setting, parts, views
+        self.recorder = StepRecorder(setting.record)
+        self.dim = 0
+        """The number of features."""
+        self.standardised: list[slice] = []
+        """The features that have to be standardised, in groups of one kind."""
+        for backbone in setting.backbone.parts:
+            if "map" in parts:
+                self.dim += backbone.dim * (1 + backbone.prefix_tokens)
+            groups = list(backbone.stage_dims) if "stages" in parts else []
+            if "head" in parts and backbone.classifier:
+                groups += [len(backbone.classifier[0])] * 2
+            for size in groups:
+                self.standardised.append(slice(self.dim, self.dim + size))
+                self.dim += size
+        if not self.dim:
+            raise UserError(f"this backbone has no {' and no '.join(parts)}: add 'map' to method.features")
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        if self.setting.device.type != "cuda":
+            forward = self._forward_on_cpu(tuple(images.shape[2:]))
+            return torch.cat([forward(chunk) for chunk in images.split(_CPU_CHUNK)])
+        found = []
+        for chunk in images.split(self.setting.batch_size):
+            missing = self.setting.batch_size - len(chunk)
+            full = torch.cat([chunk, chunk.new_zeros(missing, *chunk.shape[1:])]) if missing else chunk
+            found.append(self.recorder(self._forward_on_gpu, _Images(full))["features"][: len(chunk)])
+        return torch.cat(found)
+
+    @functools.cached_property
+    def _network(self) -> nn.Module:
+        """The network. It is made for the first image: a warm-up may come before."""
+        backbone = self.setting.backbone.eval()
+        on_gpu = self.setting.device.type == "cuda"
+        network = _Network(backbone if on_gpu else inference_copy(backbone), self.parts, self.views)
+        network.to(self.setting.device)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
+        return network
+
+    @functools.cache  # noqa: B019  # one method has one of these objects, for the whole run
+    def _forward_on_cpu(self, size: tuple[int, ...]) -> Callable[[Tensor], Any]:
+        """The network for images of one size."""
+        if self.setting.precision == "bf16":
+            return self._autocast
+        return fastest_forward(self._network, torch.empty(1, 3, *size))
+
+    def _autocast(self, images: Tensor) -> Tensor:
+        with self.setting.autocast():
+            return self._network(images)
+
+    def _forward_on_gpu(self, batch: _Images) -> dict[str, Tensor]:
+        return {"features": self._autocast(batch.images)}
+
+
+class _Network(nn.Module):
+    """Images (B x 3 x H x W) to features (B x dim), in eval mode."""
+
+    def __init__(self, backbone: Backbone, parts: Collection[str], views: int):
+        super().__init__()
+        self.backbone, self.parts, self.views = backbone, parts, views
+        for number, part in enumerate(backbone.parts):
+            weight, bias = part.classifier or (None, None)
+            self.register_buffer(f"weight{number}", weight)
+            self.register_buffer(f"bias{number}", bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        size = len(images)
+        if self.views == 2:
+            images = torch.cat([images, images.flip(3)])
+        images = images.contiguous(memory_format=torch.channels_last)
+        found: list[Tensor] = []
+        for number, part in enumerate(self.backbone.parts):
+            activations = part.activations(images)
+            if "map" in self.parts:
+                found.append(_of_map(activations))
+            if "stages" in self.parts:
+                found += activations.stages
+            weight, bias = getattr(self, f"weight{number}"), getattr(self, f"bias{number}")
+            if "head" in self.parts and weight is not None:
+                found += _of_head(activations.maps, weight, bias)
+        features = torch.cat(found, 1)
+        return (features[:size] + features[size:]) / 2 if self.views == 2 else features
+
+
+def _of_map(activations: Activations) -> Tensor:
+    vectors = torch.cat([activations.maps.float().mean((2, 3))[:, None], activations.prefix.float()], 1)
+    roots = vectors.sign() * vectors.abs().sqrt()
+    length = vectors.abs().sum(2, keepdim=True).clamp(min=1e-12).sqrt()
+    return (roots / length * vectors.shape[2] ** 0.5).flatten(1)
+
+
+def _of_head(maps: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+    probabilities = F.linear(maps.flatten(2).transpose(1, 2), weight, bias).float().softmax(2)
+    return [probabilities.amax(1).sqrt(), probabilities.mean(1).sqrt()]

@@ -1,0 +1,81 @@
+"""Frozen networks in ONNX Runtime."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from lifelabel.nn import onnx_runtime
+from lifelabel.nn.activations import record
+from lifelabel.nn.backbones import build
+from lifelabel.nn.freezing import inference_copy
+from lifelabel.nn.onnx_runtime import OnnxFeatures, fastest_forward
+
+EXAMPLE = torch.zeros(1, 3, 64, 64)
+
+
+@pytest.fixture
+def installed():
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'lifelabel[onnx]'")
+
+
+@pytest.fixture
+def tiny():
+    torch.manual_seed(0)
+    return inference_copy(build("tiny").eval())
+
+
+class Activations(nn.Module):
+    """The last map and the means of stages, as a tuple."""
+
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images):
+        with record(self.backbone.body, self.backbone.layout.stages) as means:
+            maps = self.backbone.body(images)
+        return maps, *means.values()
+
+
+def test_features_agree_for_every_batch_size(installed, tiny, capfd):
+    state = torch.random.get_rng_state()
+    features = fastest_forward(tiny, EXAMPLE)
+    assert isinstance(features, OnnxFeatures)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for count in (1, 2, 5):
+        images = torch.randn(count, 3, 64, 64)
+        torch.testing.assert_close(features(images), tiny(images), rtol=1e-4, atol=1e-4)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_activations_are_a_tuple(installed, tiny):
+    module, images = Activations(tiny), torch.randn(3, 3, 64, 64)
+    found, expected = OnnxFeatures(module, EXAMPLE)(images), module(images)
+    assert isinstance(found, tuple)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_results_that_differ_are_refused(installed, tiny, monkeypatch):
+    monkeypatch.setattr(onnx_runtime, "_TOLERANCE", -1.0)
+    with pytest.raises(RuntimeError, match="differs from torch"):
+        OnnxFeatures(tiny, EXAMPLE)
+    assert fastest_forward(tiny, EXAMPLE) is tiny
+
+
+def test_a_module_that_cannot_be_exported_runs_in_torch(installed):
+    class Chooses(nn.Module):
+        def forward(self, images):
+            return images if float(images.sum()) > 0 else -images
+
+    module = Chooses()
+    assert fastest_forward(module, EXAMPLE) is module
+
+
+def test_without_onnx_runtime_the_module_runs_in_torch(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert fastest_forward(tiny, EXAMPLE) is tiny
+    with pytest.raises(ImportError):
+        OnnxFeatures(tiny, EXAMPLE)
