@@ -1,6 +1,6 @@
 """The speed of the forward pass of a frozen backbone over photographs, relative to a bare loop.
 
-    python -m benchmarks.frozen [--device cpu] [--backbone efficientnet-lite0] [--size 352] [--images 64] [--root DIR]
+    python -m benchmarks.frozen [--device cpu] [--backbone efficientnet-lite0] [--size 352] [--images 32] [--root DIR]
 
 Every path runs over two views of each image, the image and its mirror, from JPEG files that the package's loader
 decodes and normalizes, with the package's settings of memory. Without --root the files are generated.
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--backbone", default="efficientnet-lite0")
     parser.add_argument("--weights", default="none", help="none (random), imagenet, or a file")
     parser.add_argument("--size", type=int, default=352)
-    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--batch", type=int, default=8)
     given = parser.parse_args()
     keep_freed_memory()

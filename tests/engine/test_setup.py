@@ -63,6 +63,6 @@ def test_the_precision_is_resolved(precision):
 def test_steps_are_recorded_and_compiled_only_on_a_gpu(option, steps, record, compiled, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "_missing_for_compile", lambda device: None)
     config = Config.make({"compile": option, "precision": "fp32"})
-    on_gpu, on_cpu = (make_setting(config, embed, device, steps) for device in (GPU, CPU))
+    on_gpu, on_cpu = (make_setting(config, embed, device, steps * config.batch_size) for device in (GPU, CPU))
     assert (on_gpu.record, on_gpu.compile) == (record, compiled)
     assert (on_cpu.record, on_cpu.compile) == (False, False)

@@ -100,11 +100,13 @@ Examples:
 `lifelabel study lambdas --seeds 0-4 --out runs/lambdas`
 
 `lifelabel study acm --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/acm-coco`
+
+`lifelabel study weighted-ridge --stream split-coco --root DIR --seeds 0 --out runs/ridge-coco`
 """,
 )
 @with_option_flags(without=tuple(VARIED))
 def _study(
-    name: Annotated[str, typer.Argument(metavar="STUDY", help="acm (Table 2) or lambdas (Table 3).")],
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="acm (Table 2), lambdas (Table 3) or weighted-ridge.")],
     seeds: _Seeds = "0-2",
     orders: _Orders = 1,
     out_folder: Annotated[
@@ -119,7 +121,10 @@ def _study(
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Compare variants of AGCN, as in the paper's ablations: `acm` (Table 2), `lambdas` (Table 3).
+    """Compare variants of one method.
+
+    `acm` and `lambdas` are the paper's ablations of AGCN (Tables 2 and 3). `weighted-ridge` changes each option of that
+    method.
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """
@@ -131,8 +136,8 @@ def _study(
     folder = out_folder or Path(f"runs/study-{name}")
     plan = _make_plan(study_variants(name), seeds, orders, folder, config, given)
     title = f"{chosen.title}, on {plan.shared.get('stream', 'scenes')}"
-    layout = {"title": title, "head": chosen.head, "forgetting": chosen.forgetting, "errors": chosen.errors}
-    _run(plan, jobs, overwrite, quiet, {**layout, "costs": False})
+    columns = {"forgetting": chosen.forgetting, "errors": chosen.errors, "costs": chosen.costs}
+    _run(plan, jobs, overwrite, quiet, {"title": title, "head": chosen.head, **columns})
 
 
 @commands.command("demo", epilog="Examples:\n\n`lifelabel demo`\n\n`lifelabel demo --seeds 0-2 --out runs/results`")

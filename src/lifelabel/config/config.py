@@ -65,22 +65,23 @@ class Config(RunOptions):
             raise unknown("stream", name, STREAMS)
         stream, of_stream = resolve(name, _section(values, "stream_options"))
         values["stream"] = stream
-        method, fidelity = values.get("method", Config.method), values.get("fidelity", Config.fidelity)
-        options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS.find(method).Options}
+        fidelity = values.get("fidelity", Config.fidelity)
         if not isinstance(fidelity, str) or fidelity not in FIDELITIES:
             raise unknown("fidelity", fidelity, FIDELITIES)
         kind = kind_of(stream)
         base = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if kind == "photographs" else {})
+        if values.get("backbone") == "tiny":  # nobody publishes weights for it
+            base["weights"] = "none"
+        trained = values.get("weights", base.get("weights", Config.weights)) != "none"
+        method = values.setdefault("method", _default_method(stream, fidelity, trained))
+        options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS.find(method).Options}
         of_method = {"buffer_images": BUFFER_IMAGES[kind]} if issubclass(options["method"], BufferOptions) else {}
         of_method |= base.pop("by_method", {}).get(method, {})
         if fidelity == "tuned" and with_preset:
             base = merge(base, _preset(kind, method))
             of_method |= base.pop("method_options", {})
-        if kind == "photographs":
-            if values.get("backbone") == "tiny":  # nobody publishes weights for it
-                base["weights"] = "none"
-            if values.get("weights", base["weights"]) == "none":
-                base = merge(base, UNTRAINED.get(fidelity, {}))
+        if kind == "photographs" and not trained:
+            base = merge(base, UNTRAINED.get(fidelity, {}))
         of_method |= _section(values, "method_options")
         shared = {k: v for k, v in {**base, **values}.items() if k not in _SECTIONS}
         for level, names in (("", shared), ("stream", of_stream), ("method", of_method)):
@@ -186,6 +187,13 @@ def nest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     of_stream = {name: value for name, value in flags.items() if name in names}
     of_run = {name: value for name, value in flags.items() if name not in names}
     return merge(of_run, {"stream_options": of_stream} if of_stream else {})
+
+
+def _default_method(stream: str, fidelity: str, trained: bool) -> str:
+    """The best method for photographs with pretrained weights, and AGCN for its paper's streams and for scenes."""
+    source = STREAMS[stream]
+    own = source.photographs and not source.of_paper and fidelity == "tuned"
+    return "weighted-ridge" if own and trained else Config.method
 
 
 def kind_of(stream: str) -> str:

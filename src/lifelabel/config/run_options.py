@@ -32,7 +32,8 @@ class RunOptions:
     )
     method: str = option(
         "agcn",
-        "how to learn: a name of `lifelabel list methods`, or FILE.py:NAME or module:NAME",
+        "how to learn: a name of `lifelabel list methods`, or FILE.py:NAME or module:NAME; with pretrained weights, on "
+        "photographs other than the paper's streams, the default is weighted-ridge",
         registered=True,
         flag="Training",
     )

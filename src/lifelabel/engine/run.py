@@ -205,8 +205,9 @@ class Run:
             )
         table = torch.from_numpy(vectors).to(self.device)
         row = {name: i for i, name in enumerate(names)}
-        steps = math.ceil(self.images / c.batch_size)
-        setting = make_setting(c, lambda labels: table[[row[label] for label in labels]], self.device, steps)
+        setting = make_setting(
+            c, lambda labels: table[[row[label] for label in labels]], self.device, self.images, self.info.sizes[0]
+        )
         self.provenance = setting.backbone.provenance
         self.made_from: dict[str, str | None] = {
             "stream": self.info.fingerprint, "files": self.info.files,

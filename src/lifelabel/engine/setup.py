@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +21,13 @@ __all__ = ["make_setting"]
 
 
 def make_setting(
-    config: Config, embed: Callable[[Sequence[str]], Tensor], device: torch.device, steps: int = 0
+    config: Config,
+    embed: Callable[[Sequence[str]], Tensor],
+    device: torch.device,
+    images: int = 0,
+    first_task_images: int = 0,
 ) -> Setting:
-    """The setting of a run of `steps` steps, with a new backbone. Its other fields are the options of the same name."""
+    """The setting of a run with a new backbone. Its other fields are the options of the same name."""
     backbone = backbones.build(config.backbone, config.pool, config.weights)
     if config.normalize == "authors":
         backbone.normalize = Normalize(AUTHORS_MEAN, AUTHORS_STD)
@@ -32,7 +37,9 @@ def make_setting(
         "device": device,
         "precision": resolve_precision(config.precision, device),
         "record": config.compile != "off" and device.type == "cuda",
-        "compile": should_compile(config.compile, device, steps),
+        "compile": should_compile(config.compile, device, math.ceil(images / config.batch_size)),
+        "images": images,
+        "first_task_images": first_task_images,
     }
     names = [field.name for field in dataclasses.fields(Setting) if field.name not in given]
     return Setting(**given, **{name: getattr(config, name) for name in names})

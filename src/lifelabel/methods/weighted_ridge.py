@@ -58,8 +58,12 @@ class _WeightedRidgeOptions:
     storage: str = option(
         "float64", "type of the matrices of past tasks: float32 halves their memory", choices=("float64", "float32")
     )
-    warm_up: int = option(
-        0, "images of the first task that train the backbone by gradient before it is frozen", low=0, high=10**9
+    warm_up: int | None = option(
+        None,
+        "images of the first task that train the backbone by gradient before it is frozen; none: half of them if the "
+        "backbone has no pretrained weights, else 0",
+        low=0,
+        high=10**9,
     )
 
 
@@ -69,14 +73,16 @@ class WeightedRidge(Method):
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "alpha": (0.1, 0.2, 0.3, 0.5),
         "context": (0.0, 0.3),
-        "warm_up": (0,),  # not searched: the right number depends on the size of the first task
     }
     shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
 
     def __init__(self, setting: Setting, options: _WeightedRidgeOptions):
         super().__init__(setting, options)
         self.backbone = setting.place_backbone()
-        self.warm_up = WarmUp(setting, options.warm_up)
+        warm_up = options.warm_up
+        if warm_up is None:
+            warm_up = 0 if self.backbone.provenance.sha256 else setting.first_task_images // 2
+        self.warm_up = WarmUp(setting, warm_up)
         self.extract = FrozenFeatures(setting, options.features, options.views)
         storage = torch.float32 if options.storage == "float32" else torch.float64
         self.sums = TaskSums(self.extract.dim + 1, options.alpha, setting.device, storage)
@@ -99,7 +105,7 @@ class WeightedRidge(Method):
         self.sums.begin_task(len(classes))
         self.relations.freeze(self.acm)
         self.acm.begin_task(len(classes))
-        if self.options.warm_up and len(self.tasks) == 1:
+        if self.warm_up.images and len(self.tasks) == 1:
             self.warm_up.begin_task(len(classes))
 
     @torch.no_grad()
@@ -140,6 +146,8 @@ class WeightedRidge(Method):
 
     def features(self, images: Tensor) -> Tensor:
         """The features of images and a 1: those of the backbone in the first task, then their main directions."""
+        if not self.warm_up.done:  # the network of `extract` is made once, and must not be made before it is trained
+            return images.new_zeros(len(images), self.extract.dim + 1)
         found = self.extract(images).double()
         phi = torch.cat([found, found.new_ones(len(found), 1)], 1)
         return (phi @ self.basis).float() if len(self.basis) else phi
@@ -167,7 +175,7 @@ class WeightedRidge(Method):
         return {
             "tasks": [list(names) for names in self.tasks],
             # without a warm-up, the backbone is as its weights or its seed made it
-            "backbone": self.backbone.state_dict() if self.options.warm_up else None,
+            "backbone": self.backbone.state_dict() if self.warm_up.images else None,
             "warm_up": self.warm_up.state_dict(),
             "sums": self.sums.state_dict(),
             "acm": self.acm.state_dict(),

@@ -69,7 +69,7 @@ class Layout:
         """The feature map and the prefix tokens of an output. `image` is the height and width of the images."""
         if self.order != "NLC":
             maps = output if self.order == "NCHW" else output.permute(0, 3, 1, 2)
-            return maps, output.new_empty(len(output), 0, self.dim)
+            return maps, output.new_empty(output.shape[0], 0, self.dim)
         patches = output[:, self.prefix :].transpose(1, 2)
         return patches.unflatten(2, self._grid(patches.shape[2], image)), output[:, : self.prefix]
 

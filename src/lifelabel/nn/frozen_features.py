@@ -12,6 +12,7 @@ The features of an image are these parts, side by side, each the mean over the i
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,9 @@ __all__ = ["PARTS", "FrozenFeatures"]
 PARTS = ("map", "stages", "head")
 _CPU_CHUNK = 8
 """Images per forward pass on the CPU. The activations of a larger batch do not fit the cache."""
+
+_EXPORT_FROM = 1000 * 224**2
+"""Pixels of all training images from which ONNX Runtime is used, if it is installed: an export takes 10 seconds."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class FrozenFeatures:
         """The network for images of one size."""
         if self.setting.precision == "bf16":
             return self._autocast
+        if self.setting.images * math.prod(size) < _EXPORT_FROM:
+            return self._network
         return fastest_forward(self._network, torch.empty(1, 3, *size))
 
     def _autocast(self, images: Tensor) -> Tensor:
@@ -117,7 +123,7 @@ class _Network(nn.Module):
             self.register_buffer(f"bias{number}", bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        size = len(images)
+        size = images.shape[0]  # not len(): an exported network takes batches of any size
         if self.views == 2:
             images = torch.cat([images, images.flip(3)])
         images = images.contiguous(memory_format=torch.channels_last)

@@ -52,6 +52,8 @@ class OnnxFeatures:
                 )
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads = torch.get_num_threads()
+                # its threads would otherwise wait actively, and slow down those of torch
+                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
                 model = program.model_proto.SerializeToString()
                 self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
                 self.input = self.session.get_inputs()[0].name

@@ -37,6 +37,10 @@ class Setting:
     """Whether steps are recorded as CUDA graphs and replayed."""
     compile: bool
     """Whether the backbone is compiled in recorded steps."""
+    images: int = 0
+    """The number of training images; 0 if it is not known."""
+    first_task_images: int = 0
+    """The number of training images of the first task; 0 if it is not known."""
 
     @property
     def fast(self) -> bool:

@@ -94,12 +94,14 @@ class TaskSums:
         begin, end = self._columns()[task]
         is_current = task == len(self.stored)
         gram = self.current if is_current else unpack(self.stored[task].to(self.total), self.dim)
-        return gram, self.cross[:, begin:end]
+        return gram + self.later.get(task, 0), self.cross[:, begin:end]
 
     @property
     def bytes(self) -> int:
         """Size in memory between tasks, in bytes."""
-        return self.total.nbytes + self.cross.nbytes + sum(part.nbytes for part in self.stored)
+        half = (self.dim + 1) // 2
+        packed = half * (2 * half + 1) * self.storage.itemsize  # the matrix of each task, also of the current one
+        return self.total.nbytes + self.cross.nbytes + len(self.sizes) * packed
 
     def state_dict(self) -> dict[str, Any]:
         names = ("sizes", "total", "current", "cross", "stored")

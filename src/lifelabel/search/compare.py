@@ -25,7 +25,8 @@ _MAX_ORDERS = 1000
 class Study:
     """A comparison of variants of one method.
 
-    `head` has the heads of the first columns. A row has the cells of these columns, and the options of the method.
+    `head` has the heads of the first columns. A row has the cells of these columns, and options of the method or of the
+    run.
     """
 
     title: str
@@ -36,6 +37,8 @@ class Study:
     """Whether the table has rows of forgetting."""
     errors: bool = False
     """Whether a second table has the error of the correlation matrix."""
+    costs: bool = False
+    """Whether the table has what a method stores and how long it takes."""
 
 
 STUDIES = {
@@ -64,12 +67,32 @@ STUDIES = {
             (("0.07", "0.93", "10^6"), {"lambdas": (0.07, 0.93, 1e6)}),
         ),
     ),
+    "weighted-ridge": Study(
+        "Parts of weighted-ridge: each row changes one option",
+        ("option", "value"),
+        (
+            (("defaults", ""), {}),
+            (("features", "map"), {"features": ("map",)}),
+            (("features", "map, stages"), {"features": ("map", "stages")}),
+            (("features", "map, head"), {"features": ("map", "head")}),
+            *((("alpha", f"{alpha:g}"), {"alpha": alpha}) for alpha in (1.0, 0.5, 0.3, 0.2, 0.1)),
+            *((("image_size", str(size)), {"image_size": size}) for size in (224, 288, 352, 416)),
+            (("views", "1"), {"views": 1}),
+            *((("directions", str(count or "all")), {"directions": count}) for count in (512, 1024, 2048, None)),
+            (("storage", "float32"), {"storage": "float32"}),
+            (("context", "0"), {"context": 0.0}),
+        ),
+        method="weighted-ridge",
+        forgetting=False,
+        errors=True,
+        costs=True,
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table: its first cells, its method with options, and the first part of its folder names."""
+    """One row of the table: its first cells, its method, options of it or of the run, and the start of folder names."""
 
     cells: tuple[str, ...]
     method: str
@@ -92,8 +115,9 @@ class Plan:
         """The runs of one row."""
         known = {field.name for field in dataclasses.fields(METHODS[variant.method].Options)}
         given = {k: v for k, v in (self.shared.get("method_options") or {}).items() if k in known}
-        base = merge(self.shared, {"method": variant.method})
-        base["method_options"] = {**given, **variant.options}
+        of_run = {name: value for name, value in variant.options.items() if name not in known}
+        base = merge(self.shared, of_run, {"method": variant.method})
+        base["method_options"] = {**given, **{k: v for k, v in variant.options.items() if k in known}}
         planned = []
         for order in range(self.orders):
             for seed in self.seeds:

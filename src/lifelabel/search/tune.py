@@ -43,6 +43,7 @@ _SHARED: dict[str, dict[str, tuple[Any, ...]]] = {
         "backbone_lr": (5e-6, 2e-5, 1e-4),
         _LATER: (0.1, 0.3, 1.0),
         "batch_norm": ("frozen", "running", "first-task"),
+        "image_size": (224, 288, 352, 416),
     },
 }
 """Values of the shared options, by kind of stream. Those of `later_backbone_lr` are fractions of `backbone_lr`.

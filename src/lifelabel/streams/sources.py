@@ -27,6 +27,8 @@ class Source:
     build: Callable[[Any], Stream]
     photographs: bool = True
     """Whether its images are photographs. Photographs have their own defaults and presets."""
+    of_paper: bool = False
+    """Whether it is a stream of the AGCN paper. AGCN is the default method there."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,11 @@ _BUILTIN: dict[str, Source] = {
     ),
     "split-coco": Source(
         "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
-        with_defaults(_DatasetOptions, order="paper"), _coco("split-coco"),
+        with_defaults(_DatasetOptions, order="paper"), _coco("split-coco"), of_paper=True,
     ),
     "split-wide": Source(
         "NUS-WIDE, the paper's protocol: top 21 concepts, 7 tasks of 3, disjoint images",
-        with_defaults(_NusWideOptions, order="paper", split="share"), _nus_wide("split-wide"),
+        with_defaults(_NusWideOptions, order="paper", split="share"), _nus_wide("split-wide"), of_paper=True,
     ),
     "coco-b0-c10": Source(
         "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
@@ -171,6 +173,7 @@ _BUILTIN: dict[str, Source] = {
     ),
     "published": Source(
         "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)", _FileOptions, _published,
+        of_paper=True,
     ),
     "manifest": Source("a stream written by `lifelabel data build` (--stream FILE.yaml)", _FileOptions, _manifest),
 }  # fmt: skip
