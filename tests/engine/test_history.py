@@ -65,6 +65,29 @@ def test_a_method_may_have_no_loss(file, tmp_path):
     assert lines(file, tmp_path) == [{"task": 2, "step": 1, "images": 8, "losses": {}}] and calls == [(1, 8, {})]
 
 
+def test_steps_with_and_without_losses_may_be_in_one_group(file, tmp_path):
+    """A method that warms up by gradient and goes on in closed form."""
+    calls = []
+    history = LossHistory(file, lambda *call: calls.append(call), diverged)
+    given = [{"cls": 0.5, "dst": 2.0}, {}, {"cls": 0.25}, {}, {"dst": 3.0, "cls": 1.0}]
+    for number, losses in enumerate(given * _INTERVAL, 1):
+        history.add(step(number, **losses))
+    history.flush()
+    written = lines(file, tmp_path)
+    assert [line["losses"] for line in written] == given * _INTERVAL
+    assert [line["step"] for line in written] == list(range(1, 5 * _INTERVAL + 1))
+    assert len(calls) == 5 and all(losses == given[-1] for _, _, losses in calls)
+
+
+def test_a_loss_after_steps_without_one_is_checked(file, tmp_path):
+    history = LossHistory(file, lambda *call: pytest.fail("the steps were reported"), diverged)
+    for number, losses in enumerate(({"cls": 1.0}, {}, {"cls": float("nan")}), 1):
+        history.add(step(number, **losses))
+    with pytest.raises(ArithmeticError, match=r"^step 3: the loss 'cls' is nan$"):
+        history.flush()
+    assert [line["losses"] for line in lines(file, tmp_path)] == [{"cls": 1.0}, {}]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_an_error_with_its_step(value, file, tmp_path):
     history = LossHistory(file, lambda *call: pytest.fail("the steps were reported"), diverged)

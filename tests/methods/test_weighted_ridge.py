@@ -87,9 +87,12 @@ def slow_basis(rows, directions):
         vectors = np.eye(WIDTH)
     else:
         z = (x - mean) * scale
-        values, vectors = np.linalg.eigh(z.T @ z)
-        values, vectors = values[::-1][:directions], vectors[:, ::-1][:, :directions]
-        vectors = vectors * np.maximum(values / values.mean(), 1e-3) ** -0.25
+        # one subspace iteration from fixed random vectors
+        generator = torch.Generator().manual_seed(0)
+        start = torch.randn(WIDTH, directions, generator=generator, dtype=torch.float64).numpy()
+        found = np.linalg.qr(z.T @ (z @ start) + 1e-3 * np.mean((z**2).sum(0)) * start).Q
+        values, vectors = np.linalg.eigh((z @ found).T @ (z @ found))
+        vectors = found @ vectors * np.maximum(values / values.mean(), 1e-3) ** -0.25
     basis = np.zeros((WIDTH + 1, vectors.shape[1] + 1))
     basis[:-1, :-1] = scale[:, None] * vectors
     basis[-1, :-1] = -(mean * scale) @ vectors
@@ -205,11 +208,12 @@ def test_neither_batches_nor_the_order_of_images_change_scores(directions, ridge
     assert expected.isfinite().all() and torch.equal(expected, same_run)
     assert_close(singly, expected, 1e-6)
     assert_close(other_order, expected, 1e-6)
-    # the scores themselves too: the slope of a class that cannot be learned is almost 0
-    assert_close(singly_weights(methods[1]), singly_weights(methods[0]), 1e-5)
+    # the slope of a class that cannot be learned is almost 0
+    assert_close(values_of(methods[1]), values_of(methods[0]), 1e-5)
+    assert_close(values_of(shuffled), values_of(methods[0]), 1e-5)
 
 
-def singly_weights(method):
+def values_of(method):
     """The values of the regression for test images, before the calibration."""
     return method.features(test_images()).double() @ method.weights
 
@@ -218,9 +222,9 @@ def test_the_order_of_later_tasks_does_not_matter():
     straight, swapped = learn(make(context=0)), learn(make(context=0), (0, 2, 1))
     columns = [0, 1, 5, 6, 2, 3, 4]
     assert_close(swapped.scores(test_images()), straight.scores(test_images())[:, columns], 1e-6)
-    assert_close(singly_weights(swapped), singly_weights(straight)[:, columns], 1e-6)
+    assert_close(values_of(swapped), values_of(straight)[:, columns], 1e-6)
     first = learn(make(context=0), (1, 0, 2))  # the statistics of the first task do matter
-    assert not np.allclose(singly_weights(first)[:, 5:], singly_weights(straight)[:, 5:], rtol=1e-3)
+    assert not np.allclose(values_of(first)[:, 5:], values_of(straight)[:, 5:], rtol=1e-3)
 
 
 def bits(state):
@@ -302,7 +306,10 @@ def test_stored_matrices_in_float32_agree_and_take_half_the_memory():
     assert_close(single.scores(test_images()), double.scores(test_images()), 1e-4)
     assert not torch.equal(single.weights, double.weights)
     stored = [sum(part.nbytes for part in method.sums.stored) for method in (double, single)]
-    assert stored == [2 * 11 * 23 * 8, 2 * 11 * 23 * 4]  # 21 features: the triangle of a 22 x 22 matrix would be 11 x 23
+    assert stored == [
+        2 * 11 * 23 * 8,
+        2 * 11 * 23 * 4,
+    ]  # 21 features: the triangle of a 22 x 22 matrix would be 11 x 23
     assert single.sums.total.dtype == single.sums.current.dtype == torch.float64
     # the matrices of three tasks: the one of the last task is stored when the next one begins
     assert double.footprint().bytes - single.footprint().bytes == 3 * 11 * 23 * 4
@@ -324,10 +331,10 @@ def test_the_chosen_ridge_has_the_smallest_errors_of_all_tasks():
     for t in range(3):
         learn(method, [t])
         regression = method._regression(t)
-        errors = np.array([regression.generalised_error(ridge).item() for ridge in candidates])
+        errors = np.array([regression.solve(ridge).error.item() for ridge in candidates])
         total += errors / errors.min()
         best = 3 * candidates[total.argmin()]
-        expected = torch.cat([method._regression(task).solve(best)[0] for task in range(t + 1)], 1)
+        expected = torch.cat([method._regression(task).solve(best).weights for task in range(t + 1)], 1)
         assert torch.equal(method.weights, expected)
     assert method.errors.shape == (3, 7) and np.allclose(method.errors.sum(0), total)
     assert len(learn(make(ridge=0.5)).errors) == 0
@@ -440,7 +447,7 @@ def test_a_class_without_a_positive_image_has_finite_scores(ridge, missing):
     assert scores.isfinite().all() and method.errors.isfinite().all()
     assert (scores[:, 2:5][:, missing] < -5).all()  # it is improbable
     if ridge:  # a chosen one depends on all classes
-        assert_close(singly_weights(method)[:, others], singly_weights(whole)[:, others], 1e-5)
+        assert_close(values_of(method)[:, others], values_of(whole)[:, others], 1e-5)
 
 
 @pytest.mark.parametrize("ridge", [None, 0.5])
@@ -452,6 +459,12 @@ def test_a_task_in_which_no_image_has_all_labels_known_has_finite_scores(ridge):
     method.observe(Batch(images, labels * known, known, TASKS[1]))
     method.end_task()
     assert method.scores(test_images()).isfinite().all() and method.errors.isfinite().all()
+
+
+def test_a_first_task_of_two_images_has_finite_scores():
+    method = learn(make(ridge=None), [0], sizes=(2,))
+    learn(method, [1, 2])
+    assert method.scores(test_images()).isfinite().all()
 
 
 def test_fewer_images_than_directions():
@@ -527,10 +540,8 @@ def test_recorded_passes_equal_unrecorded_ones(warm_up, precision):
             method.end_task()
     assert recorded.extract.recorder.recorded and not eager.extract.recorder.recorded
     images = test_images(4).cuda()
-    if warm_up:  # steps by gradient add up in another order
-        assert_close(recorded.scores(images).cpu(), eager.scores(images).cpu(), 5e-2)
-    else:
-        assert_close(recorded.scores(images).cpu(), eager.scores(images).cpu(), 1e-5)
+    # steps by gradient may add up in another order
+    assert_close(recorded.scores(images).cpu(), eager.scores(images).cpu(), 5e-2 if warm_up else 1e-4)
 
 
 @gpu

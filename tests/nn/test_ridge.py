@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lifelabel.errors import UserError
+from lifelabel.nn import ridge as ridge_module
 from lifelabel.nn.ridge import Regression, choose_basis
 
 
@@ -32,23 +33,34 @@ def test_weights_solve_the_weighted_system(weight):
     (phi, y), (others, _) = draw(), draw(seed=1)
     system = phi.T @ phi + weight * others.T @ others
     expected = np.linalg.solve(system + penalty(system, 0.3), phi.T @ y)
-    weights, slope, shift = sums_of(phi, y, others, weight).solve(0.3)
-    np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-12)
-    assert slope.shape == shift.shape == (3,)
+    solution = sums_of(phi, y, others, weight).solve(0.3)
+    np.testing.assert_allclose(solution.weights, expected, rtol=1e-9, atol=1e-12)
+    assert [part.shape for part in solution.calibrate()] == [(3,), (3,)]
 
 
 @pytest.mark.parametrize("images", [5, 11, 200])
 @pytest.mark.parametrize("weight", [0.2, 1.0])
-def test_the_leverage_is_the_mean_over_images(images, weight):
-    """Also with fewer images than features, where it is almost 1."""
+def test_scores_of_left_out_images_follow_from_the_mean_leverage(images, weight):
+    """Also with fewer images than features, where the leverage is almost 1."""
     (phi, y), (others, _) = draw(images), draw(50, seed=1)
+    y[0], y[1] = 0, 1  # each class has an image with it and one without
     for more, ridge in ((others, 0.5), (others, 0.01), (others[:0], 0.01)):
-        regression = sums_of(phi, y, more, weight)
+        solution = sums_of(phi, y, more, weight).solve(ridge)
         system = phi.T @ phi + weight * more.T @ more
         inverse = np.linalg.inv(system + penalty(system, ridge))
-        expected = np.mean([row @ inverse @ row for row in phi])
-        assert regression.leverage(regression.factor(ridge)).item() == pytest.approx(expected, rel=1e-9)
-        assert expected < 1
+        h = np.mean([row @ inverse @ row for row in phi])
+        assert h < 1
+        score = phi @ solution.weights.numpy()
+        left_out = y - (y - score) / (1 - h)
+        for c in range(3):
+            expected = left_out[y[:, c] == 1, c].mean(), left_out[y[:, c] == 0, c].mean()
+            assert (solution.with_class[c], solution.without[c]) == pytest.approx(expected, rel=1e-6, abs=1e-8)
+        np.testing.assert_allclose(solution.residual, ((y - left_out) ** 2).sum(0), rtol=1e-6)
+        if len(more):
+            other_h = weight * np.mean([row @ inverse @ row for row in more])
+            other = more @ solution.weights.numpy() / (1 - other_h)
+            np.testing.assert_allclose(solution.of_others, other.mean(0), rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(solution.square_of_others, (other**2).mean(0), rtol=1e-6)
 
 
 def leave_one_out(phi, y, ridge):
@@ -69,21 +81,21 @@ def test_the_generalised_error_is_exact_if_all_leverages_are_equal():
     y = (np.random.default_rng(0).random((16, 2)) < 0.4).astype(float)
     for ridge in (0.05, 1.0):
         expected = leave_one_out(phi, y, ridge)
-        assert sums_of(phi, y).generalised_error(ridge).item() == pytest.approx(expected, rel=1e-10)
+        assert sums_of(phi, y).solve(ridge).error.item() == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("ridge", [0.05, 0.5, 5.0])
 def test_the_generalised_error_is_close_to_that_of_leaving_out_each_image(ridge):
     phi, y = draw()
     expected = leave_one_out(phi, y, ridge)
-    assert sums_of(phi, y).generalised_error(ridge).item() == pytest.approx(expected, rel=0.03)
-    residual = ((y - phi @ sums_of(phi, y).solve(ridge)[0].numpy()) ** 2).mean()
-    assert residual < expected * 0.97  # the error of the learned images is another one
+    assert sums_of(phi, y).solve(ridge).error.item() == pytest.approx(expected, rel=0.03)
+    residual = ((y - phi @ sums_of(phi, y).solve(ridge).weights.numpy()) ** 2).mean()
+    assert residual < expected * 0.99  # the error of the learned images is another one
 
 
 def test_the_generalised_error_of_labels_without_a_positive_is_above_zero():
     phi, _ = draw()
-    error = sums_of(phi, np.zeros((200, 2))).generalised_error(0.1)
+    error = sums_of(phi, np.zeros((200, 2))).solve(0.1).error
     assert error > 0 and (error / error).isfinite()
 
 
@@ -96,12 +108,14 @@ def scores_of_two_classes(images, share, distance, seed=0):
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5])
 @pytest.mark.parametrize("distance", [1.0, 2.5])
-def test_calibrated_logits_are_those_of_linear_discriminant_analysis(share, distance):
+def test_calibrated_logits_are_those_of_linear_discriminant_analysis(share, distance, monkeypatch):
+    monkeypatch.setattr(ridge_module, "_SPREAD", 1.0)
     linear_model = pytest.importorskip("sklearn.linear_model")
     discriminant = pytest.importorskip("sklearn.discriminant_analysis")
     phi, y = scores_of_two_classes(20_000, share, distance)
-    weights, slope, shift = sums_of(phi, y).solve(1e-6)
-    score = phi @ weights.numpy()
+    solution = sums_of(phi, y).solve(1e-6)
+    slope, shift = solution.calibrate()
+    score = phi @ solution.weights.numpy()
     lda = discriminant.LinearDiscriminantAnalysis().fit(score, y[:, 0])
     assert slope.item() == pytest.approx(lda.coef_.item(), rel=0.01)
     assert shift.item() == pytest.approx(lda.intercept_.item(), rel=0.01)
@@ -125,11 +139,12 @@ def test_calibration_of_a_task_with_few_images_is_that_of_images_that_were_left_
         return np.hstack([x, np.ones((count, 1))]), y
 
     (phi, y), (new, truth) = some(120), some(5000)
-    weights, slope, shift = sums_of(phi, y).solve(0.2)
-    logits = (new @ weights.numpy() * slope.numpy() + shift.numpy())[:, 0]
+    solution = sums_of(phi, y).solve(0.2)
+    slope, shift = solution.calibrate()
+    logits = (new @ solution.weights.numpy() * slope.numpy() + shift.numpy())[:, 0]
     probability = 1 / (1 + np.exp(-logits))
     assert probability.mean() == pytest.approx(truth.mean(), abs=0.06)
-    confident = probability > 0.6
+    confident = probability > 0.5
     assert confident.sum() > 50 and truth[confident].mean() > probability[confident].mean() - 0.15
 
 
@@ -151,7 +166,7 @@ def test_standardised_features_are_divided_by_roots_of_their_deviations():
     basis = choose_basis(gram, [slice(0, 4)], None)
     found = (x @ basis).numpy()
     deviation = x[:, :4].numpy().std(0)
-    median = np.sort(deviation)[1]
+    median = np.median(deviation[:3])  # without the feature that hardly changes
     expected = 0.5 * np.sqrt(deviation / median)
     np.testing.assert_allclose(found[:, :3].std(0), expected[:3], rtol=1e-6)
     np.testing.assert_allclose(found[:, :4].mean(0), 0, atol=1e-4)
@@ -160,25 +175,60 @@ def test_standardised_features_are_divided_by_roots_of_their_deviations():
     assert (found[:, 5] == 1).all()
 
 
-def test_main_directions_are_scaled_by_fourth_roots_and_the_constant_stays():
+def test_features_that_are_constant_in_the_first_task_do_not_become_large():
+    """Most features of the group are 0 in all images, as those of a network with few active units."""
+    rng = np.random.default_rng(0)
+    x = np.abs(rng.normal(size=(300, 8)))
+    x[:, :5] = 0
+    x, gram = moments(x)
+    basis = choose_basis(gram, [slice(0, 8)], None)
+    deviation = x[:, 5:8].numpy().std(0)
+    expected = 0.5 * np.sqrt(deviation / np.median(deviation))
+    np.testing.assert_allclose((x @ basis)[:, 5:8].numpy().std(0), expected, rtol=1e-6)
+    later, _ = moments(rng.random((10, 8)))
+    assert (later @ basis).abs().max() < 100
+
+
+def directions_of(basis):
+    """The directions of a basis without standardised features, as unit vectors."""
+    vectors = basis[:-1, :-1].numpy()
+    return vectors / np.linalg.norm(vectors, axis=0)
+
+
+@pytest.mark.parametrize("count", [5, 8, 20])
+def test_directions_are_orthogonal_and_scaled_by_fourth_roots(count):
+    """Features of 8 sizes, of which all or some directions are kept. The constant stays."""
     rng = np.random.default_rng(0)
     x, gram = moments(rng.normal(size=(300, 8)) * np.arange(1, 9))
-    found = (x @ choose_basis(gram, [], 5))[:, :-1].numpy()
-    second = found.T @ found
-    np.testing.assert_allclose(second - np.diag(np.diag(second)), 0, atol=1e-6 * second.max())
-    values = np.linalg.eigvalsh(x[:, :8].numpy().T @ x[:, :8].numpy())[::-1][:5]
-    np.testing.assert_allclose(np.diag(second), np.sqrt(values * values.mean()), rtol=1e-9)
-    assert (x @ choose_basis(gram, [], 5))[:, -1].eq(1).all()
+    basis = choose_basis(gram, [], count)
+    assert basis.shape == (9, min(count, 8) + 1) and torch.equal((x @ basis)[:, -1], x[:, -1])
+    unit = directions_of(basis)
+    np.testing.assert_allclose(unit.T @ unit, np.eye(unit.shape[1]), atol=1e-8)
+    values = ((x[:, :-1].numpy() @ unit) ** 2).sum(0)
+    second = (x @ basis)[:, :-1].T @ (x @ basis)[:, :-1]
+    np.testing.assert_allclose(second, np.diag(np.sqrt(values * values.mean())), atol=1e-9 * values.max())
 
 
-def test_missing_directions_are_drawn_orthogonal_to_the_found_ones():
+def test_main_directions_have_most_of_the_second_moment():
+    """Features of which few directions are large, as those of a network."""
     rng = np.random.default_rng(0)
-    x, gram = moments(rng.normal(size=(4, 10)))
-    basis = choose_basis(gram, [], 8)
-    vectors = basis[:-1, :-1].numpy()
-    unit = vectors / np.linalg.norm(vectors, axis=0)
-    np.testing.assert_allclose(unit.T @ unit, np.eye(8), atol=1e-8)
-    np.testing.assert_allclose((x @ basis)[:, 4:8], 0, atol=1e-6)  # they are 0 for the images
-    assert torch.equal(basis, choose_basis(gram, [], 8))
+    mix = np.linalg.qr(rng.normal(size=(100, 100))).Q
+    x, gram = moments(rng.normal(size=(400, 100)) * np.arange(1, 101) ** -1.0 @ mix)
+    unit = directions_of(choose_basis(gram, [], 40))
+    best = np.linalg.eigvalsh(gram[:-1, :-1].numpy())[::-1][:40].sum()
+    assert 0.98 * best < ((x[:, :-1].numpy() @ unit) ** 2).sum() <= best * (1 + 1e-9)
+
+
+def test_fewer_images_than_directions():
+    rng = np.random.default_rng(0)
+    x, gram = moments(rng.normal(size=(4, 30)))
+    basis = choose_basis(gram, [], 20)
+    unit = directions_of(basis)
+    np.testing.assert_allclose(unit.T @ unit, np.eye(20), atol=1e-8)
+    # nothing of the images is lost
+    np.testing.assert_allclose(((x[:, :-1].numpy() @ unit) ** 2).sum(1), (x[:, :-1] ** 2).sum(1), rtol=1e-3)
+    assert torch.equal(basis, choose_basis(gram, [], 20))
     order = torch.as_tensor(rng.permutation(4))
-    np.testing.assert_allclose(np.abs(choose_basis(x[order].T @ x[order], [], 8)), np.abs(basis), atol=1e-8)
+    again = choose_basis(x[order].T @ x[order], [], 20)
+    # the directions of either are the same up to a rotation
+    np.testing.assert_allclose((x @ again) @ (x @ again).T, (x @ basis) @ (x @ basis).T, rtol=1e-6)

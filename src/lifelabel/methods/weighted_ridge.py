@@ -26,9 +26,9 @@ from lifelabel.nn.setting import Setting
 from lifelabel.nn.task_sums import TaskSums
 from lifelabel.options import option
 
-__all__ = ["WeightedRidge"]
+__all__ = ["RIDGES", "WeightedRidge"]
 
-_RIDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+RIDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """The strengths of regularisation that are compared."""
 _MORE_THAN_CHOSEN = 3.0
 """The comparison is on images of a task's own. For images of other tasks, which are less like the ones that were
@@ -70,18 +70,16 @@ class _WeightedRidgeOptions:
 class WeightedRidge(Method):
     summary = "closed form: frozen features of two views, one ridge regression per task, other tasks' images weighted"
     Options = _WeightedRidgeOptions
-    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "alpha": (0.1, 0.2, 0.3, 0.5),
-        "context": (0.0, 0.3),
-    }
+    # alpha is not searched: the right value grows as images get fewer, and a search has few
     shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
 
     def __init__(self, setting: Setting, options: _WeightedRidgeOptions):
         super().__init__(setting, options)
         self.backbone = setting.place_backbone()
         warm_up = options.warm_up
-        if warm_up is None:
-            warm_up = 0 if self.backbone.provenance.sha256 else setting.first_task_images // 2
+        if warm_up is None:  # whole batches: a first task of one or two batches would have no images left
+            trained = self.backbone.provenance.sha256 or setting.first_task_images <= 2 * setting.batch_size
+            warm_up = 0 if trained else setting.first_task_images // 2
         self.warm_up = WarmUp(setting, warm_up)
         self.extract = FrozenFeatures(setting, options.features, options.views)
         storage = torch.float32 if options.storage == "float32" else torch.float64
@@ -91,7 +89,7 @@ class WeightedRidge(Method):
         """The map from features to the directions that are kept (dim + 1 x kept + 1). Empty in the first task."""
         self.weights, self.slope, self.shift = zeros(0, 0), zeros(0), zeros(0)
         """The regression of all tasks that have ended, and the logit of each class: slope * score + shift."""
-        self.errors = zeros(0, len(_RIDGES))
+        self.errors = zeros(0, len(RIDGES))
         """For each task, the errors of the candidates for `ridge`."""
         self.acm = CalibratedACM(setting.device, over_stream=True)
         self.relations = LabelRelations(options.context, negative=False, device=setting.device)
@@ -131,8 +129,9 @@ class WeightedRidge(Method):
             self.sums.change_basis(self.basis)
         ridge = self.options.ridge or self._choose_ridge()
         solutions = [self._regression(task).solve(ridge) for task in range(len(self.tasks))]
-        weights, slopes, shifts = zip(*solutions, strict=True)
-        self.weights, self.slope, self.shift = torch.cat(weights, 1), torch.cat(slopes), torch.cat(shifts)
+        slopes, shifts = zip(*(solution.calibrate() for solution in solutions), strict=True)
+        self.weights = torch.cat([solution.weights for solution in solutions], 1)
+        self.slope, self.shift = torch.cat(slopes), torch.cat(shifts)
 
     def _regression(self, task: int) -> Regression:
         return Regression(self.sums.total, *self.sums.of_task(task), self.options.alpha)
@@ -140,9 +139,9 @@ class WeightedRidge(Method):
     def _choose_ridge(self) -> float:
         """The strength of regularisation: the candidate with the smallest errors, over all tasks so far, times 3."""
         regression = self._regression(len(self.tasks) - 1)
-        errors = torch.stack([regression.generalised_error(ridge) for ridge in _RIDGES])
+        errors = torch.stack([regression.solve(ridge).error for ridge in RIDGES])
         self.errors = torch.cat([self.errors, (errors / errors.min())[None]])  # tasks of different difficulty are equal
-        return _MORE_THAN_CHOSEN * _RIDGES[int(self.errors.mean(0).argmin())]
+        return _MORE_THAN_CHOSEN * RIDGES[int(self.errors.mean(0).argmin())]
 
     def features(self, images: Tensor) -> Tensor:
         """The features of images and a 1: those of the backbone in the first task, then their main directions."""

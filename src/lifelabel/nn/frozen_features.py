@@ -70,7 +70,8 @@ class FrozenFeatures:
                 self.standardised.append(slice(self.dim, self.dim + size))
                 self.dim += size
         if not self.dim:
-            raise UserError(f"this backbone has no {' and no '.join(parts)}: add 'map' to method.features")
+            missing = f"this backbone has no {' and no '.join(parts)}" if parts else "method.features is empty"
+            raise UserError(f"{missing}: add 'map' to method.features")
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:

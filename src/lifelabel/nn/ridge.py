@@ -2,11 +2,11 @@
 
 All of it follows from the sums: no image is needed, and neither the order of images nor their batches matter.
 
-- Generalised cross-validation compares strengths of regularisation. It estimates the squared error that images of the
-  task would have if they had been left out: RSS / n / (1 - h)^2, where h is the mean leverage, trace(A^-1 G_t) / n.
-- Calibration: logit = slope * score + shift, as linear discriminant analysis gives it from the mean score of images
-  with the class, the mean score of those without, and their common variance. The mean scores of images with the class
-  are those that leaving out the image would give, (mean - h) / (1 - h).
+- The score that an image would have if it had been left out is y - (y - score) / (1 - h), where h is its leverage. For
+  h the mean over the images of the task is used, trace(A^-1 G_t) / n. So the sums of these scores follow from the sums.
+- Generalised cross-validation compares strengths of regularisation by the squared error of left-out images.
+- Calibration: logit = slope * score + shift, by linear discriminant analysis of left-out scores. It needs the mean of
+  images with the class, the mean of the others, their common variance, and the share of images with the class.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 
-__all__ = ["Regression", "choose_basis"]
+__all__ = ["Regression", "Solution", "choose_basis"]
 
 _CALIBRATION_WEIGHT = 0.03
 """Weight of images of other tasks in the calibration. With 0, it would be right for images of the task only, and with 1
 if no image of another task had the class."""
 
+_SPREAD = 1.5
+"""Scores of images with a class vary more than their common variance says, which is mostly that of the other images."""
+_LARGEST_ODDS = 9.0
+"""If nearly all images of a task have a class, those of other tasks still have it less often."""
 _STANDARDISED_SCALE = 0.5
 """The scale of standardised features relative to the others, whose mean square is 1."""
 _ITERATIONS = 1
@@ -53,35 +57,68 @@ class Regression:
             raise UserError(f"method.ridge={ridge:g} is too small for these features: give a larger one")
         return factor
 
-    def leverage(self, factor: Tensor) -> Tensor:
-        """The mean leverage of the images of the task."""
-        # exact: in a task with few images it is almost 1, and an estimate above 1 would turn signs around
-        return (torch.cholesky_inverse(factor) * self.gram).sum() / self.gram[-1, -1].clamp(min=1)
+    def solve(self, ridge: float) -> Solution:
+        """The weights, and what leaving out each image would give."""
+        factor = self.factor(ridge)
+        weights = torch.cholesky_solve(self.cross, factor)
+        inverse = torch.cholesky_inverse(factor)
+        own = self.gram[-1, -1].clamp(min=1)  # 0: no image has all labels known
+        others = (self.total[-1, -1] - self.gram[-1, -1]).clamp(min=1)
+        # exact, not by random vectors: with few images it is almost 1, and an estimate above 1 would turn signs around
+        leverage = (inverse * self.gram).sum() / own
+        other_leverage = self.weight * (inverse * (self.total - self.gram)).sum() / others
+        square, all_square = ((weights * (gram @ weights)).sum(0) for gram in (self.gram, self.total))
+        total, all_total = self.gram[-1] @ weights, self.total[-1] @ weights
+        with_class, positives = (weights * self.cross).sum(0), self.cross[-1]
+        residual = (positives - 2 * with_class + square).clamp(min=0) / (1 - leverage) ** 2
+        return Solution(
+            weights, own, others, positives.clamp(min=1e-9), residual,
+            ((with_class / positives.clamp(min=1e-9)) - leverage) / (1 - leverage),
+            (total - with_class) / (own - positives).clamp(min=1) / (1 - leverage),
+            (all_total - total) / others / (1 - other_leverage),
+            (all_square - square) / others / (1 - other_leverage) ** 2,
+        )  # fmt: skip
 
-    def generalised_error(self, ridge: float) -> Tensor:
+
+@dataclass(frozen=True)
+class Solution:
+    """The regression of a task for one strength of regularisation. All scores are those of left-out images."""
+
+    weights: Tensor
+    """W_t (dim x classes)."""
+    images: Tensor
+    """The number of images of the task."""
+    others: Tensor
+    """The number of images of other tasks."""
+    positives: Tensor
+    """For each class, the number of images with it."""
+    residual: Tensor
+    """The sum of squared errors of the images of the task."""
+    with_class: Tensor
+    """The mean score of images with the class."""
+    without: Tensor
+    """The mean score of images of the task without the class."""
+    of_others: Tensor
+    """The mean score of images of other tasks."""
+    square_of_others: Tensor
+    """The mean squared score of images of other tasks."""
+
+    @property
+    def error(self) -> Tensor:
         """The error by generalised cross-validation, the mean over the classes."""
-        factor = self.factor(ridge)
-        weights = torch.cholesky_solve(self.cross, factor)
-        positives, images = self.cross[-1], self.gram[-1, -1].clamp(min=1)  # 0: no image has all labels known
-        residual = positives - 2 * (weights * self.cross).sum(0) + (weights * (self.gram @ weights)).sum(0)
-        error = (residual / images / (1 - self.leverage(factor)) ** 2).mean()
-        return error.clamp(min=1e-12)  # 0: no image has a class of the task
+        return (self.residual / self.images).mean().clamp(min=1e-12)  # 0: no image has a class of the task
 
-    def solve(self, ridge: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights (dim x classes), and the slope and shift of the logit of each class."""
-        factor = self.factor(ridge)
-        weights = torch.cholesky_solve(self.cross, factor)
-        leverage, positives = self.leverage(factor), self.cross[-1].clamp(min=1e-9)
-        moments = _CALIBRATION_WEIGHT * self.total + (1 - _CALIBRATION_WEIGHT) * self.gram
-        images = moments[-1, -1]
-        prior = (positives / images).clamp(1e-6, 1 - 1e-6)
-        mean, square = moments[-1] @ weights / images, (weights * (moments @ weights)).sum(0) / images
-        with_class = ((weights * self.cross).sum(0) / positives - leverage) / (1 - leverage)
-        without = (mean - prior * with_class) / (1 - prior)
-        variance = square - prior * with_class**2 - (1 - prior) * without**2
-        slope = (with_class - without).clamp(min=1e-6) / variance.clamp(min=1e-4)
-        shift = (prior / (1 - prior)).log() - slope * (with_class + without) / 2
-        return weights, slope, shift
+    def calibrate(self) -> tuple[Tensor, Tensor]:
+        """Slope and shift of the logit of each class, by linear discriminant analysis."""
+        others = _CALIBRATION_WEIGHT * self.others
+        negatives = (self.images - self.positives).clamp(min=1)
+        within = self.residual - self.positives * (1 - self.with_class) ** 2 - negatives * self.without**2
+        without = (negatives * self.without + others * self.of_others) / (negatives + others)
+        square = negatives * self.without**2 + others * self.square_of_others + within.clamp(min=0)
+        variance = (square - (negatives + others) * without**2) / (self.positives + negatives + others)
+        odds = (self.positives / (negatives + others)).clamp(max=_LARGEST_ODDS)
+        slope = (self.with_class - without).clamp(min=1e-6) / (_SPREAD * variance.clamp(min=1e-4))
+        return slope, odds.log() - slope * (self.with_class + without) / 2
 
 
 def choose_basis(gram: Tensor, standardised: Sequence[slice], directions: int | None) -> Tensor:
@@ -97,8 +134,10 @@ def choose_basis(gram: Tensor, standardised: Sequence[slice], directions: int | 
     deviation = (gram.diagonal()[:-1] / images - mean**2).clamp(min=0).sqrt()
     basis = torch.eye(dim + 1, dtype=gram.dtype, device=gram.device)
     for group in standardised:
-        median = deviation[group].median().clamp(min=1e-9)
-        scale = _STANDARDISED_SCALE / (median * deviation[group].clamp(min=1e-3 * median)).sqrt()
+        size = deviation[group]
+        varying = size[size >= 1e-6 * size.max()]  # many features may be 0 in all images of the first task
+        median = varying.median().clamp(min=1e-6)
+        scale = _STANDARDISED_SCALE / (median * size.clamp(min=1e-3 * median)).sqrt()
         basis.diagonal()[group] = scale
         basis[-1, group] = -mean[group] * scale
     if directions is None:
