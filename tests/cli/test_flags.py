@@ -202,7 +202,7 @@ def test_a_flag_that_the_stream_does_not_have(refused):
         ),
         (
             ("--method", "agcn", "--set", "method.alpha=1"),
-            "'alpha' is an option of der++, not of agcn: choose another method, or remove it",
+            "'alpha' is an option of der++, weighted-ridge, not of agcn: choose another method, or remove it",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

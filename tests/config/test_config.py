@@ -145,7 +145,7 @@ def test_a_backbone_without_weights_gets_rates_that_can_learn(method, fidelity, 
         assert Config.make(c.to_dict()) == c
         own = Config.make(base).method_options  # of the preset, as far as there is one
         assert c.method_options == own
-        assert (c.batch_size, c.image_size, c.pool) == (32, 224, "avg")
+        assert (c.batch_size, c.image_size, c.pool) == (32, Config.make(base).image_size, "avg")
     assert rates(Config.make({**base, "backbone": "resnet18"})) == rates(Config.make(base)) != expected
 
 

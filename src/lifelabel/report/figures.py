@@ -15,9 +15,9 @@ __all__ = ["draw_runs"]
 
 _COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#000000",
-    "#00429d", "#a0522d",
+    "#00429d", "#a0522d", "#7f7f7f",
 )  # fmt: skip
-_MARKERS = "os^Dv*PX<>hp"
+_MARKERS = "os^Dv*PX<>hpd"
 _FEW_CURVES = 6
 """Up to this many curves, each has a band from its lowest to its highest run, and the legend has one column."""
 _MAX_NAMED_CLASSES = 40
