@@ -183,7 +183,7 @@ def test_on_a_gpu_all_batches_have_one_shape(name, precision):
     extract = FrozenFeatures(setting)
     expected = FrozenFeatures(make(name))(images(11))
     given = images(11).cuda()
-    tolerance = 1e-3 if precision == "fp32" else 0.1
+    tolerance = 1e-2 if precision == "fp32" else 0.1  # the square root of the map enlarges differences near 0
     for count in (4, 4, 4, 4, 3, 11, 1):
         assert_close(extract(given[:count]).cpu(), expected[:count], tolerance)
     assert len(extract.recorder.recorded) == 1
