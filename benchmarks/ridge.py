@@ -22,12 +22,12 @@ CLASSES = 4
 
 
 def make_sums(tasks: int, dim: int, device: torch.device) -> TaskSums:
-    """The sums of random features, 2 * dim images a task."""
+    """The sums of random features of 500 images a task."""
     generator = torch.Generator(device).manual_seed(0)
     sums = TaskSums(dim, 0.2, device)
     for _ in range(tasks):
         sums.begin_task(CLASSES)
-        phi = torch.randn(2 * dim, dim, generator=generator, device=device)
+        phi = torch.randn(500, dim, generator=generator, device=device)
         phi[:, -1] = 1
         labels = (phi[:, :CLASSES] > 1).float()
         sums.add(phi, labels, torch.ones_like(labels, dtype=torch.bool))

@@ -254,11 +254,17 @@ def _absolute(options: Any) -> Any:
     for field in dataclasses.fields(options):
         value, path = getattr(options, field.name), field.metadata.get("path")
         if path and value is not None:
-            absolute = Path(value).expanduser().absolute()
-            # with a list of names, another word may be a misspelt name: it is a path if it looks like one
-            if path is True or (value not in path and (absolute.suffix or absolute.is_file())):
-                changed[field.name] = str(absolute)
+            # the weights of several backbones are joined by +
+            parts = [value] if path is True or Path(value).expanduser().exists() else value.split("+")
+            changed[field.name] = "+".join(_absolute_path(part, path) for part in parts)
     return dataclasses.replace(options, **changed)
+
+
+def _absolute_path(value: str, path: Any) -> str:
+    """The absolute path. Where names are allowed too, another word may be a misspelt name: a path looks like one."""
+    absolute = Path(value).expanduser().absolute()
+    is_path = path is True or (value not in path and (absolute.suffix or absolute.is_file()))
+    return str(absolute) if is_path else value
 
 
 def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
