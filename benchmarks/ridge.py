@@ -24,7 +24,7 @@ CLASSES = 4
 def make_sums(tasks: int, dim: int, device: torch.device) -> TaskSums:
     """The sums of random features of 500 images a task."""
     generator = torch.Generator(device).manual_seed(0)
-    sums = TaskSums(dim, 0.2, device)
+    sums = TaskSums(dim, device)
     for _ in range(tasks):
         sums.begin_task(CLASSES)
         phi = torch.randn(500, dim, generator=generator, device=device)

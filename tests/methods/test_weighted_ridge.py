@@ -111,9 +111,8 @@ def slow_weights(tasks, sizes, alpha, ridge):
                 first = ends[t] - len(labels)  # the class of the first column
                 begin = end - size - first
                 weight, y = alpha, np.zeros(size)
-                if 0 <= begin < len(labels):
-                    weight = 1.0 if known[begin : begin + size].all() else alpha
-                    y = labels[begin : begin + size] * known[begin : begin + size]
+                if 0 <= begin < len(labels) and known[begin : begin + size].all():
+                    weight, y = 1.0, labels[begin : begin + size]
                 system += weight * np.outer(phi, phi)
                 cross += weight * np.outer(phi, y)
         solved.append(np.linalg.solve(system + ridge * np.trace(system) / dim * np.eye(dim), cross))

@@ -49,7 +49,7 @@ def add(sums, task, count=6, classes=2, share_known=1.0):
 @pytest.mark.parametrize("dim", [4, 5])
 @pytest.mark.parametrize("storage", [torch.float64, torch.float32])
 def test_sums_of_each_task(dim, storage):
-    sums = TaskSums(dim, 0.25, "cpu", storage)
+    sums = TaskSums(dim, "cpu", storage)
     given = []
     for task in range(3):
         sums.begin_task(2)
@@ -69,7 +69,7 @@ def test_sums_of_each_task(dim, storage):
 
 
 def test_images_of_a_later_task_may_have_labels_of_earlier_ones():
-    sums = TaskSums(5, 0.5, "cpu")
+    sums = TaskSums(5, "cpu")
     sums.begin_task(1)
     first = add(sums, 0, classes=1)
     sums.begin_task(2)
@@ -82,7 +82,7 @@ def test_images_of_a_later_task_may_have_labels_of_earlier_ones():
         torch.testing.assert_close(found[1], cross, rtol=1e-12, atol=1e-12)
 
     check(sums.of_task(0))  # before it is stored
-    restored = TaskSums(5, 0.5, "cpu")
+    restored = TaskSums(5, "cpu")
     restored.load_state_dict(sums.state_dict())
     check(restored.of_task(0))
     for each in (sums, restored):
@@ -96,7 +96,7 @@ def test_images_of_a_later_task_may_have_labels_of_earlier_ones():
 
 def test_a_part_of_the_classes_of_a_task_is_not_counted():
     """Labels of the last three of four classes: the first task of two classes has one column only."""
-    sums, other = TaskSums(5, 0.5, "cpu"), TaskSums(5, 0.5, "cpu")
+    sums, other = TaskSums(5, "cpu"), TaskSums(5, "cpu")
     for each, classes in ((sums, 3), (other, 2)):
         each.begin_task(2)
         add(each, 0)
@@ -110,7 +110,7 @@ def test_a_part_of_the_classes_of_a_task_is_not_counted():
 
 
 def test_a_change_of_basis_is_that_of_the_features():
-    sums, expected = TaskSums(5, 0.5, "cpu"), TaskSums(3, 0.5, "cpu")
+    sums, expected = TaskSums(5, "cpu"), TaskSums(3, "cpu")
     matrix = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for each in (sums, expected):
         each.begin_task(2)
@@ -124,7 +124,7 @@ def test_a_change_of_basis_is_that_of_the_features():
 
 @pytest.mark.parametrize("dim", [4, 5])
 def test_bytes_are_those_of_all_tasks(dim):
-    sums = TaskSums(dim, 0.5, "cpu", torch.float32)
+    sums = TaskSums(dim, "cpu", torch.float32)
     for task in range(3):
         sums.begin_task(2)
         add(sums, task)
@@ -134,7 +134,7 @@ def test_bytes_are_those_of_all_tasks(dim):
 
 
 def test_a_restored_state_shares_no_memory():
-    sums, restored = TaskSums(5, 0.5, "cpu"), TaskSums(5, 0.5, "cpu")
+    sums, restored = TaskSums(5, "cpu"), TaskSums(5, "cpu")
     sums.begin_task(2)
     add(sums, 0)
     restored.load_state_dict(sums.state_dict())

@@ -123,8 +123,8 @@ def _study(
 ) -> None:
     """Compare variants of one method.
 
-    `acm` and `lambdas` are the paper's ablations of AGCN (Tables 2 and 3). `weighted-ridge` changes each option of that
-    method.
+    `acm` and `lambdas` are the paper's ablations of AGCN (Tables 2 and 3). Each row of `weighted-ridge`
+    changes one option of that method.
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """

@@ -28,7 +28,18 @@ from lifelabel.registry import check_plugins
 from lifelabel.streams import STREAMS, resolve
 from lifelabel.utils.text import shorten
 
-__all__ = ["Config", "Entry", "kind_of", "merge", "nest_flags", "plain", "read_yaml", "short_value", "yaml_value"]
+__all__ = [
+    "Config",
+    "Entry",
+    "has_weights",
+    "kind_of",
+    "merge",
+    "nest_flags",
+    "plain",
+    "read_yaml",
+    "short_value",
+    "yaml_value",
+]
 
 _MAX_YAML_BYTES = 1_000_000
 _SECTIONS = ("stream_options", "method_options")
@@ -70,9 +81,9 @@ class Config(RunOptions):
             raise unknown("fidelity", fidelity, FIDELITIES)
         kind = kind_of(stream)
         base = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if kind == "photographs" else {})
-        if values.get("backbone") == "tiny":  # nobody publishes weights for it
+        if set(str(values.get("backbone")).split("+")) == {"tiny"}:  # nobody publishes weights for it
             base["weights"] = "none"
-        trained = values.get("weights", base.get("weights", Config.weights)) != "none"
+        trained = has_weights(values.get("weights", base.get("weights", Config.weights)))
         method = values.setdefault("method", _default_method(stream, fidelity, trained))
         options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS.find(method).Options}
         of_method = {"buffer_images": BUFFER_IMAGES[kind]} if issubclass(options["method"], BufferOptions) else {}
@@ -194,6 +205,15 @@ def _default_method(stream: str, fidelity: str, trained: bool) -> str:
     source = STREAMS[stream]
     own = source.photographs and not source.of_paper and fidelity == "tuned"
     return "weighted-ridge" if own and trained else Config.method
+
+
+def has_weights(weights: Any) -> bool:
+    """Whether a backbone, or one of several, has pretrained weights, by the option `weights`.
+
+    >>> has_weights("imagenet"), has_weights("none+none")
+    (True, False)
+    """
+    return set(str(weights).split("+")) != {"none"}
 
 
 def kind_of(stream: str) -> str:

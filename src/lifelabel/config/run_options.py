@@ -32,8 +32,8 @@ class RunOptions:
     )
     method: str = option(
         "agcn",
-        "how to learn: a name of `lifelabel list methods`, or FILE.py:NAME or module:NAME; with pretrained weights, on "
-        "photographs other than the paper's streams, the default is weighted-ridge",
+        "how to learn: a name of `lifelabel list methods`, or FILE.py:NAME or module:NAME; with fidelity tuned and "
+        "pretrained weights, on photographs other than the paper's streams, the default is weighted-ridge",
         registered=True,
         flag="Training",
     )
@@ -71,11 +71,16 @@ class RunOptions:
         flag="Training",
     )
     backbone: str = option(
-        "tiny", "the image network: a name of `lifelabel list backbones`", equal=True, registered=True, flag="Backbone"
+        "tiny",
+        "the image network: a name of `lifelabel list backbones`, or several joined by +",
+        equal=True,
+        registered=True,
+        flag="Backbone",
     )
     weights: str = option(
         "none",
-        "initial weights of the backbone: none, imagenet, or a .safetensors or .pth file",
+        "initial weights of the backbone: none, imagenet, or a .safetensors or .pth file; for several backbones, files "
+        "joined by +",
         path=("none", "imagenet"),
         equal=True,
         flag="Backbone",
@@ -85,7 +90,8 @@ class RunOptions:
     )
     image_size: int | None = option(
         None,
-        "side of the images in pixels; none: as the embedded images are drawn, 224 for photographs",
+        "side of the images in pixels; none: as the embedded images are drawn, 224 for photographs (352 with "
+        "weighted-ridge)",
         low=16,
         high=4096,
         equal=True,

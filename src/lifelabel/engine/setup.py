@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lifelabel.config.config import Config
+from lifelabel.errors import UserError
 from lifelabel.nn import backbones
 from lifelabel.nn.cuda_graphs import should_compile
 from lifelabel.nn.device import resolve_precision
@@ -30,6 +31,8 @@ def make_setting(
     """The setting of a run with a new backbone. Its other fields are the options of the same name."""
     backbone = backbones.build(config.backbone, config.pool, config.weights)
     if config.normalize == "authors":
+        if len(backbone.parts) > 1:
+            raise UserError("normalize=authors is for one backbone: leave it out, or give one --backbone")
         backbone.normalize = Normalize(AUTHORS_MEAN, AUTHORS_STD)
     given: dict[str, Any] = {
         "backbone": backbone,

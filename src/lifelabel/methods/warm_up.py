@@ -71,12 +71,13 @@ class WarmUp:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seen": self.seen, "learner": self.learner.state_dict() if self.learner else None}
+        learner = self.learner.state_dict() if self.learner else None
+        return {"images": self.images, "seen": self.seen, "learner": learner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state. The first task must have begun if it had begun in the state."""
-        self.seen = state["seen"]
+        self.images, self.seen = state["images"], state["seen"]
         if self.learner and state["learner"]:
             self.learner.load_state_dict(state["learner"])
-        elif self.learner:
+        elif self.done:
             self.freeze()

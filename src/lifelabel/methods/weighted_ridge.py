@@ -3,8 +3,8 @@
     W_t = (alpha G + (1 - alpha) G_t + gamma I)^-1 b_t
 
 An image of another task is not a negative example of the classes of task t, because it is not labelled for them. It
-counts with the weight alpha. No image is stored, nothing is forgotten, and the order of the tasks matters only through
-the statistics of the first one. docs/methods/weighted-ridge.md documents every option.
+counts with the weight alpha. No image is stored, and nothing is forgotten. For a given gamma the order of the tasks
+matters only through the statistics of the first one. docs/methods/weighted-ridge.md documents every option.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn.frozen_features import PARTS, FrozenFeatures
 from lifelabel.nn.graph import CalibratedACM, LabelRelations
+from lifelabel.nn.provenance import SCRATCH
 from lifelabel.nn.ridge import Regression, choose_basis
 from lifelabel.nn.setting import Setting
 from lifelabel.nn.task_sums import TaskSums
@@ -68,7 +69,7 @@ class _WeightedRidgeOptions:
 
 
 class WeightedRidge(Method):
-    summary = "closed form: frozen features of two views, one ridge regression per task, other tasks' images weighted"
+    summary = "a closed form per task on frozen features; the default for photographs (mAP 61.9; l3a 57.1, agcn 46.6)"
     Options = _WeightedRidgeOptions
     # alpha is not searched: the right value grows as images get fewer, and a search has few
     shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
@@ -77,13 +78,15 @@ class WeightedRidge(Method):
         super().__init__(setting, options)
         self.backbone = setting.place_backbone()
         warm_up = options.warm_up
-        if warm_up is None:  # whole batches: a first task of one or two batches would have no images left
-            trained = self.backbone.provenance.sha256 or setting.first_task_images <= 2 * setting.batch_size
-            warm_up = 0 if trained else setting.first_task_images // 2
+        if warm_up is None:
+            scratch = all(part.provenance == SCRATCH for part in self.backbone.parts)
+            # it uses whole batches: a first task of one or two batches would have no images left
+            needed = scratch and setting.first_task_images > 2 * setting.batch_size
+            warm_up = setting.first_task_images // 2 if needed else 0
         self.warm_up = WarmUp(setting, warm_up)
         self.extract = FrozenFeatures(setting, options.features, options.views)
         storage = torch.float32 if options.storage == "float32" else torch.float64
-        self.sums = TaskSums(self.extract.dim + 1, options.alpha, setting.device, storage)
+        self.sums = TaskSums(self.extract.dim + 1, setting.device, storage)
         zeros = self.sums.total.new_zeros
         self.basis = zeros(0, 0)
         """The map from features to the directions that are kept (dim + 1 x kept + 1). Empty in the first task."""
@@ -184,7 +187,9 @@ class WeightedRidge(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for names in state["tasks"]:
-            self.begin_task(names)
+            super().begin_task(names)  # the sums of all tasks are in the state
+        if state["warm_up"]["learner"]:
+            self.warm_up.begin_task(self.sizes[0])
         if state["backbone"] is not None:
             self.backbone.load_state_dict(state["backbone"])
         self.warm_up.load_state_dict(state["warm_up"])

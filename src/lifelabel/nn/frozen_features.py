@@ -5,8 +5,8 @@ The features of an image are these parts, side by side, each the mean over the i
 - `map`: the mean of the last feature map over all places, as sign(x) sqrt(|x|), scaled to length sqrt(dim). The class
   and register tokens of a transformer are treated alike.
 - `stages`: the means of the outputs of the last three stages.
-- `head`: what the network's own ImageNet classifier says of each place. The largest and the mean probability of each of
-  its classes over all places, as square roots. A network without such a classifier does without.
+- `head`: the largest and the mean probability over all places, as square roots, of each class of the network's own
+  ImageNet classifier. A network without such a classifier does not have this part.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class FrozenFeatures:
     def __init__(self, setting: Setting, parts: Collection[str] = PARTS, views: int = 2):
         self.setting, self.parts, self.views = setting, parts, views
         self.recorder = StepRecorder(setting.record)
+        self._forward_on_cpu: dict[tuple[int, ...], Callable[[Tensor], Any]] = {}
         self.dim = 0
         """The number of features."""
         self.standardised: list[slice] = []
@@ -76,7 +77,10 @@ class FrozenFeatures:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         if self.setting.device.type != "cuda":
-            forward = self._forward_on_cpu(tuple(images.shape[2:]))
+            size = tuple(images.shape[2:])
+            if size not in self._forward_on_cpu:
+                self._forward_on_cpu[size] = self._make_forward(size)
+            forward = self._forward_on_cpu[size]
             return torch.cat([forward(chunk) for chunk in images.split(_CPU_CHUNK)])
         found = []
         for chunk in images.split(self.setting.batch_size):
@@ -95,9 +99,8 @@ class FrozenFeatures:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
         return network
 
-    @functools.cache  # noqa: B019  # one method has one of these objects, for the whole run
-    def _forward_on_cpu(self, size: tuple[int, ...]) -> Callable[[Tensor], Any]:
-        """The network for images of one size."""
+    def _make_forward(self, size: tuple[int, ...]) -> Callable[[Tensor], Any]:
+        """The network on the CPU, for images of one size."""
         if self.setting.precision == "bf16":
             return self._autocast
         if self.setting.images * math.prod(size) < _EXPORT_FROM:

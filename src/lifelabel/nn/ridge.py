@@ -135,6 +135,8 @@ def choose_basis(gram: Tensor, standardised: Sequence[slice], directions: int | 
     basis = torch.eye(dim + 1, dtype=gram.dtype, device=gram.device)
     for group in standardised:
         size = deviation[group]
+        if not size.max() > 0:  # one image, or the same ones
+            continue
         varying = size[size >= 1e-6 * size.max()]  # many features may be 0 in all images of the first task
         median = varying.median().clamp(min=1e-6)
         scale = _STANDARDISED_SCALE / (median * size.clamp(min=1e-3 * median)).sqrt()
@@ -143,7 +145,7 @@ def choose_basis(gram: Tensor, standardised: Sequence[slice], directions: int | 
     if directions is None:
         return basis
     values, vectors = _main_directions((basis.T @ gram @ basis)[:-1, :-1], directions)
-    vectors = vectors * (values / values.mean()).clamp(min=_SMALLEST_VALUE) ** -0.25
+    vectors = vectors * (values / values.mean().clamp(min=1e-12)).clamp(min=_SMALLEST_VALUE) ** -0.25
     return torch.cat([basis[:, :-1] @ vectors, basis[:, -1:]], 1)
 
 

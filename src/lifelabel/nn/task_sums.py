@@ -1,4 +1,4 @@
-"""Sums of features by task, and the ridge regression of each task from them.
+"""Sums of features by task, for the ridge regression of each task (see `lifelabel.nn.ridge`).
 
     W_t = (a G + (1 - a) G_t + g I)^-1 b_t
 
@@ -22,12 +22,12 @@ __all__ = ["TaskSums", "pack", "unpack"]
 class TaskSums:
     """The sums of a weighted ridge regression, in float64: G, and for each task G_t and b_t.
 
-    Features (B x dim) must end with a constant 1, so the sums also hold the numbers of images and of labels. `weight`
-    is a. The matrices of past tasks are stored as triangles in host memory, in the type `storage`.
+    Features (B x dim) must end with a constant 1, so the sums also hold the numbers of images and labels. Matrices of
+    past tasks are stored as triangles in host memory, in the type `storage`.
     """
 
-    def __init__(self, dim: int, weight: float, device: torch.device | str, storage: torch.dtype = torch.float64):
-        self.weight, self.storage = weight, storage
+    def __init__(self, dim: int, device: torch.device | str, storage: torch.dtype = torch.float64):
+        self.storage = storage
         self.sizes: list[int] = []
         self.total = torch.zeros(dim, dim, dtype=torch.float64, device=device)
         """G."""
@@ -63,7 +63,7 @@ class TaskSums:
         """Add a batch. `labels` and `known` (B x K) are those of the last K classes, at least of the current task.
 
         An image counts for a task if all its labels of the task are known. Otherwise it counts as an image of another
-        task, with the weight a, and its known labels are kept.
+        task.
         """
         phi, y = features.double(), (labels * known).double()
         self.total.addmm_(phi.T, phi)
@@ -77,7 +77,7 @@ class TaskSums:
             if gram is None:
                 gram = self.later[task] = torch.zeros_like(self.total)
             gram.addmm_(phi.T * counts, phi)
-            self.cross[:, begin:end].addmm_(phi.T * (counts + self.weight * (1 - counts)), y[:, columns])
+            self.cross[:, begin:end].addmm_(phi.T * counts, y[:, columns])
 
     def _columns(self) -> list[tuple[int, int]]:
         """The first class, and the end, of each task."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lifelabel.config.config import Config, kind_of, merge, plain, yaml_value
+from lifelabel.config.config import Config, has_weights, kind_of, merge, plain, yaml_value
 from lifelabel.config.run_options import SET_BY_TUNE
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
@@ -162,7 +162,7 @@ class _CoordinateDescent:
         }  # fmt: skip
         self.values = merge({k: v for k, v in search.given.items() if k not in SET_BY_TUNE}, sets)
         self.config = Config.make(self.values, with_preset=False)  # a search must not start from an earlier result
-        kind = "scenes" if self.config.weights == "none" else kind_of(self.config.stream)
+        kind = kind_of(self.config.stream) if has_weights(self.config.weights) else "scenes"
         self.space = search_space(search.method, kind, search.fixed)
         self.own = METHODS[search.method].search_space
         self.trials: dict[str, _Trial] = {}

@@ -45,7 +45,7 @@ def part_of(stream: Stream, part: Part) -> Stream:
     if part.proxy:
         stream = _proxy(stream, part)
     elif part.proxy_images is not None:
-        raise UserError(f"proxy_images {part.proxy_images} has no effect without proxy: give proxy too, or remove it")
+        raise UserError(f"proxy_images {part.proxy_images} has no effect without proxy: give --proxy too, or remove it")
     if part.task_order:
         stream = _reorder_tasks(stream, part.task_order)
     if part.first_tasks is not None:
@@ -56,7 +56,7 @@ def part_of(stream: Stream, part: Part) -> Stream:
 def _proxy(stream: Stream, part: Part) -> Stream:
     """The proxy stream, with at most `proxy_images` of its images: those with the smallest hashes of their names."""
     if not part.hold_out:
-        raise UserError("a proxy stream has no test images: give hold_out, the share of its images that is scored")
+        raise UserError("a proxy stream has no test images: give --hold-out, the share of its images that is scored")
     if stream.proxy is None:
         raise UserError(
             f"stream {stream.name} has no labels of other classes for a proxy stream: leave out --proxy and search on "

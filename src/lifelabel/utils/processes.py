@@ -29,7 +29,7 @@ def keep_freed_memory(limit: int = _NO_LIMIT) -> None:
     """Let glibc keep freed memory, up to `limit` bytes of it, in this process and in those that it forks.
 
     Without it the memory of every large tensor is returned to the system and requested again in the next step, which
-    takes half of the time of a step on the CPU. Settings of the user (MALLOC_* in the environment) are not changed.
+    can take half of the time of a step on the CPU. Settings of the user (MALLOC_* in the environment) are not changed.
     """
     own = any(name.startswith("MALLOC_") for name in os.environ)
     if own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or platform.libc_ver()[0] != "glibc":
