@@ -20,17 +20,16 @@ import argparse
 import contextlib
 import copy
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from benchmarks.common import make_parser, print_header, synchronize, write_json
+from benchmarks.loading import photographs
 from lifelabel.config.config import Config
 from lifelabel.engine.loading import Job, Loader, default_workers
 from lifelabel.engine.setup import make_setting
@@ -40,12 +39,10 @@ from lifelabel.nn.device import resolve_device
 from lifelabel.nn.freezing import inference_copy
 from lifelabel.nn.onnx_runtime import OnnxFeatures
 from lifelabel.nn.setting import Setting
-from lifelabel.streams import Names
 from lifelabel.streams.files import FileImages
 from lifelabel.utils.processes import keep_freed_memory
 
 TURNS = 5
-FILES = 32
 Step = Callable[[Tensor], object]
 
 
@@ -78,28 +75,6 @@ def onnx(backbone: Backbone, size: int) -> Step:
 
 def two_views(images: Tensor) -> Tensor:
     return torch.cat([images, images.flip(3)])
-
-
-@contextlib.contextmanager
-def photographs(root: Path | None, count: int) -> Iterator[FileImages]:
-    """The first `count` JPEGs under `root`, or generated ones."""
-    if root is not None:
-        found = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.jpg"))[:count]
-        yield FileImages(root, Names(found))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(FILES):
-            noise(number).save(Path(folder, f"{number}.jpg"), quality=90)
-        yield FileImages(Path(folder), Names(f"{row % FILES}.jpg" for row in range(count)))
-
-
-def noise(seed: int) -> Image.Image:
-    """A photograph-like image of 500 x 375: noise with more contrast in larger structures."""
-    generator, pixels = np.random.default_rng(seed), np.zeros((375, 500, 3))
-    for cells in (4, 16, 64, 256):
-        coarse = Image.fromarray(generator.integers(0, 256, (cells * 3 // 4, cells, 3), np.uint8))
-        pixels += np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)) / cells**0.5
-    return Image.fromarray((pixels * 255 / pixels.max()).astype(np.uint8))
 
 
 def seconds(step: Step, backbone: Backbone, loader: Loader, jobs: list[Job], device: torch.device) -> float:
@@ -147,7 +122,7 @@ def measure(given: argparse.Namespace, source: FileImages) -> dict[str, float]:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: generated images of 500 x 375")
+    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: generated images of 640 x 480")
     parser.add_argument("--backbone", default="efficientnet-lite0")
     parser.add_argument("--weights", default="none", help="none (random), imagenet, or a file")
     parser.add_argument("--size", type=int, default=352)
