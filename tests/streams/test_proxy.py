@@ -206,7 +206,7 @@ def test_a_stream_whose_other_labels_are_unknown_is_refused(tmp_path):
 
 def test_a_proxy_needs_images_to_score_and_a_limit_needs_a_proxy():
     stream = build("scenes", SCENES)
-    with pytest.raises(UserError, match=r"^a proxy stream has no test images: give hold_out"):
+    with pytest.raises(UserError, match=r"^a proxy stream has no test images: give --hold-out"):
         part_of(stream, Part(proxy=True))
     with pytest.raises(UserError, match=r"^proxy_images 5 has no effect without proxy"):
         part_of(stream, Part(hold_out=0.2, proxy_images=5))
