@@ -37,7 +37,7 @@ def write_run(
     machine = {
         "date": "2024-05-06", "lifelabel": "9.8.7", "commit": "abc123", "torch": "2.6.0", "device": "test-cpu",
         "threads": 2, "seconds": 10.0 + seed, "label": config.label, "equal": config.equal_options(),
-        "preset": bool(config.preset),
+        "preset": config.has_preset,
     }  # fmt: skip
     (folder / "config.yaml").write_text(config.to_yaml())
     (folder / "metrics.json").write_text(json.dumps({**metrics, **(more or {})}))

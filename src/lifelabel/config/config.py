@@ -132,9 +132,11 @@ class Config(RunOptions):
         return self.method + (f" ({', '.join(parts)})" if parts else "")
 
     @property
-    def preset(self) -> dict[str, Any]:
-        """The options of the preset that the method has on this kind of stream; empty if there is none."""
-        return _preset(kind_of(self.stream), self.method) if self.fidelity == "tuned" else {}
+    def has_preset(self) -> bool:
+        """Whether the method has a preset on this kind of stream. A search may have had nothing to choose."""
+        kind = kind_of(self.stream)
+        exists = presets.origin(kind, self.method) is not None or bool(METHODS[self.method].presets.get(kind))
+        return exists and self.fidelity == "tuned"
 
     def equal_options(self) -> dict[str, Any]:
         """The options that methods in a comparison should have in common (`equal`), without the prefix `method.`."""

@@ -398,7 +398,7 @@ class Run:
             **machine(self.device),
             "label": self.config.label,
             "equal": self.config.equal_options(),
-            "preset": bool(self.config.preset),
+            "preset": self.config.has_preset,
             "precision": self.method.setting.precision,
             "recorded": self.method.setting.record,
             "compiled": self.method.setting.compile,
