@@ -69,7 +69,7 @@ def test_peak_memory_of_the_device():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A repository whose only commit has a file environment.py. `commit` looks for the repository of that file."""
+    """A git repository with one commit, of the file environment.py. `commit` uses the repository of that file."""
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "no config"))

@@ -12,7 +12,7 @@ from torch import nn
 from torchvision import models
 
 from lifelabel.errors import UserError
-from lifelabel.nn import backbones, weights
+from lifelabel.nn import library_backbones, weights
 from lifelabel.nn.backbones import BACKBONES, FAMILIES, BackboneBuilder, build, summary_of
 from lifelabel.nn.provenance import SCRATCH, Provenance, check
 
@@ -339,7 +339,7 @@ def test_a_map_with_channels_last_is_permuted():
 def test_a_vision_transformer_of_torchvision_takes_images_of_any_size():
     net = seeded(lambda: models.VisionTransformer(32, 8, 2, 2, 16, 32))
     nn.init.normal_(net.heads.head.weight)
-    body = backbones._TorchvisionTransformer(net)
+    body = library_backbones.TorchvisionTransformer(net)
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(net.heads(body(images)[:, 0]), net(images))

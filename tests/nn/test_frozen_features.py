@@ -23,7 +23,7 @@ SIZES = {"resnet18": 64}
 
 
 def make(backbone="tiny", classifier=0, batch_size=8, precision="fp32", device="cpu", compile="auto"):
-    """A setting. `classifier` is the number of classes of a hand-made one."""
+    """A setting for tests. With `classifier`, its backbone has a classifier of that many classes."""
     if "timm/" in backbone:
         pytest.importorskip("timm")
     torch.manual_seed(0)

@@ -100,7 +100,7 @@ def test_the_generalised_error_of_labels_without_a_positive_is_above_zero():
 
 
 def scores_of_two_classes(images, share, distance, seed=0):
-    """One feature, drawn from two normal distributions with the variance 1, and a 1."""
+    """A feature from one of two normal distributions with variance 1, and a constant 1."""
     rng = np.random.default_rng(seed)
     y = (rng.random((images, 1)) < share).astype(float)
     return np.hstack([rng.normal(size=(images, 1)) + distance * y, np.ones((images, 1))]), y

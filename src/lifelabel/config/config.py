@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from lifelabel.config import presets
-from lifelabel.config.fidelities import BUFFER_IMAGES, FIDELITIES, PHOTOGRAPHS, UNTRAINED
+from lifelabel.config.fidelities import BUFFER_IMAGES, FIDELITIES, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.errors import UserError, unknown
 from lifelabel.methods import METHODS
@@ -44,6 +44,12 @@ __all__ = [
 _MAX_YAML_BYTES = 1_000_000
 _SECTIONS = ("stream_options", "method_options")
 _NETWORK = ("backbone", "weights")
+_RATES = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
+"""Options that have the values of scenes on photographs too, if the backbone has no pretrained weights.
+
+They win over the preset, which was chosen with pretrained weights. With small learning rates and frozen statistics, a
+backbone with random weights does not learn.
+"""
 
 
 class Entry(NamedTuple):
@@ -92,7 +98,7 @@ class Config(RunOptions):
             base = merge(base, _preset(kind, method))
             of_method |= base.pop("method_options", {})
         if kind == "photographs" and not trained:
-            base = merge(base, UNTRAINED.get(fidelity, {}))
+            base |= {name: FIDELITIES[fidelity].get(name, getattr(Config, name)) for name in _RATES}
         of_method |= _section(values, "method_options")
         shared = {k: v for k, v in {**base, **values}.items() if k not in _SECTIONS}
         for level, names in (("", shared), ("stream", of_stream), ("method", of_method)):

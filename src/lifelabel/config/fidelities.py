@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BUFFER_IMAGES", "FIDELITIES", "PHOTOGRAPHS", "UNTRAINED"]
+__all__ = ["BUFFER_IMAGES", "FIDELITIES", "PHOTOGRAPHS"]
 
 BUFFER_IMAGES = {"scenes": 200, "photographs": 2000}
 """The budget (`buffer_images`) of every method that stores images, by kind of stream. It is equal in all fidelities."""
@@ -114,13 +114,3 @@ PHOTOGRAPHS: dict[str, dict[str, Any]] = {
     "release": {"backbone": "resnet101", "weights": "imagenet", "image_size": 448},
 }
 """The options that each fidelity sets in addition for photographs: larger images and pretrained weights."""
-
-UNTRAINED: dict[str, dict[str, Any]] = {
-    "tuned": {"lr": 3e-4, "backbone_lr": 1e-3, "later_backbone_lr": 6e-4, "batch_norm": "first-task"},
-    "plain": {"lr": 1e-3, "backbone_lr": 1e-3, "later_backbone_lr": 1e-3, "batch_norm": "running"},
-}
-"""The options that a fidelity sets on photographs if the backbone has no pretrained weights: those of scenes.
-
-They win over the preset of the method, which was chosen with pretrained weights. With frozen statistics and the small
-learning rates of pretrained weights, a backbone with random weights does not learn.
-"""

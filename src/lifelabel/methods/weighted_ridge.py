@@ -96,6 +96,8 @@ class WeightedRidge(Method):
         """For each task, the errors of the candidates for `ridge`."""
         self.acm = CalibratedACM(setting.device, over_stream=True)
         self.relations = LabelRelations(options.context, negative=False, device=setting.device)
+        self.log_lift: Tensor | None = None
+        """Cached between two tasks."""
 
     @property
     def fixed_features(self) -> bool:
@@ -103,6 +105,7 @@ class WeightedRidge(Method):
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
+        self.log_lift = None
         self.sums.begin_task(len(classes))
         self.relations.freeze(self.acm)
         self.acm.begin_task(len(classes))
@@ -164,7 +167,9 @@ class WeightedRidge(Method):
         logits = torch.cat([ended, ended.new_zeros(len(ended), new)], 1)[:, :num_classes]
         if not self.options.context or new:
             return logits
-        return self.relations.refine_logits(logits, self.relations.log_lift(self.acm))
+        if self.log_lift is None:
+            self.log_lift = self.relations.log_lift(self.acm)
+        return self.relations.refine_logits(logits, self.log_lift)
 
     def footprint(self) -> Footprint:
         own = sum(getattr(self, name).nbytes for name in _STORED)

@@ -105,7 +105,7 @@ class Solution:
 
     @property
     def error(self) -> Tensor:
-        """The error by generalised cross-validation, the mean over the classes."""
+        """The generalised cross-validation error, averaged over the classes."""
         return (self.residual / self.images).mean().clamp(min=1e-12)  # 0: no image has a class of the task
 
     def calibrate(self) -> tuple[Tensor, Tensor]:

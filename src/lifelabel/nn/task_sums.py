@@ -94,7 +94,8 @@ class TaskSums:
         begin, end = self._columns()[task]
         is_current = task == len(self.stored)
         gram = self.current if is_current else unpack(self.stored[task].to(self.total), self.dim)
-        return gram + self.later.get(task, 0), self.cross[:, begin:end]
+        later = self.later.get(task)
+        return gram if later is None else gram + later, self.cross[:, begin:end]
 
     @property
     def bytes(self) -> int:

@@ -10,7 +10,7 @@ Each image goes to the smallest task so far among the tasks of its labels. So ta
 images together are independent draws from the model. The pixels of an image depend only on the seed, the split and the
 row number.
 
-The proxy stream has the classes that the stream does not use. Its images are drawn with random numbers of their own.
+The proxy stream has the classes that the stream does not use. Its images are drawn with a separate random seed.
 """
 
 from __future__ import annotations
