@@ -21,10 +21,12 @@ BASES = [("scenes", "agcn"), ("table", "er"), ("voc", "l3a"), ("published", "fro
 MADE_FROM = {"stream": "a", "files": "b", "words": "c", "weights": "d"}
 
 # The roles of all options. These lists are the documented behaviour, and are not taken from the declarations.
-FREE = {"device", "compile", "workers", "checkpoint_seconds", "strict", "plugins"}
+FREE = {"device", "compile", "workers", "checkpoint_seconds", "strict", "keep_tasks", "plugins"}
 RESUME = FREE | {"lr", "backbone_lr", "later_backbone_lr", "adam_eps"}
 PATH = {"words", "weights", "stream.root", "stream.file", "stream.order"}
-NOT_IN_LABELS = FREE | {"stream", "seed", "task_order", "save_scores", "stream.root", "stream.file"}
+NOT_IN_LABELS = FREE | {
+    "stream", "seed", "task_order", "save_scores", "stream.root", "stream.file", "stream.separator", "stream.learned"
+}  # fmt: skip
 EQUAL = {
     "batch_size", "augment", "backbone", "weights", "image_size", "normalize", "pool", "precision",
     "method.buffer_images", "method.buffer_bytes",

@@ -21,7 +21,7 @@ def photographs(tmp_path):
             b"\x89PNG\r\n" * ("c" in reason)
         )
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    stream_options = {"root": str(root), "tasks": 2, "order": "source", "protocol": "overlap"}
+    stream_options = {"root": str(root), "tasks": 2, "order": "source", "protocol": "overlap", "labels": "task"}
     more = {
         "backbone": "tiny",
         "weights": "none",

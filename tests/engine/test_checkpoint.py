@@ -142,6 +142,7 @@ def test_a_killed_run_on_photographs_resumes_with_another_folder(photographs, tm
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
     used = next(i for i in range(60) if i % 4 and f"{i}.png" not in BAD and photographs[1][i].any())
     (moved / f"{used}.png").unlink()
+    (folder / "metrics.json").unlink()  # a finished run is not built again
     with pytest.raises(engine.UserError, match="when other images had a file"):
         engine.resume(folder)
 
@@ -166,6 +167,7 @@ def test_a_finished_run_is_not_run_again(whole):
 )
 def test_a_run_does_not_resume_as_another_one(name, value, message, whole, tmp_path):
     folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
+    (folder / "metrics.json").unlink()  # as if it had been killed at the very end
     values = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump({**values, name: value}))
     with pytest.raises(engine.UserError, match=message):
@@ -184,6 +186,7 @@ def test_a_run_does_not_resume_as_another_one(name, value, message, whole, tmp_p
 )
 def test_an_incomplete_checkpoint_is_one_line(change, whole, tmp_path):
     folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
+    (folder / "metrics.json").unlink()  # as if it had been killed at the very end
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     change(state)
     torch.save(state, folder / "checkpoint.pt")

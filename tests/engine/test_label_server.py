@@ -32,13 +32,14 @@ def cheat(*args):
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize("labels", ["task", "known"])
 @pytest.mark.parametrize("stream", ["scenes", "photographs"])
-def test_a_method_that_cheats_finds_no_hidden_label(stream):
-    found = cheat(stream)
+def test_a_method_that_cheats_finds_no_hidden_label(stream, labels):
+    found = cheat(stream, labels)
     by_name, other_task, all_tasks, matrix, *rest = found["errors"]
     names = {"scenes": ("sun", "sky, boat, house, cup", "sun, road, lamp, flower")}
     hidden, visible, others = names.get(stream, ("i", "a, b, c, d", "i, j, k, l"))
-    assert by_name == f"the label '{hidden}' is hidden: the classes of this task are {visible}"
+    assert by_name == f"the label '{hidden}' is hidden: the visible classes are {visible}"
     assert other_task == f"the labels of task 3 ({others}) are hidden: task 1 is open"
     assert "labels of all tasks together are hidden" in all_tasks
     assert "true matrix is hidden" in matrix
@@ -56,7 +57,7 @@ def test_a_method_that_cheats_finds_no_hidden_label(stream):
 
 @pytest.mark.parametrize("stream", ["scenes", "photographs"])
 def test_the_search_finds_a_stream_that_is_in_the_process(stream):
-    found = cheat(stream, "control")
+    found = cheat(stream, "task", "control")
     assert "Stream" in found["kinds"] and found["hidden"] > 0
 
 
@@ -90,6 +91,27 @@ def test_tasks_open_one_after_the_other(label_server):
         label_server.judge(1, label_server.info.test_rows[:1], scores[:1], None, [4])
     with pytest.raises(HiddenLabel, match=r"^the run has begun already: the open task cannot be changed$"):
         label_server.begin(4)
+
+
+def test_with_known_labels_the_labels_of_later_classes_stay_hidden():
+    server, stream = LabelServer("scenes", {**SMALL, "labels": "known"}), build("scenes", SMALL)
+    try:
+        server.begin(0)
+        for index, task in enumerate(stream.tasks):
+            view = server.view(index)
+            rows = stream.train.rows[index]
+            assert view.classes == stream.classes[: task.end] and view.known(np.arange(len(rows))) is None
+            assert np.array_equal(view.labels.dense(), stream.train.labels.take(rows).dense(slice(0, task.end)))
+            for other in {0, 1, 4} - {index}:
+                with pytest.raises(HiddenLabel, match=f"labels of task {other + 1} .* are hidden"):
+                    server.view(other)
+            if index < len(stream.tasks) - 1:
+                scores = np.zeros((30, task.end), np.float32)
+                server.judge(index + 1, server.info.test_rows, scores, None, [4] * (index + 1))
+        with pytest.raises(HiddenLabel, match="test labels are hidden"):
+            server.test_labels(server.info.test_rows)
+    finally:
+        server.close()
 
 
 def test_all_labels_go_only_to_a_joint_method(label_server):

@@ -97,7 +97,9 @@ def test_the_upper_bound_learns_only_what_is_known(monkeypatch, tmp_path):
         Image.new("RGB", (20, 20), (5 * i, 0, 0)).save(root / f"{i}.png")
         lines.append(f"{i}.png,{'a;b' if i % 2 else 'a' if i % 3 else 'b'},{'test' if i % 6 == 0 else 'train'}")
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    manifest.write(build("table", {"file": str(tmp_path / "t.csv"), "root": str(root), "tasks": 2}), out)
+    manifest.write(
+        build("table", {"file": str(tmp_path / "t.csv"), "root": str(root), "tasks": 2, "labels": "task"}), out
+    )
     method, notes = recorded(MultiTask, monkeypatch), []
     callback = Callback()
     callback.note = notes.append

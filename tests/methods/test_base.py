@@ -2,13 +2,16 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from support.methods import same
 from support.replay import TASKS, batch, make
 
 from lifelabel.errors import HiddenLabel
-from lifelabel.methods import _BUILT_IN, METHODS, Batch
+from lifelabel.methods import _BUILT_IN, METHODS, Batch, HostBatch
+from lifelabel.nn import backbones
+from lifelabel.nn.inference import InferenceNetwork
 
 
 def test_all_built_in_methods_are_registered():
@@ -39,4 +42,30 @@ def test_a_batch_has_only_the_labels_of_its_task():
     assert given.label("sky").tolist() == [0, 1]
     with pytest.raises(HiddenLabel) as hidden:
         given.label("boat")
-    assert str(hidden.value) == "the label 'boat' is hidden: the classes of this task are sky, sea"
+    assert str(hidden.value) == "the label 'boat' is hidden: the visible classes are sky, sea"
+
+
+@pytest.mark.parametrize("name", _BUILT_IN)
+def test_the_network_for_use_gives_the_scores_of_the_method(name):
+    """After two tasks, also if it is restored from plain values and tensors. Training can go on."""
+    method = make(name, **({"warm_up": 4} if name == "l3a" else {}))
+    for task, classes in enumerate(TASKS):
+        method.begin_task(classes)
+        for step in range(3):
+            method.observe(batch(method, task, step))
+        method.end_task()
+    images = batch(method, 0, 9).images
+    with torch.no_grad():
+        expected = method.scores(images)
+        network = method.network()
+        torch.testing.assert_close(network.eval()(images), expected, rtol=1e-4, atol=1e-4)
+        tensors = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+        restored = InferenceNetwork.restore(backbones.build("tiny"), network.describe(), tensors)
+        torch.testing.assert_close(restored(images), expected, rtol=1e-4, atol=1e-4)
+    before = copy.deepcopy(method.state_dict())
+    method.begin_task(("more",))
+    more = Batch(images, torch.ones(len(images), 1), torch.ones(len(images), 1, dtype=torch.bool), ("more",),
+                 HostBatch(torch.zeros(len(images), 32, 32, 3, dtype=torch.uint8), np.ones((len(images), 1), bool),
+                           np.ones((len(images), 1), bool)))  # fmt: skip
+    method.observe(more)
+    assert not same(method.state_dict(), before)

@@ -18,16 +18,45 @@ def test_devices_by_name(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gpu", "unknown device 'gpu': give auto, cpu, cuda or cuda:N"),
-        ("meta", "device 'meta' is not supported: give auto, cpu, cuda or cuda:N"),
+        ("gpu", "unknown device 'gpu': give auto, cpu, cuda, cuda:N or mps"),
+        ("meta", "device 'meta' is not supported: give auto, cpu, cuda, cuda:N or mps"),
+        ("mps", "device 'mps' does not exist: torch reports no such Apple GPU; use cpu"),
         ("cuda:2", "device 'cuda:2' does not exist: torch reports 2 CUDA devices; use cpu"),
     ],
 )
 def test_other_devices_are_refused(name, message, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(UserError) as caught:
         resolve_device(name)
     assert str(caught.value) == message
+
+
+@pytest.fixture
+def apple(monkeypatch):
+    """A computer whose only GPU is that of Apple."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+
+
+def test_mps_is_used_only_if_it_is_given(apple):
+    assert resolve_device("mps") == torch.device("mps")
+    assert resolve_device("mps:0").type == "mps"
+    assert resolve_device("auto") == resolve_device("auto", float64=True) == torch.device("cpu")
+    with pytest.raises(UserError, match="'mps:1' does not exist"):
+        resolve_device("mps:1")
+
+
+def test_mps_is_refused_for_methods_that_need_float64(apple):
+    with pytest.raises(UserError) as caught:
+        resolve_device("mps", float64=True)
+    assert str(caught.value) == (
+        "device 'mps' has no float64 numbers, which this method needs: use cpu, or another method"
+    )
+
+
+def test_auto_is_float32_on_mps():
+    assert resolve_precision("auto", torch.device("mps")) == "fp32"
 
 
 def test_a_given_precision_does_not_depend_on_the_device():

@@ -18,7 +18,7 @@ EXAMPLE = torch.zeros(1, 3, 64, 64)
 @pytest.fixture
 def installed():
     for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'lifelabel[onnx]'")
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'lifelabel[export]'")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from lifelabel.streams.base import Names, Problems, Split, Stream, classes_to_tasks, equal_tasks, true_matrix
-from lifelabel.streams.labels import Labels
+from lifelabel.streams.labels import Labels, Unknown
 
 CLASSES = ("a", "b", "c", "d", "e")
 
@@ -96,6 +96,46 @@ def test_the_joint_view_has_all_known_labels():
     task_classes = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]], bool)
     assert np.array_equal(partial.known(np.arange(11)), task_classes[[0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]])
     assert np.array_equal(partial.known(np.array([3, 0])), task_classes[[1, 0]])
+
+
+def test_with_known_labels_a_view_has_the_labels_of_all_classes_so_far():
+    stream, labels = make()
+    known = dataclasses.replace(stream, labels="known")
+    first, second = known.train_view(0), known.train_view(1)
+    assert first.classes == CLASSES[:3] and second.classes == CLASSES
+    assert np.array_equal(first.labels.dense(), labels[first.rows, :3])  # later classes are hidden
+    assert np.array_equal(second.labels.dense(), labels[second.rows])
+    partial = dataclasses.replace(known, train=dataclasses.replace(known.train, complete=False)).joint_view()
+    assert partial.known(np.arange(11)).sum(1).tolist() == [
+        3 if row in known.train.rows[0] else 5 for row in partial.rows
+    ]
+    assert known.fingerprint != stream.fingerprint
+
+
+def test_labels_that_are_unknown_are_masked():
+    stream, labels = make()
+    unknown = np.zeros_like(labels)
+    unknown[[1, 3], [0, 4]] = True
+    split = dataclasses.replace(stream.train, unknown=Unknown.of_entries(Labels.from_dense(unknown)))
+    known = dataclasses.replace(stream, train=split, labels="known")
+    for source, columns in ((dataclasses.replace(stream, train=split), slice(3, 5)), (known, slice(0, 5))):
+        view = source.train_view(1)
+        assert np.array_equal(view.known(np.arange(6)), ~unknown[view.rows, columns])
+        assert source.train_view(0).unknown is None  # nothing is unknown there
+    assert known.unknown_lines() == {"train": ["0 1.jpg", "4 3.jpg"]}
+    assert known.fingerprint != dataclasses.replace(stream, labels="known").fingerprint
+
+
+def test_if_no_label_of_an_old_class_is_known_a_view_has_the_classes_of_its_task_only():
+    stream, labels = make()
+    empty = Labels.from_dense(np.zeros_like(labels))
+    in_every_image = Unknown(empty, np.array([True, True, True, False, False]))
+    entry_by_entry = Unknown.of_entries(Labels.from_dense(np.tile(in_every_image.classes, (12, 1))))
+    for unknown in (in_every_image, entry_by_entry):
+        split = dataclasses.replace(stream.train, unknown=unknown)
+        view = dataclasses.replace(stream, train=split, labels="known").train_view(1)
+        assert view.classes == ("d", "e") and view.unknown is None
+        assert view.labels == stream.train_view(1).labels
 
 
 def test_the_fingerprint_depends_on_tasks_images_and_visible_labels():

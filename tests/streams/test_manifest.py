@@ -11,7 +11,7 @@ from lifelabel.errors import UserError
 from lifelabel.streams import manifest
 from lifelabel.streams.base import Names, true_matrix
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.labels import Labels
+from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
 
 CLASSES = ("a", "yes", "1", "b: #c", "é", "'\"", "null", "[x")
@@ -73,6 +73,26 @@ def test_without_hidden_labels_training_images_have_only_labels_of_their_own_tas
     with pytest.raises(UserError, match="complete training labels of name: #1 are not known"):
         manifest.write(again, tmp_path / "n.yaml", complete=True)
     assert not (tmp_path / "n.yaml").exists()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_known_and_unknown_labels_are_written_and_read(tmp_path, complete):
+    made = dataclasses.replace(stream(), labels="known")
+    dense = made.train.labels.dense()
+    entries = (np.random.default_rng(0).random(dense.shape) < 0.2) & ~dense
+    train = dataclasses.replace(made.train, unknown=Unknown.of_entries(Labels.from_dense(entries)))
+    made = dataclasses.replace(made, train=train, truth=None)
+    manifest.write(made, tmp_path / "m.yaml", complete=complete)
+    again = manifest.read(tmp_path / "m.yaml", None)
+    assert (again.labels, again.fingerprint, again.train.complete) == ("known", made.fingerprint, complete)
+    assert again.unknown_lines() == made.unknown_lines() and again.truth is None
+    for task, rows, mine in zip(made.tasks, again.train.rows, made.train.rows, strict=True):
+        visible = slice(0, task.end)
+        assert again.train.labels.take(rows).within(visible) == made.train.labels.take(mine).within(visible)
+    text = (tmp_path / "m.yaml").read_text()
+    (tmp_path / "m.yaml").write_text(text.replace("labels: known", "labels: some"))
+    with pytest.raises(UserError, match="labels must be task or known, not some"):
+        manifest.read(tmp_path / "m.yaml", None)
 
 
 def test_if_no_label_is_hidden_the_labels_stay_complete(tmp_path):

@@ -70,7 +70,7 @@ def views(stream):
         assert view.task == task
         found.append(
             {
-                stream.train.names[row]: {c for c, yes in zip(task.classes, dense[i], strict=True) if yes}
+                stream.train.names[row]: {c for c, yes in zip(view.classes, dense[i], strict=True) if yes}
                 for i, row in enumerate(view.rows.tolist())
             }
         )
@@ -259,7 +259,7 @@ def test_the_label_server_returns_only_the_part(source):
             view = label_server.view(index)
             dense = view.labels.dense()
             assert views(expected)[index] == {
-                o.train.name(row): {c for c, yes in zip(task.classes, dense[i], strict=True) if yes}
+                o.train.name(row): {c for c, yes in zip(view.classes, dense[i], strict=True) if yes}
                 for i, row in enumerate(view.rows.tolist())
             }
             with pytest.raises(HiddenLabel, match="test labels are hidden until the last task"):

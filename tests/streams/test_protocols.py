@@ -292,12 +292,16 @@ def test_given_tasks_decide_and_classes_follow():
         make(source, tasks=3)
 
 
-def test_given_tasks_with_complete_labels_need_a_class_file(tmp_path):
+def test_a_class_belongs_to_the_first_given_task_that_has_it(tmp_path):
+    train = {"1": "a", "2": "c a", "3": "b", "4": "b c", "5": "a b c"}
+    source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
+    assert [task.classes for task in make_stream(source, ProtocolOptions(), "s").tasks] == [("a", "b"), ("c",)]
+
+
+def test_a_given_task_without_a_new_class_needs_a_class_file(tmp_path):
     train = {"1": "a c", "2": "c", "3": "b", "4": "a", "5": "a b c"}
     source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
-    message = (
-        r"images of tasks 1, 2 have the label 'a' \(and 1 more classes\): list the classes .* \(stream.order=FILE\)"
-    )
+    message = r"task 2 has no new class: .* \(stream.order=FILE\)"
     with pytest.raises(UserError, match=message):
         make(source)
     file = tmp_path / "order.txt"
@@ -310,7 +314,7 @@ def test_given_tasks_with_complete_labels_need_a_class_file(tmp_path):
 
 
 def test_a_given_task_without_a_class():
-    with pytest.raises(UserError, match="no training image of task 2 has a class of the stream: remove the task"):
+    with pytest.raises(UserError, match=r"task 2 has no new class: .* join it with another task"):
         make(collection({"1": "a", "2": "b", "3": ""}, train_tasks=[0, 2, 1]))
 
 
@@ -340,7 +344,13 @@ def test_an_order_file_may_have_decomposed_accents(tmp_path):
 
 def test_without_a_test_image_there_is_no_stream():
     with pytest.raises(UserError, match=r"no test image of made shows a class .*\(.*1 test images without a label"):
-        make(collection({"1": "a"}, {"2": ""}), tasks=1, top=1)
+        make(collection({"1": "a", "2": "b"}, {"3": ""}), tasks=2, top=2)
+
+
+def test_images_without_a_label_are_negative_examples_of_an_only_task():
+    stream = make(collection({"1": "a", "2": ""}, {"3": "", "4": "a"}), tasks=1)
+    assert task_of(stream.train) == {"1": [0], "2": [0]} and task_of(stream.test) == {"3": [0], "4": [0]}
+    assert not any("without a label" in line for line in stream.problems.lines())
 
 
 def test_a_test_image_of_a_task_that_the_stream_does_not_have_is_left_out():

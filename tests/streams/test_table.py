@@ -1,4 +1,5 @@
 import csv
+import itertools
 import sys
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.streams import table
+from lifelabel.streams.class_names import COCO_CLASSES
 
 
 def write(folder, text, name="photos.csv"):
@@ -95,7 +97,7 @@ def test_rows_that_cannot_be_used_are_skipped_and_counted_with_their_lines(tmp_p
     lines = "\n".join(found.problems.lines())
     for expected in (
         "1 rows without an image: line 3\n",
-        "1 rows with the wrong number of fields: line 4: 2 instead of 4\n",
+        "1 rows with fewer fields than the header: line 4: 2 instead of 4\n",
         "line 5: 'dog' is 'perhaps'",
         "line 6: 'somewhere'",
         "2 rows with an image path that is not allowed: line 7: '../out.jpg': leads out",
@@ -151,7 +153,7 @@ def test_class_names_have_limits(tmp_path):
         (b"image,cat,\na.jpg,1,0\n", "column 3 is a class without a name"),
         (b"image,labels,split,Split\na.jpg,x,train,train\n", "2 columns called 'split'"),
         (b"image,labels,split\na.jpg,x,train\n", "no test image: check its column 'split'"),
-        (b"image,labels,split\na.jpg,x,train\nb.jpg,x\n", "'split' (1 rows with the wrong number of fields)"),
+        (b"image,labels,split\na.jpg,x,train\nb.jpg,x\n", "'split' (1 rows with fewer fields than the header)"),
         (b"image,labels,split\na.jpg,x,test\n", "no training image"),
         (
             "image,labels\na.jpg,x\nb.jpg,\u00e9t\u00e9\n".encode("latin-1"),
@@ -197,12 +199,15 @@ def test_parquet_gives_the_same_result_as_text(tmp_path):
     parquet.write_table(arrow.table(one_hot | {"split": ["train", "test", "test"]}), tmp_path / "a.parquet")
     found = table.read(tmp_path / "a.parquet", None)
     assert all_labels(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": set()}
+    assert unknown_of(found.test, found.classes) == {"b.jpg": {"cat"}}
     assert np.array_equal(found.train.task, [1])
     assert found.problems.lines()[0] == "1 rows without an image: row 3"
 
-    lists = {"file": ["a.jpg", "b.jpg"], "labels": [["x;y", " z "], []], "split": ["train", "test"]}
+    lists = {"file": ["a.jpg", "b.jpg"], "labels": [["x;y", " z ", "?w", None], []], "split": ["train", "test"]}
     parquet.write_table(arrow.table(lists), tmp_path / "b.parquet")
-    assert all_labels(table.read(tmp_path / "b.parquet", None)) == {"a.jpg": {"x;y", "z"}, "b.jpg": set()}
+    found = table.read(tmp_path / "b.parquet", None)
+    assert all_labels(found) == {"a.jpg": {"x;y", "z"}, "b.jpg": set()}
+    assert unknown_of(found.train, found.classes) == {"a.jpg": {"w"}}
 
     data = (tmp_path / "b.parquet").read_bytes()
     with pytest.raises(UserError, match="cannot be read as Parquet"):
@@ -213,3 +218,180 @@ def test_parquet_without_pyarrow_names_the_package_to_install(tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'lifelabel\[parquet\]'"):
         table.read(write(tmp_path, b"PAR1", "photos.parquet"), None)
+
+
+def unknown_of(pool, classes):
+    return {name: {classes[c] for c in pool.unknown[row]} for row, name in enumerate(pool.names)}
+
+
+def test_a_question_mark_in_the_labels_marks_an_unknown_class(tmp_path):
+    rows = "a.jpg,cat;?dog,train\nb.jpg,?cat;cat; ? bird,train\nc.jpg,dog,test\n"
+    found = table.read(write(tmp_path, "image,labels,split\n" + rows), None)
+    assert found.classes == ("cat", "dog", "bird")  # a class may be named only as unknown
+    assert labels_of(found.train, found.classes) == {"a.jpg": {"cat"}, "b.jpg": {"cat"}}
+    assert unknown_of(found.train, found.classes) == {"a.jpg": {"dog"}, "b.jpg": {"bird"}}
+    assert found.test.unknown is None
+    assert table.read(
+        write(tmp_path, "image,labels,split\na,?,train\nb,x,train\nc,x,test\n"), None
+    ).problems.counts == {"rows with a class name that is not allowed": 1}
+
+
+def test_an_empty_field_of_a_class_column_is_unknown(tmp_path):
+    rows = "a.jpg,1,,?,train\nb.jpg,0,0,1,test\n"
+    found = table.read(write(tmp_path, "image,cat,dog,bird,split\n" + rows), None)
+    assert all_labels(found) == {"a.jpg": {"cat"}, "b.jpg": {"bird"}}
+    assert unknown_of(found.train, found.classes) == {"a.jpg": {"dog", "bird"}}
+    assert found.test.unknown is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "unknown"),
+    [
+        ("image,cat,dog,split\na,1,,train\na,,0,train\na,0,,train\nt,1,1,test\n", {"cat"}, set()),
+        ("image,cat,dog,split\na,1,,train\na,0,?,train\nt,1,1,test\n", {"cat"}, {"dog"}),
+        ("image,labels,split\na,?cat;?dog,train\na,cat,train\nt,cat,test\n", {"cat"}, {"dog"}),
+    ],
+)
+def test_a_label_stated_in_one_row_wins_over_unknown_in_another(tmp_path, rows, labels, unknown):
+    found = table.read(write(tmp_path, rows), None)
+    assert labels_of(found.train, found.classes) == {"a": labels}
+    assert (unknown_of(found.train, found.classes) if found.train.unknown else {"a": set()}) == {"a": unknown}
+
+
+def test_a_table_may_have_only_the_required_kind_of_images(tmp_path):
+    path = write(tmp_path, "image,labels,split\na.jpg,x,test\nb.jpg,y,test\n")
+    found = table.read(path, None, required=("test",))
+    assert (len(found.train.names), len(found.test.names), not found.problems) == (0, 2, True)
+    with pytest.raises(UserError, match="no training image"):
+        table.read(path, None, required=("training",))
+    path = write(tmp_path, "image,labels\na.jpg,x\nb.jpg,y\n")
+    assert len(table.read(path, None, test_share=0, required=("training",)).train.names) == 2
+    assert len(table.read(path, None, test_share=1, required=("test",)).test.names) == 2
+
+
+def listed(labels):
+    """A table with one training image for each field of `labels`, and a test image with the last of them."""
+    rows = "".join(f'{i}.jpg,"{text}",train\n' for i, text in enumerate(labels))
+    return f'image,labels,split\n{rows}t.jpg,"{labels[-1]}",test\n'
+
+
+def sets_of_names(joined):
+    names = ("dog", "cat", "bird", "car", "tree")
+    return [joined.join(some) for size in (1, 2, 3) for some in itertools.permutations(names, size)]
+
+
+@pytest.mark.parametrize("separator", [",", "|", "/", ":", " "])
+@pytest.mark.parametrize("unknown", ["", "?"])
+def test_labels_with_another_separator_are_refused_with_the_option_to_give(tmp_path, separator, unknown):
+    joined = {",": ", ", "/": " / "}.get(separator, separator) + unknown
+    path = write(tmp_path, listed(sets_of_names(joined)))
+    with pytest.raises(UserError) as error:
+        table.read(path, None)
+    expected = f"separated by '{separator}' and not by ';' (such as 'dog{joined}cat'): give --set stream.separator="
+    assert expected in str(error.value)
+    found = table.read(path, None, separator=separator)
+    assert set(found.classes) == {"dog", "cat", "bird", "car", "tree"}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["dog, cat", "dog", "cat", "dog"],
+        ["dog|cat", "cat|bird", "bird|dog"],
+        # a fixed order, and no image with one label
+        [" ".join(some) for size in (2, 3, 4, 5) for some in itertools.combinations("abcdefg", size)],
+        [",".join(some) for some in itertools.combinations("abcdefg", 2)],
+    ],
+    ids=lambda labels: labels[0],
+)
+def test_another_separator_is_found_in_few_labels_and_in_sorted_ones(tmp_path, labels):
+    with pytest.raises(UserError, match="the labels look separated by"):
+        table.read(write(tmp_path, listed(labels)), None)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["dog", "hot dog", "traffic light", "stop sign", "stop light", "24/7 shop", "R&B", "1:1"],
+        ["black, white", *("black", "white", "red", "green", "blue", "grey") * 3],
+        ["black, white;red", "black, red;white", "red, white;black", "red", "white"],
+        [
+            f"{colour} {thing}"
+            for colour in ("red", "blue", "green", "black")
+            for thing in ("car", "bus", "bike", "hat")
+        ],
+        [f"{plant}/{state}" for plant in ("apple", "corn", "grape") for state in ("healthy", "rust", "rot")],
+        ["table", "chair", "table, dining", "table, coffee", "chair, garden", "lamp, floor"],
+        ["tench, Tinca tinca", "great white shark, white shark, man-eater", "jay", "bee"],
+        list(COCO_CLASSES),
+        ["Paris, France"],
+    ],
+    ids=lambda labels: labels[0],
+)
+def test_names_with_a_separator_in_them_are_allowed(tmp_path, labels):
+    found = table.read(write(tmp_path, listed(labels)), None)
+    assert set(found.classes) == {name for text in labels for name in text.split(";")}
+
+
+def test_commas_without_quotation_marks(tmp_path):
+    with pytest.raises(UserError, match=r"2 of 3 rows .* \(line 2: 4 instead of 3\): separate labels by ';', or write"):
+        table.read(write(tmp_path, "image,labels,split\na,dog, cat,train\nb,dog,cat,train\nc,dog,test\n"), None)
+    few = "image,labels,split\na,dog,cat,train\n" + "".join(f"{i},dog,train\n" for i in range(8)) + "t,{},test\n"
+    with pytest.raises(UserError, match="1 of 10 rows"):  # no other row has two labels
+        table.read(write(tmp_path, few.format("cat")), None)
+    assert table.read(write(tmp_path, few.format("cat;dog")), None).problems.counts == {
+        "rows with more fields than the header": 1,
+        "classes without a training image": 1,
+    }
+    with pytest.raises(UserError, match=r"header \(line 2: 4 instead of 3\): write a field"):
+        table.read(write(tmp_path, "image,cat,dog\na,1,0,\nb,1,0,\n"), None)
+
+
+@pytest.mark.parametrize("name", ["label", "Tags", "classes", "class", "categories"])
+def test_a_column_of_text_with_another_name_than_labels(tmp_path, name):
+    rows = f"image,width,{name},split\na,640,dog;cat,train\nb,640,,train\nc,640,cat,test\n"
+    with pytest.raises(UserError) as error:
+        table.read(write(tmp_path, rows), None)
+    assert f"the column '{name}' has text (line 2: 'dog;cat'): did you mean 'labels'?" in str(error.value)
+    found = table.read(write(tmp_path, f"image,cat,{name},split\na,1,0,train\nb,0,1,test\n"), None)
+    assert found.classes == ("cat", name)
+
+
+def test_names_that_differ_only_in_case_spaces_or_underscores_are_reported(tmp_path):
+    found = table.read(write(tmp_path, listed(["cat", "Cat", "hot dog", "hot_dog"])), None)
+    assert len(found.classes) == 4
+    line = "2 groups of classes whose names differ only in case, spaces or underscores: cat / Cat, hot dog / hot_dog"
+    assert found.problems.lines() == [line]
+
+
+def test_a_class_that_is_never_0_is_reported(tmp_path):
+    found = table.read(write(tmp_path, "image,cat,dog,split\na,1,,train\nb,,1,train\nc,0,1,train\nt,1,1,test\n"), None)
+    line = "1 classes that no training image is known to lack (an empty field is unknown, not 0): dog"
+    assert found.problems.lines() == [line]
+
+
+def test_absolute_paths_under_the_root_become_relative(tmp_path):
+    target, root = tmp_path / "disk", tmp_path / "photos"
+    target.mkdir()
+    root.symlink_to(target)
+    paths = [root / "a" / "1.jpg", target / "2.jpg", "3.jpg", f"{root}/../secret.jpg", f"{root}-2/4.jpg", "/etc/5.jpg"]
+    path = write(tmp_path, "image,labels,split\nt,x,test\n" + "".join(f"{name},x,train\n" for name in paths))
+    found = table.read(path, root)
+    assert list(found.train.names) == ["a/1.jpg", "2.jpg", "3.jpg"]
+    reasons = " ".join(found.problems.lines())
+    assert "leads out of its folder" in reasons
+    assert f"'/etc/5.jpg': an absolute path that is not under the root {root}" in reasons
+    assert list(table.read(path, None).train.names) == ["photos/a/1.jpg", "disk/2.jpg", "3.jpg", "photos-2/4.jpg"]
+
+
+def test_images_must_be_files(tmp_path):
+    some = listed(["x", "x"]) + "https://host/a.jpg,x,train\n"
+    assert "1 rows whose image is a URL" in table.read(write(tmp_path, some), None).problems.lines()[0]
+    most = "image,labels\n" + "".join(f"{kind}://host/a.jpg,x\n" for kind in ("http", "s3", "gs", "file")) + "a.jpg,x\n"
+    with pytest.raises(UserError, match=r"4 of 5 images are URLs \(line 2: http://host/a.jpg\): images must be files"):
+        table.read(write(tmp_path, most), None)
+
+
+def test_a_separator_that_is_empty_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"stream.separator\) is empty"):
+        table.read(write(tmp_path, "image,labels\na,x\n"), None, separator="")

@@ -12,7 +12,8 @@ def read_json(path):
 
 def snapshot(folder):
     """The content of every file of a folder, also of its lock."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class SendSignal(Callback):

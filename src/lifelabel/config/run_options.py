@@ -125,7 +125,9 @@ class RunOptions:
     word_norm: float | None = option(
         1.7, "norm that every label embedding is scaled to; none: not scaled", above=0, flag="Label words"
     )
-    device: str = option("auto", "device to train on: auto, cpu, cuda or cuda:N", free=True, flag="Machine")
+    device: str = option(
+        "auto", "device to train on: auto (CUDA, else the CPU), cpu, cuda, cuda:N or mps", free=True, flag="Machine"
+    )
     precision: str = option(
         "auto",
         "precision of the backbone and the label graph; auto: bfloat16 on a GPU that supports it, else float32",
@@ -166,6 +168,9 @@ class RunOptions:
     )
     save_scores: bool = option(
         False, "save the final scores and labels of the test images in scores.npz", label=False, flag="Output"
+    )
+    keep_tasks: bool = option(
+        False, "keep a model folder after every task, not only after the last one", free=True, flag="Output"
     )
     checkpoint_seconds: float = option(
         30.0, "seconds between checkpoints inside a task; 0: after every step", low=0, free=True, flag="Output"

@@ -61,7 +61,7 @@ def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Call
         _check_missing(info, config, folder, note)
     if not len(info.test_rows):
         raise UserError(f"stream {info.name} has no test image: nothing could be scored")
-    for task, size in zip(info.tasks, info.sizes, strict=True):
+    for task, size in zip(info.tasks[info.learned :], info.sizes[info.learned :], strict=True):
         if not size:
             names = ", ".join(task.classes)
             raise UserError(

@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from lifelabel.metrics.functions import HEADLINE, Scored, forgetting, mean_of_known, relative_forgetting, without_nan
-from lifelabel.streams.base import Stream, Task
+from lifelabel.streams.base import Split, Stream, Task
 
 __all__ = ["judge", "judge_earlier", "summarise", "task_of_image"]
 
 
 def judge_earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
     """The metrics of the cumulative test set of task `index`, from logits of its classes after the last task."""
-    labels = torch.from_numpy(stream.test.labels.take(rows).dense(slice(0, stream.tasks[index].end)))
-    of_task = task_of_image(stream)[rows] <= index
-    return without_nan(_headline(torch.from_numpy(scores), labels, of_task))
+    labels, logits = _labels(stream.test, rows, scores)
+    return without_nan(_headline(logits, labels, _cumulative(stream, index + 1, rows)))
 
 
 def judge(
@@ -29,24 +28,42 @@ def judge(
 
     `seen` is over the classes so far on the cumulative test set (the images of the tasks so far). `by_task` is row t of
     a[t][j]: the classes of task j on all test images, the same images for all t. After the last task all metrics are
-    computed.
+    computed, and before the first task of a stream that extends a run the AP of every class.
     """
-    test, tasks = stream.test, stream.tasks
-    task_of = task_of_image(stream)[rows]
-    logits = torch.from_numpy(scores)
-    labels = torch.from_numpy(test.labels.take(rows).dense(slice(0, tasks[done - 1].end)))
+    tasks = stream.tasks
+    labels, logits = _labels(stream.test, rows, scores)
     record: dict[str, Any] = {
         "task": done,
-        "seen": _headline(logits, labels, task_of < done),
+        "seen": _headline(logits, labels, _cumulative(stream, done, rows)),
         "by_task": [_headline(logits[:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
     }
-    if done == len(tasks):
+    if done in (stream.learned, len(tasks)):
         scored = Scored.from_logits(logits, labels)
-        record["conventions"] = scored.all_metrics()
-        record["ap"] = dict(zip(stream.classes, scored.ap.tolist(), strict=True))
+        if done == len(tasks):
+            record["conventions"] = scored.all_metrics()
+        record["ap"] = dict(zip(stream.classes[: tasks[done - 1].end], scored.ap.tolist(), strict=True))
     if matrix is not None and stream.truth is not None:
         record["acm_error"] = _acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], sizes)
     return without_nan(record)
+
+
+def _labels(split: Split, rows: np.ndarray, scores: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The labels of images for the classes of `scores`, and the scores: minus infinity if the label is unknown.
+
+    An unknown label is then a negative with the lowest rank, which changes neither AP nor precision and recall.
+    """
+    columns = slice(0, scores.shape[1])
+    if split.unknown is not None:
+        scores = np.where(split.unknown.take(rows).select_classes(range(scores.shape[1])).dense(), -np.inf, scores)
+    return torch.from_numpy(split.labels.take(rows).dense(columns)), torch.from_numpy(scores)
+
+
+def _cumulative(stream: Stream, done: int, rows: np.ndarray) -> np.ndarray | None:
+    """Which of the test images `rows` are in the cumulative test set of the first `done` tasks; None: all of them.
+
+    The classes of a run that is extended are scored on all images, before and after the extension.
+    """
+    return None if done == stream.learned else task_of_image(stream)[rows] < done
 
 
 def task_of_image(stream: Stream) -> np.ndarray:
@@ -78,14 +95,14 @@ def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[
     }
     if summary["finished"]:
         last = records[-1]
-        lifelong = len(records) == len(tasks) > 1
+        lifelong = len(records) > 1
         final: dict[str, Any] = dict(last["seen"])
         final["cumulative_mean"] = {n: mean_of_known([s[n] for s in last["cumulative"]]) for n in HEADLINE}
         if lifelong:
             final["forgetting"] = {n: forgetting(summary["by_task"][n]) for n in HEADLINE}
+            tail = last["cumulative"][-len(records) :]  # a run that extends another one has no records of its tasks
             final["relative_forgetting"] = {
-                n: relative_forgetting([r["seen"][n] for r in records], [s[n] for s in last["cumulative"]])
-                for n in HEADLINE
+                n: relative_forgetting([r["seen"][n] for r in records], [s[n] for s in tail]) for n in HEADLINE
             }
         if "acm_error" in last:
             final["acm_error"] = last["acm_error"]
@@ -100,6 +117,7 @@ def _headline(logits: Tensor, labels: Tensor, rows: np.ndarray | None = None) ->
 
 
 def _by_task(records: Sequence[dict[str, Any]], name: str, tasks: int) -> list[list[float | None]]:
-    """a[t][j] of one metric, with None above the diagonal."""
+    """a[t][j] of one metric, with None above the diagonal and for tasks that were learned before."""
     rows = [[score[name] for score in record["by_task"]] for record in records]
-    return [row + [None] * (tasks - len(row)) for row in rows]
+    before = records[0]["task"] - 1 if len(records) > 1 else 0
+    return [[None] * tasks] * before + [row + [None] * (tasks - len(row)) for row in rows]

@@ -60,6 +60,8 @@ class StreamInfo:
     dataset: str
     image_size: int | None
     problems: tuple[str, ...]
+    learned: int
+    """The number of first tasks that were learned before."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -76,7 +78,7 @@ class StreamInfo:
             tuple(int(train.images.present[rows].sum()) for rows in train.rows), int(present[0].sum()),
             used[1][present[1]], train.complete, stream.truth is not None, stream.fingerprint, files,
             (int((~present[0]).sum()), int((~present[1]).sum())),
-            stream.dataset, stream.image_size, tuple(stream.problems.lines()),
+            stream.dataset, stream.image_size, tuple(stream.problems.lines()), stream.learned,
         )  # fmt: skip
 
 

@@ -27,7 +27,23 @@ from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
-from lifelabel.engine.loading import (
+from lifelabel.engine.model_folder import agrees, describe_model
+from lifelabel.engine.run_folder import MODEL, JsonLines, RunFolder
+from lifelabel.engine.saving import AsyncSaver, all_finite
+from lifelabel.engine.scoring import compute_features, compute_scores
+from lifelabel.engine.setup import make_setting
+from lifelabel.errors import Diverged, Stopped, UserError
+from lifelabel.methods import METHODS, Batch, HostBatch, Method
+from lifelabel.model.files import write_model
+from lifelabel.nn import provenance
+from lifelabel.nn.cuda_graphs import without_cudnn
+from lifelabel.nn.device import resolve_device
+from lifelabel.nn.graph import embed
+from lifelabel.options import declared
+from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
+from lifelabel.streams import Task, TrainView
+from lifelabel.streams.base import task_of_class
+from lifelabel.streams.loading import (
     CACHE_BYTES,
     DEFAULT_IMAGE_SIZE,
     SCORING_BYTES,
@@ -37,26 +53,15 @@ from lifelabel.engine.loading import (
     TestImages,
     default_workers,
 )
-from lifelabel.engine.run_folder import JsonLines, RunFolder
-from lifelabel.engine.saving import AsyncSaver, all_finite
-from lifelabel.engine.scoring import compute_features, compute_scores
-from lifelabel.engine.setup import make_setting
-from lifelabel.errors import Diverged, Stopped, UserError
-from lifelabel.methods import METHODS, Batch, HostBatch, Method
-from lifelabel.nn import provenance
-from lifelabel.nn.cuda_graphs import without_cudnn
-from lifelabel.nn.device import resolve_device
-from lifelabel.nn.graph import embed
-from lifelabel.options import declared
-from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
-from lifelabel.streams import Task, TrainView
-from lifelabel.streams.base import task_of_class
 from lifelabel.streams.parts import Part
 from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
 from lifelabel.utils.transfer import to_device
 
 __all__ = ["Result", "Run", "resume", "train"]
+
+_COMPARED = 8
+"""Test images on which the network of the model folder is compared with the method."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,17 @@ def train(
 
 
 def resume(folder: str | Path, callback: Callback | None = None) -> Result:
-    """Continue a run that was stopped or killed, from its last checkpoint, inside the task."""
+    """Continue a run that was stopped or killed, from its last checkpoint, inside the task.
+
+    Nothing is done if the run is finished.
+    """
     run_folder = RunFolder(folder)
     if not run_folder.is_run:
         raise UserError(f"{run_folder.path} is not a run folder: it has no config.yaml")
     config = Config.make(read_yaml(run_folder / "config.yaml"))
+    if run_folder.is_finished:
+        metrics, environment = run_folder.read_json("metrics.json"), run_folder.read_json("environment.json")
+        return Result(run_folder.path, config, metrics, environment)
     with Run(config, run_folder, callback or Callback()) as run, run_folder.locked():
         return run.go(run_folder.load_checkpoint())
 
@@ -113,7 +124,7 @@ class Run:
     def __init__(self, config: Config, folder: RunFolder, callback: Callback):
         self.config, self.folder, self.callback = config, folder, callback
         keep_freed_memory()
-        self.device = resolve_device(config.device)
+        self.device = resolve_device(config.device, METHODS[config.method].float64)
         self.gpus = [self.device] if self.device.type == "cuda" else []
         reset_peak_memory()
         if self.gpus and torch.cuda.is_initialized():  # this process has trained before
@@ -122,6 +133,8 @@ class Run:
         self.progress = Progress()
         self.stop_requested = False
         self.kept_features: list[Tensor] | None = None
+        self.extends: dict[str, Any] | None = None
+        """The run that this one extends: its folder, its stream, and its training images by task."""
         self.processes = contextlib.ExitStack()
         try:
             self.set_up()
@@ -136,7 +149,9 @@ class Run:
         self.processes.close()
 
     def set_up(self) -> None:
-        c, joint = self.config, METHODS[self.config.method].joint
+        c = self.config
+        # an upper bound that is extended learns only the new images: the old ones are not stored
+        joint = self.joint = METHODS[c.method].joint and not getattr(c.stream_options, "learned", ())
         part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
         self.label_server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), joint, part)
         self.processes.callback(self.label_server.close)
@@ -155,7 +170,7 @@ class Run:
             self.method = self.build_method()
             self.random_state = get_random_state(self.gpus)
         workers = default_workers(self.device) if c.workers is None else c.workers
-        size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
+        size = self.image_size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
         scoring_bytes = SCORING_BYTES[self.device.type]
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, c.batch_size, scoring_bytes=scoring_bytes)
@@ -181,7 +196,9 @@ class Run:
                     for close in (self.callback.end, self.skipped.close, self.history.close, self.saver.close):
                         at_exit.callback(close)
                     self.run_tasks()
-        return Result(self.folder.path, self.config, self.summary(), self.folder.read_json("environment.json"))
+        summary = self.summary()
+        self.folder.write_json("metrics.json", summary)  # after the last checkpoint: it marks a finished run
+        return Result(self.folder.path, self.config, summary, self.folder.read_json("environment.json"))
 
     def run_tasks(self) -> None:
         try:
@@ -219,9 +236,21 @@ class Run:
         return METHODS[c.method](setting, c.method_options)
 
     def run_task(self) -> None:
-        """Train on one task, each image once, then evaluate."""
+        """Train on one task, each image once, then evaluate. A task that was learned before is only evaluated."""
+        p = self.progress
+        if p.task >= self.info.learned:
+            self.learn_task()
+        self.evaluate()
+        p.task, p.step, p.learned = p.task + 1, 0, 0
+        self.write_results()
+        self.save()
+        self.callback.evaluated(p.records[-1])
+        if p.task < len(self.tasks):
+            self.check_stop()
+
+    def learn_task(self) -> None:
         p, size = self.progress, self.config.batch_size
-        view = self.label_server.joint_view() if self.method.joint else self.label_server.view(p.task)
+        view = self.label_server.joint_view() if self.joint else self.label_server.view(p.task)
         if len(self.method.tasks) == p.task:
             self.method.begin_task(view.task.classes)
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
@@ -248,13 +277,6 @@ class Run:
                 self.save()
                 self.check_stop()
         self.method.end_task()
-        self.evaluate()
-        p.task, p.step, p.learned = p.task + 1, 0, 0
-        self.write_results()
-        self.save()
-        self.callback.evaluated(p.records[-1])
-        if p.task < len(self.tasks):
-            self.check_stop()
 
     def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
         """The batches `start` … `stop - 1` of a task, for the loader."""
@@ -270,12 +292,12 @@ class Run:
         if known is None:
             known = np.ones_like(labels)
         y, mask = (to_device(torch.from_numpy(array), self.device) for array in (labels, known))
-        return Batch(images, y.float(), mask, view.task.classes, HostBatch(loaded.pixels, labels, known))
+        return Batch(images, y.float(), mask, view.classes, HostBatch(loaded.pixels, labels, known))
 
     def evaluate(self) -> None:
         """Score every test image. The label server turns the scores into metrics."""
         p, method, tasks = self.progress, self.method, self.info.tasks
-        done = len(tasks) if method.joint else p.task + 1
+        done = len(tasks) if self.joint else p.task + 1
         try:
             features = self.test_features()
             scores, rows = compute_scores(method, features), self.test_images.rows
@@ -355,7 +377,8 @@ class Run:
         self.saver.save(
             {
                 **self.made_from, "plugin_files": plugin_digests(), "config": self.config.to_dict(), **p.to_dict(),
-                "method": method, "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
+                "image_size": self.image_size, "extends": self.extends, "method": method,
+                "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
                 "skipped_bytes": self.skipped.sync(),
             }
         )  # fmt: skip
@@ -371,7 +394,7 @@ class Run:
                 self.callback.note(f"the plug-in {name[0]} has changed since the checkpoint was written")
             self.method.load_state_dict(state["method"])
             set_random_state(state["random_state"], self.gpus)
-            self.progress = Progress.from_dict(state)
+            self.progress, self.extends = Progress.from_dict(state), state.get("extends")
             return int(state["history_bytes"]), int(state["skipped_bytes"])
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -388,7 +411,40 @@ class Run:
         if matrix is not None and self.progress.task == len(self.tasks):  # the last matrix has those of all tasks
             self.folder.write_matrices(matrix, self.method.sizes, self.info.classes, self.label_server.truth())
         self.folder.write_json("environment.json", self.environment())
-        self.folder.write_json("metrics.json", self.summary())  # last: it marks a finished run
+        self.write_model()
+        if self.progress.task < len(self.tasks):
+            self.folder.write_json("metrics.json", self.summary())
+
+    def write_model(self) -> None:
+        """Write the model folder after the last task, and with `keep_tasks` one after every task."""
+        p, finished = self.progress, self.progress.task == len(self.tasks)
+        if not (finished or self.config.keep_tasks):
+            return
+        network = self.method.network()
+        job = Job("test", self.test_images.rows[:_COMPARED])
+        if network is None or not all(agrees(network, self.method, each.pixels) for each in self.loader.batches([job])):
+            if finished:
+                self.callback.note(
+                    f"method {self.config.method} has no network of its own for use after training: no model folder is "
+                    "written (see Method.network)"
+                )
+            return
+        record = p.records[-1]
+        final = self.summary()["final"] if finished else {**record["seen"], "ap": record.get("ap")}
+        training: dict[str, Any] = {
+            **machine(self.device), "seed": self.config.seed, "images": self.images_by_task(), "final": final,
+            "extends": self.extends,
+        }  # fmt: skip
+        info = describe_model(self.config, self.info, self.method, network, self.image_size, training)
+        if self.config.keep_tasks:
+            write_model(self.folder / f"{MODEL}-task-{p.task}", network, info)
+        if finished:
+            write_model(self.folder / MODEL, network, info)
+
+    def images_by_task(self) -> list[int | None]:
+        """The number of training images of each task so far, also of those that were learned before."""
+        earlier = self.extends["images"] if self.extends else []
+        return [*earlier, *self.info.sizes[len(earlier) : None if self.joint else self.progress.task]]
 
     def environment(self) -> dict[str, Any]:
         """What the run ran on, and what it has cost so far."""
@@ -407,6 +463,7 @@ class Run:
             **memory(self.device),
             "footprint": dataclasses.asdict(self.method.footprint()),
             "stream_fingerprint": self.info.fingerprint,
+            "images_by_task": self.images_by_task(),
             "images_missing": sum(self.info.missing),
             "images_skipped": len(p.bad_train) + len(p.bad_test),
             "weights": self.provenance.to_dict(),

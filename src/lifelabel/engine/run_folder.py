@@ -16,7 +16,10 @@ import torch
 from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write, partial_name, write_text
 
-__all__ = ["JsonLines", "RunFolder"]
+__all__ = ["MODEL", "JsonLines", "RunFolder"]
+
+MODEL = "model"
+"""The name of the model folder in a run folder. Those of earlier tasks are called `model-task-N`."""
 
 _FORMAT = 3
 _FILES = (
@@ -29,6 +32,7 @@ _FILES = (
     "checkpoint.pt",
     "environment.json",
 )
+_MODEL_FILES = ("model.json", "model.safetensors", "README.md")
 _LOCK = ".lock"
 
 
@@ -44,6 +48,14 @@ class RunFolder:
     @property
     def is_run(self) -> bool:
         return (self / "config.yaml").is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended: metrics.json is written last."""
+        if not (self / "metrics.json").is_file():
+            return False
+        metrics = self.read_json("metrics.json")
+        return isinstance(metrics, dict) and metrics.get("finished") is True
 
     def check(self, overwrite: bool) -> None:
         """Refuse a folder that is not empty, unless it holds a run and `overwrite`. Nothing is changed."""
@@ -72,6 +84,11 @@ class RunFolder:
         self.check(overwrite)
         self.create()
         with self.locked():
+            for folder in (self / MODEL, *self.path.glob(f"{MODEL}-task-*")):
+                for name in _MODEL_FILES:
+                    (folder / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # not there, or it has other files
+                    folder.rmdir()
             for name in reversed(_FILES):  # config.yaml last: until then the folder still holds a run
                 (self / name).unlink(missing_ok=True)
             yield

@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from lifelabel import streams
 from lifelabel.engine.judging import task_of_image
-from lifelabel.engine.loading import DEFAULT_IMAGE_SIZE
 from lifelabel.errors import UserError, unknown
 from lifelabel.registry import resolve_name
 from lifelabel.streams.base import ImageSource, Stream, Task
-from lifelabel.streams.labels import Labels
+from lifelabel.streams.labels import Labels, Unknown
+from lifelabel.streams.loading import DEFAULT_IMAGE_SIZE
 from lifelabel.streams.parts import sort_by_name
 from lifelabel.streams.transforms import AUGMENTATIONS, load_batch
 from lifelabel.utils.processes import START_METHOD, init_child
@@ -31,7 +31,8 @@ class TaskData(NamedTuple):
     """One task: its classes, its training images, and the cumulative test set.
 
     Both loaders yield `pixels` (B x H x W x 3, uint8), `labels` and `known` (B x K, float and bool). The labels of
-    training images are those of the task, the labels of test images those of all classes so far.
+    training images are those of the task (with the stream's option `labels="known"`, those of all classes so far), the
+    labels of test images those of all classes so far.
     """
 
     task: Task
@@ -71,11 +72,13 @@ def task_loaders(
     for task in stream.tasks:
         view = stream.train_view(task.index)
         order = np.random.default_rng([seed, task.index]).permutation(len(view))
-        rows, labels = view.rows[order], view.labels.take(order)
-        train_batches = _Batches(train.images, rows, labels, batch_size, size, augment, (seed, task.index))
-        rows = np.flatnonzero(first_task <= task.index)
-        labels = test.labels.take(rows).select_classes(range(task.end))
-        test_batches = _Batches(test.images, rows, labels, batch_size, size)
+        not_known = None if view.unknown is None else view.unknown.take(order)
+        labelled = view.rows[order], view.labels.take(order), not_known
+        train_batches = _Batches(train.images, *labelled, batch_size, size, augment, (seed, task.index))
+        rows, seen = np.flatnonzero(first_task <= task.index), range(task.end)
+        not_known = None if test.unknown is None else test.unknown.take(rows).select_classes(seen)
+        labelled = rows, test.labels.take(rows).select_classes(seen), not_known
+        test_batches = _Batches(test.images, *labelled, batch_size, size)
         yield TaskData(task, _Loader(train_batches, workers), _Loader(test_batches, workers))
 
 
@@ -83,11 +86,11 @@ class _Batches(Dataset):
     """The readable images of each batch of `rows`, with their labels."""
 
     def __init__(
-        self, images: ImageSource, rows: np.ndarray, labels: Labels, batch_size: int, size: int, augment: str = "none",
-        seed: tuple[int, ...] | None = None,
+        self, images: ImageSource, rows: np.ndarray, labels: Labels, unknown: Unknown | None, batch_size: int,
+        size: int, augment: str = "none", seed: tuple[int, ...] | None = None,
     ):  # fmt: skip
-        self.images, self.rows, self.labels, self.batch_size = images, rows, labels, batch_size
-        self.size, self.augment, self.seed = size, augment, seed
+        self.images, self.rows, self.labels, self.unknown = images, rows, labels, unknown
+        self.batch_size, self.size, self.augment, self.seed = batch_size, size, augment, seed
 
     def __len__(self) -> int:
         return math.ceil(len(self.rows) / self.batch_size)
@@ -97,7 +100,10 @@ class _Batches(Dataset):
         index = np.arange(start, min(start + self.batch_size, len(self.rows)))
         pixels, good, _ = load_batch(self.images, self.rows[index], self.size, self.augment, self.seed)
         labels = torch.from_numpy(self.labels.take(index[good]).dense())
-        return torch.from_numpy(pixels), labels.float(), torch.ones_like(labels)
+        known = torch.ones_like(labels)
+        if self.unknown is not None:
+            known = torch.from_numpy(~self.unknown.take(index[good]).dense())
+        return torch.from_numpy(pixels), labels.float(), known
 
 
 class _Loader(DataLoader):

@@ -3,7 +3,8 @@
     y^ = sigma( AGCN(A^t, H^{t,0}) (x) CNN(x) )                                            Eq. 1
 
 The classifier of every seen class is a node of a graph over the label words. The matrix A^t of the graph is counted
-while the task runs, from the hard labels of the new classes and the soft labels of a frozen expert for the old ones.
+while the task runs, from the hard labels of the new classes and the soft labels of a frozen expert for the old ones. If
+the hard label of an old class is known, it takes the place of the soft label.
 docs/methods/agcn.md documents every option.
 """
 
@@ -22,6 +23,7 @@ from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
 from lifelabel.nn.graph import ACM, Adjacency, CalibratedACM, GraphNetwork, LabelRelations
+from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner
 from lifelabel.nn.setting import Setting
 from lifelabel.options import option
@@ -69,6 +71,7 @@ class _AGCNOptions:
 class AGCN(Method):
     summary = "the paper's method: correlation matrix, graph over label words, frozen expert, three losses"
     Options = _AGCNOptions
+    float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         # options of the matrix are not searched: their effect grows with the tasks, and a search has only the first few
         "lambdas": ((0.07, 0.93, 1e3), (0.15, 0.85, 1e3), (0.3, 0.7, 1e3), (0.5, 0.5, 1e3)),
@@ -107,16 +110,18 @@ class AGCN(Method):
         return super().observe(batch)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        old, reduction = self.acm.old, self.setting.reduction
+        old, new, reduction = self.acm.old, self.sizes[-1], self.setting.reduction
+        labels, known = batch.of_task(new)
         expert_logits = self.expert.logits(batch.images) if self.expert else None
-        soft_labels = None if expert_logits is None else self._soften(expert_logits)
-        self.acm.update(batch.labels, soft_labels, batch.known)  # Eq. 5-7
+        soft_labels = None if expert_logits is None else batch.with_known(self._soften(expert_logits), new)
+        self.acm.update(labels, soft_labels, known)  # Eq. 5-7
         nodes = self.nodes()  # H^t
         logits = self.learner.train_features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
-        parts = {"cls": losses.classification(logits[:, old:], batch.labels, reduction, batch.known)}  # Eq. 2
+        parts = {"cls": losses.classification(logits[:, old:], labels, reduction, known)}  # Eq. 2
         loss = parts["cls"]
         if self.expert and expert_logits is not None:
-            parts["dst"] = losses.distillation(logits[:, :old], expert_logits.sigmoid(), reduction)  # Eq. 3
+            targets = batch.with_known(expert_logits.sigmoid(), new)
+            parts["dst"] = losses.distillation(logits[:, :old], targets, reduction)  # Eq. 3
             parts["gph"] = losses.relationship(self.expert.nodes, nodes[:old], reduction)  # Eq. 9
             l1, l2, l3 = self.options.lambdas
             loss = l1 * parts["cls"] + l2 * parts["dst"] + l3 * parts["gph"]  # Eq. 10
@@ -139,6 +144,12 @@ class AGCN(Method):
         if self.log_lift is None:
             self.log_lift = self.relations.log_lift(self.acm)
         return self.relations.refine_logits(logits, self.log_lift)
+
+    @torch.no_grad()
+    def network(self) -> InferenceNetwork:
+        log_lift = self.relations.log_lift(self.acm) if self.relations else None
+        classifier = Classifier(self.nodes(), log_lift=log_lift, context=self.options.context)
+        return InferenceNetwork(PooledFeatures(self.learner.backbone), classifier)
 
     def nodes(self, num_classes: int | None = None) -> Tensor:
         """H^t = AGCN(A^t, H^{t,0}) (Eq. 8): of all classes, or of the first `num_classes` with the matrix they had."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lifelabel.errors import HiddenLabel
 from lifelabel.nn.cuda_graphs import StepRecorder
+from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.setting import Setting
 
 __all__ = ["Batch", "Footprint", "HostBatch", "Method"]
@@ -31,10 +33,12 @@ class HostBatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images (B x 3 x H x W) and their labels for the classes of the current task.
+    """Images (B x 3 x H x W) and their visible labels.
 
-    `labels` (B x K, 0/1) has one column for each of the K `classes` of the current task. `known` (B x K, bool) is true
-    for the entries that are known. An unknown entry is 0 and has no meaning. The method's process has no other labels.
+    `labels` (B x K, 0/1) has one column for each of the K `classes`: those of the current task, or, if some labels of
+    earlier tasks are known, all classes so far. The last columns are those of the current task. `known` (B x K, bool)
+    is true for the entries that are known. An unknown entry is 0 and has no meaning. The method's process has no other
+    labels.
     """
 
     images: Tensor
@@ -45,10 +49,21 @@ class Batch:
     """The same batch in host memory, for methods that store images."""
 
     def label(self, name: str) -> Tensor:
-        """The labels of one class (B). Raises `HiddenLabel` for a class that is not in the current task."""
+        """The labels of one class (B). Raises `HiddenLabel` for a class whose labels are hidden."""
         if name not in self.classes:
-            raise HiddenLabel(f"the label '{name}' is hidden: the classes of this task are {', '.join(self.classes)}")
+            raise HiddenLabel(f"the label '{name}' is hidden: the visible classes are {', '.join(self.classes)}")
         return self.labels[:, self.classes.index(name)]
+
+    def of_task(self, new: int) -> tuple[Tensor, Tensor]:
+        """Labels and the mask of known labels (B x new) of the `new` classes of the current task."""
+        return self.labels[:, -new:], self.known[:, -new:]
+
+    def with_known(self, soft_labels: Tensor, new: int) -> Tensor:
+        """Targets of the old classes (B x old): the known labels, and the given soft labels where they are unknown."""
+        old = self.labels.shape[1] - new
+        if not old:
+            return soft_labels
+        return torch.where(self.known[:, :old], self.labels[:, :old].to(soft_labels), soft_labels)
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,8 @@ class Method(ABC):
     """The shared options that `lifelabel tune` searches for this method."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Options by kind of stream (`scenes`, `photographs`), as `lifelabel tune` writes them. They are the defaults."""
+    float64: ClassVar[bool] = False
+    """Whether it computes in float64 on the device, which mps does not have."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which trains on all tasks at once with complete labels."""
 
@@ -131,6 +148,13 @@ class Method(ABC):
     def fixed_features(self) -> bool:
         """Whether `features` of an image do not change any more. Then each test image is computed only once."""
         return False
+
+    def network(self) -> InferenceNetwork | None:
+        """Normalized images to the logits of `scores`, for use after training. None if the method has no such network.
+
+        It shares its weights with the method. Called after the end of a task.
+        """
+        return None
 
     def footprint(self) -> Footprint:
         """What the method stores now, in addition to its network."""

@@ -70,7 +70,7 @@ class ER(FineTuning):
     def store(self, batch: Batch, logits: Tensor | None = None) -> None:
         """Offer the images of a batch to the buffer, with their logits if they are given."""
         assert batch.host is not None
-        self.buffer.offer(batch.host, sum(self.sizes[:-1]), logits)
+        self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1], logits)
 
     def footprint(self) -> Footprint:
         return Footprint(len(self.buffer), self.buffer.total_bytes())

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lifelabel.methods.base import Batch, Method
 from lifelabel.nn import losses
+from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner, LinearHead
 from lifelabel.nn.setting import Setting
 
@@ -38,15 +39,18 @@ class FineTuning(Method):
         return self.head(self.learner.train_features(images))
 
     def classify(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The loss on the new classes of a batch. Its logits are the first rows of `logits`."""
-        rows, new = batch.labels.shape
-        return losses.classification(logits[:rows, -new:], batch.labels, self.setting.reduction, batch.known)
+        """The loss on the known labels of a batch. Its logits are the first rows of `logits`."""
+        rows, classes = batch.labels.shape
+        return losses.classification(logits[:rows, -classes:], batch.labels, self.setting.reduction, batch.known)
 
     def features(self, images: Tensor) -> Tensor:
         return self.learner.eval_features(images)
 
     def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
         return self.head(features)[:, :num_classes]
+
+    def network(self) -> InferenceNetwork:
+        return InferenceNetwork(PooledFeatures(self.learner.backbone), Classifier(*self.head.rows()))
 
     def state_dict(self) -> dict[str, Any]:
         return {"tasks": [list(names) for names in self.tasks], "learner": self.learner.state_dict()}

@@ -1,7 +1,7 @@
 """Frozen: a frozen backbone with a linear classifier for the classes of each task. Nothing is forgotten.
 
-The old rows of the head do not change: the loss is over the new classes, so their gradient is zero, and each task has a
-new Adam optimizer.
+The old rows of the head do not change if no label of an old class is known: the loss is over the new classes, so their
+gradient is zero, and each task has a new Adam optimizer.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from lifelabel.errors import UserError
 from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn import losses
+from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.setting import Setting, run_backbone
 from lifelabel.options import option
 
@@ -54,6 +55,7 @@ class _L3AOptions:
 class L3A(Method):
     summary = "closed form: frozen features, a random layer, pseudo labels, one ridge regression over all tasks"
     Options = _L3AOptions
+    float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "ridge": (100.0, 1e3, 1e4, 1e5),
         "pseudo_threshold": (None, 0.5, 0.7, 0.85),
@@ -103,10 +105,11 @@ class L3A(Method):
         return torch.cat([f, (f @ self.projection).relu(), f.new_ones(len(f), 1)], 1).double()
 
     def augment_labels(self, batch: Batch, values: Tensor) -> Tensor:
-        """Y: pseudo labels of the old classes, then the visible labels of the new ones (0 if unknown)."""
-        old, threshold = values[:, : -batch.labels.shape[1]], self.options.pseudo_threshold
+        """Y: known or pseudo labels of the old classes, then the labels of the new ones (0 if unknown)."""
+        new, threshold = self.sizes[-1], self.options.pseudo_threshold
+        old, (labels, known) = values[:, :-new], batch.of_task(new)
         pseudo = torch.zeros_like(old) if threshold is None else (old > threshold).double()
-        return torch.cat([pseudo, (batch.labels * batch.known).double()], 1)
+        return torch.cat([batch.with_known(pseudo, new), (labels * known).double()], 1)
 
     def image_weights(self, y: Tensor) -> Tensor:
         """The diagonal of Omega. Each weight depends on the images up to its own, so not on the batch size."""
@@ -145,6 +148,11 @@ class L3A(Method):
 
     def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
         return self.to_logits(self.expand(features) @ self.weights)[:, :num_classes]
+
+    def network(self) -> InferenceNetwork:
+        weight, bias = (_LOGIT_SCALE * self.weights[:-1]).T, _LOGIT_SCALE * (self.weights[-1] - self.options.decision)
+        classifier = Classifier(weight, bias, self.projection if self.options.projection else None)
+        return InferenceNetwork(PooledFeatures(self.backbone, standardise=True), classifier)
 
     def to_logits(self, values: Tensor) -> Tensor:
         return ((values - self.options.decision) * _LOGIT_SCALE).float()

@@ -1,7 +1,8 @@
 """LwF: Learning without Forgetting (Li & Hoiem, ECCV 2016), with a sigmoid per label.
 
 The frozen network of the last task predicts the old classes on the new images, and the network is trained towards these
-predictions. Equation numbers are those of the AGCN paper. docs/methods/lwf.md documents the deviations.
+predictions. A known label of an old class takes the place of its prediction. Equation numbers are those of the AGCN
+paper. docs/methods/lwf.md documents the deviations.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class LwF(FineTuning):
         self.expert: Expert | None = None
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        logits = self.train_logits(batch.images)
-        parts = {"cls": self.classify(logits, batch)}  # Eq. 2
+        logits, reduction, new = self.train_logits(batch.images), self.setting.reduction, self.sizes[-1]
+        labels, known = batch.of_task(new)
+        parts = {"cls": losses.classification(logits[:, -new:], labels, reduction, known)}  # Eq. 2
         loss = parts["cls"]
         if self.expert:
-            soft_labels = self.expert.logits(batch.images).sigmoid()
-            old = logits[:, : soft_labels.shape[1]]
-            parts["dst"] = losses.distillation(old, soft_labels, self.setting.reduction)  # Eq. 3
+            targets = batch.with_known(self.expert.logits(batch.images).sigmoid(), new)
+            parts["dst"] = losses.distillation(logits[:, :-new], targets, reduction)  # Eq. 3
             l1, l2 = self.options.lambdas
             loss = l1 * parts["cls"] + l2 * parts["dst"]
         self.learner.step(loss)

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.methods.warm_up import WarmUp
-from lifelabel.nn.frozen_features import PARTS, FrozenFeatures
+from lifelabel.nn.frozen_features import PARTS, FrozenFeatures, PartFeatures
 from lifelabel.nn.graph import CalibratedACM, LabelRelations
+from lifelabel.nn.inference import Classifier, InferenceNetwork
 from lifelabel.nn.provenance import SCRATCH
 from lifelabel.nn.ridge import Regression, choose_basis
 from lifelabel.nn.setting import Setting
@@ -71,6 +72,7 @@ class _WeightedRidgeOptions:
 class WeightedRidge(Method):
     summary = "a closed form per task on frozen features; the default for photographs (mAP 61.9; l3a 57.1, agcn 46.6)"
     Options = _WeightedRidgeOptions
+    float64 = True
     # alpha is not searched: the right value grows as images get fewer, and a search has few
     shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
 
@@ -120,9 +122,10 @@ class WeightedRidge(Method):
                 return self.warm_up.observe(batch)
         phi = self.features(batch.images)
         self.sums.add(phi, batch.labels, batch.known)
-        new = len(self.tasks[-1])
-        soft_labels = self.calibrated(phi).sigmoid() if len(self.tasks) > 1 else None
-        self.acm.update(batch.labels[:, -new:], soft_labels, batch.known[:, -new:])
+        new = self.sizes[-1]
+        labels, known = batch.of_task(new)
+        soft_labels = batch.with_known(self.calibrated(phi).sigmoid(), new) if len(self.tasks) > 1 else None
+        self.acm.update(labels, soft_labels, known)
         return {}
 
     @torch.no_grad()
@@ -170,6 +173,13 @@ class WeightedRidge(Method):
         if self.log_lift is None:
             self.log_lift = self.relations.log_lift(self.acm)
         return self.relations.refine_logits(logits, self.log_lift)
+
+    def network(self) -> InferenceNetwork:
+        folded = (self.basis @ self.weights) * self.slope  # of the features and a 1
+        log_lift = self.relations.log_lift(self.acm) if self.options.context else None
+        features = PartFeatures(self.backbone, self.options.features, self.options.views)
+        classifier = Classifier(folded[:-1].T, folded[-1] + self.shift, None, log_lift, self.options.context)
+        return InferenceNetwork(features.to(self.setting.device), classifier)
 
     def footprint(self) -> Footprint:
         own = sum(getattr(self, name).nbytes for name in _STORED)

@@ -6,7 +6,7 @@ import lzma
 import math
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lifelabel.errors import UserError
 from lifelabel.metrics.functions import HEADLINE, METRICS, Scored, without_nan
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["FAMILIES", "compare", "read_scores", "spread"]
+__all__ = ["FAMILIES", "ScoreSet", "compare", "read_scores", "spread"]
 
 _MAX_SCORES = 100_000_000
 """The maximum number of scores in a file."""
@@ -53,7 +53,7 @@ FAMILIES = (
 
 
 @dataclass(frozen=True, eq=False)
-class _ScoreFile:
+class ScoreSet:
     """Checked scores (images x classes) and their labels. `kind` is "logits" or "probabilities"."""
 
     values: np.ndarray
@@ -72,7 +72,7 @@ class _ScoreFile:
         return make(self.values[chosen], self.labels[chosen])
 
 
-def read_scores(path: Path) -> _ScoreFile:
+def read_scores(path: Path) -> ScoreSet:
     """Read `labels`, and `logits`, `probabilities` or `scores`, from an .npz file or from a run folder.
 
     `scores` are probabilities if all of them are in 0 … 1, otherwise logits.
@@ -112,7 +112,7 @@ def _array(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
-def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> _ScoreFile:
+def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> ScoreSet:
     """Check both arrays and convert them to the types that the metrics take."""
     shape = _shape_text(values.shape)
     if values.ndim != 2 or values.shape != labels.shape:
@@ -135,10 +135,10 @@ def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> _
         low_high = f"{values.min():g} to {values.max():g}"
         raise UserError(f"{path}: probabilities run from {low_high}: if they are logits, name the array `logits`")
     kind = "probabilities" if inside and name != "logits" else "logits"
-    return _ScoreFile(values, labels == 1, kind)
+    return ScoreSet(values, labels == 1, kind)
 
 
-def compare(scores: _ScoreFile) -> dict[str, Any]:
+def compare(scores: ScoreSet) -> dict[str, Any]:
     """The figures of every family, ready for JSON: on all images, and on the images that have at least one label."""
     labelled, scored = scores.labelled, scores.scored()
     # if every image has a label, the second set is the first one
@@ -160,7 +160,7 @@ def compare(scores: _ScoreFile) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def spread(compared: dict[str, Any], name: str) -> tuple[float, float] | None:
+def spread(compared: Mapping[str, Any], name: str) -> tuple[float, float] | None:
     """The lowest and the highest value of a figure over families and sets of images; None if it has no value."""
     values = [family[part][name] for family in compared["families"] for part in ("all", "labelled")]
     known = [value for value in values if value is not None]

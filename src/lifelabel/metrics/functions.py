@@ -27,9 +27,9 @@ from lifelabel.errors import UserError, reason
 from lifelabel.registry import Registry
 
 __all__ = [
-    "BUILT_IN", "HEADLINE", "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "counts",
-    "forgetting", "headline", "mean_average_precision", "mean_f1", "mean_of_known", "precision_recall_f1",
-    "relative_forgetting", "without_nan",
+    "BUILT_IN", "HEADLINE", "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "brier_score",
+    "calibration_error", "class_calibration_errors", "counts", "forgetting", "headline", "log_loss",
+    "mean_average_precision", "mean_f1", "mean_of_known", "precision_recall_f1", "relative_forgetting", "without_nan",
 ]  # fmt: skip
 
 _Array: TypeAlias = Tensor | npt.NDArray[Any]
@@ -154,15 +154,21 @@ class Counts:
     truth: Tensor
 
 
-def _counts(p: Tensor, y: Tensor, threshold: float) -> Counts:
+def _check_range(p: Tensor) -> None:
     if p.numel() and not (float(p.min()) >= 0 and float(p.max()) <= 1):
         raise ValueError(f"probabilities run from {float(p.min()):g} to {float(p.max()):g}: take the sigmoid of logits")
-    predicted = p >= threshold
+
+
+def _counts(p: Tensor, y: Tensor, threshold: float | _Array) -> Counts:
+    _check_range(p)
+    predicted = p >= (threshold if isinstance(threshold, float | int) else _tensor(threshold).to(p.device))
     return Counts((predicted & y).sum(0), predicted.sum(0), y.sum(0))
 
 
-def counts(probabilities: _Array, labels: _Array, threshold: float = 0.5) -> Counts:
+def counts(probabilities: _Array, labels: _Array, threshold: float | _Array = 0.5) -> Counts:
     """N^c, N^p and N^g of every class. Predicted means probability >= threshold (0.5: logit >= 0).
+
+    The threshold is one number, or an array of one number per class.
 
     >>> n = counts(np.array([[0.9, 0.5], [0.6, 0.4]]), np.array([[1, 0], [0, 1]]))
     >>> n.correct.tolist(), n.predicted.tolist(), n.truth.tolist()
@@ -186,7 +192,7 @@ def _a5(n: Counts) -> dict[str, float]:
     return {"CP": cp, "CR": cr, "CF1": _harmonic(cp, cr), "OP": op, "OR": or_, "OF1": _harmonic(op, or_)}
 
 
-def precision_recall_f1(probabilities: _Array, labels: _Array, threshold: float = 0.5) -> dict[str, float]:
+def precision_recall_f1(probabilities: _Array, labels: _Array, threshold: float | _Array = 0.5) -> dict[str, float]:
     """CP, CR, CF1 (per class) and OP, OR, OF1 (overall) by the formulas of the AGCN paper, A.5.
 
     CP and CR are the means of precision and recall over the classes. CF1 is the harmonic mean of CP and CR, not the
@@ -215,6 +221,75 @@ def mean_f1(probabilities: _Array, labels: _Array, threshold: float = 0.5) -> fl
     0.333
     """
     return _mean_f1(counts(probabilities, labels, threshold))
+
+
+def _known_triple(probabilities: _Array, labels: _Array, known: _Array | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities and labels as float64, with 0 in place of unknown ones, and which labels are known."""
+    p, y = _pair(probabilities, labels)
+    _check_range(p)
+    if known is None:
+        return p.double(), y.double(), torch.ones_like(y)
+    k = _pair(p, known)[1]
+    return p.double() * k, (y & k).double(), k
+
+
+def _bin_sums(p: Tensor, y: Tensor, bins: int) -> Tensor:
+    """The sum of (probability - label) in each bin of each class, C x bins."""
+    place = (p * bins).long().clamp(max=bins - 1) + bins * torch.arange(p.shape[1], device=p.device)
+    sums = p.new_zeros(p.shape[1] * bins)
+    return sums.index_add_(0, place.flatten(), (p - y).flatten()).reshape(-1, bins)
+
+
+def calibration_error(probabilities: _Array, labels: _Array, known: _Array | None = None, bins: int = 15) -> float:
+    """Expected calibration error (ECE) of all pairs of image and class together.
+
+    Pairs are divided by probability into `bins` parts of equal width. The ECE is the mean over the pairs of the
+    absolute difference between the mean probability and the share of positives in their bin. Pairs that are not `known`
+    are left out. NaN without pairs.
+
+    >>> calibration_error(np.array([[0.75], [0.75], [0.75], [0.75]]), np.array([[1], [1], [0], [0]]))
+    0.25
+    """
+    p, y, k = _known_triple(probabilities, labels, known)
+    total = int(k.sum())
+    return float(_bin_sums(p, y, bins).sum(0).abs().sum()) / total if total else math.nan
+
+
+def class_calibration_errors(
+    probabilities: _Array, labels: _Array, known: _Array | None = None, bins: int = 15
+) -> Tensor:
+    """The expected calibration error of every class on its own, (C,) float64. NaN without known labels.
+
+    >>> class_calibration_errors(np.array([[0.5, 1.0], [0.5, 0.0]]), np.array([[1, 0], [0, 0]])).tolist()
+    [0.0, 0.5]
+    """
+    p, y, k = _known_triple(probabilities, labels, known)
+    return _bin_sums(p, y, bins).abs().sum(1) / k.sum(0)
+
+
+def brier_score(probabilities: _Array, labels: _Array, known: _Array | None = None) -> float:
+    """The mean over all known pairs of image and class of (probability - label)². NaN without pairs.
+
+    >>> brier_score(np.array([[0.5, 1.0]]), np.array([[1, 1]]))
+    0.125
+    """
+    p, y, k = _known_triple(probabilities, labels, known)
+    total = int(k.sum())
+    return float(((p - y) ** 2).sum()) / total if total else math.nan
+
+
+def log_loss(probabilities: _Array, labels: _Array, known: _Array | None = None) -> float:
+    """The mean over all known pairs of -log of the probability of the true label. NaN without pairs.
+
+    Probabilities are limited to 1e-15 … 1 - 1e-15.
+
+    >>> round(log_loss(np.array([[0.5, 1.0]]), np.array([[1, 1]])), 4)
+    0.3466
+    """
+    p, y, k = _known_triple(probabilities, labels, known)
+    total = int(k.sum())
+    losses = torch.nn.functional.binary_cross_entropy(p.clamp(1e-15, 1 - 1e-15), y, k.double(), reduction="sum")
+    return float(losses) / total if total else math.nan
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,20 +9,31 @@ from lifelabel.errors import UserError
 __all__ = ["resolve_device", "resolve_precision"]
 
 
-def resolve_device(name: str) -> torch.device:
-    """The torch device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises a `UserError` if the machine does not have it."""
+_NAMES = "give auto, cpu, cuda, cuda:N or mps"
+
+
+def resolve_device(name: str, float64: bool = False) -> torch.device:
+    """The torch device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`, the GPU of an Apple computer.
+
+    `auto` is CUDA if torch has it, else the CPU. It is never mps, which has no float64: several methods need that.
+    `float64` says that the caller needs it. Raises a `UserError` if the machine does not have the device.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device '{name}': give auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device '{name}' is not supported: give auto, cpu, cuda or cuda:N")
+        raise UserError(f"unknown device '{name}': {_NAMES}") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"device '{name}' is not supported: {_NAMES}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"device '{name}' does not exist: torch reports {torch.cuda.device_count()} CUDA devices; use cpu"
         )
+    if device.type == "mps" and (device.index or not torch.backends.mps.is_available()):
+        raise UserError(f"device '{name}' does not exist: torch reports no such Apple GPU; use cpu")
+    if device.type == "mps" and float64:
+        raise UserError("device 'mps' has no float64 numbers, which this method needs: use cpu, or another method")
     return device
 
 

@@ -29,7 +29,7 @@ from lifelabel.nn.freezing import inference_copy
 from lifelabel.nn.onnx_runtime import fastest_forward
 from lifelabel.nn.setting import Setting
 
-__all__ = ["PARTS", "FrozenFeatures"]
+__all__ = ["PARTS", "FrozenFeatures", "PartFeatures"]
 
 PARTS = ("map", "stages", "head")
 _CPU_CHUNK = 8
@@ -94,7 +94,7 @@ class FrozenFeatures:
         """The network. It is made for the first image: a warm-up may come before."""
         backbone = self.setting.backbone.eval()
         on_gpu = self.setting.device.type == "cuda"
-        network = _Network(backbone if on_gpu else inference_copy(backbone), self.parts, self.views)
+        network = PartFeatures(backbone if on_gpu else inference_copy(backbone), self.parts, self.views)
         network.to(self.setting.device)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
         return network
@@ -115,8 +115,8 @@ class FrozenFeatures:
         return {"features": self._autocast(batch.images)}
 
 
-class _Network(nn.Module):
-    """Images (B x 3 x H x W) to features (B x dim), in eval mode."""
+class PartFeatures(nn.Module):
+    """Normalized images (B x 3 x H x W) to features (B x dim), in eval mode."""
 
     def __init__(self, backbone: Backbone, parts: Collection[str], views: int):
         super().__init__()

@@ -99,7 +99,7 @@ class TorchvisionTransformer(nn.Module):
             grid = position[:, 1:].transpose(1, 2).unflatten(2, self.grid)
             grid = F.interpolate(grid, patches.shape[2:], mode="bicubic", antialias=True)
             position = torch.cat([position[:, :1], grid.flatten(2).transpose(1, 2)], 1)
-        tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches.flatten(2).transpose(1, 2)], 1)
+        tokens = torch.cat([self.class_token.expand(images.shape[0], -1, -1), patches.flatten(2).transpose(1, 2)], 1)
         return self.encoder.ln(self.encoder.layers(self.encoder.dropout(tokens + position)))
 
 

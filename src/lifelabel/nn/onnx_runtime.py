@@ -1,4 +1,4 @@
-"""Frozen networks on the CPU by ONNX Runtime, if it is installed. docs/performance.md compares it with torch."""
+"""Exported networks: torch programs and ONNX models, and ONNX Runtime. docs/performance.md compares it with torch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["OnnxFeatures", "fastest_forward"]
+__all__ = ["OnnxFeatures", "export_onnx", "export_program", "fastest_forward", "open_session"]
 
 _TOLERANCE = 1e-4
 """The largest difference from torch, relative to the largest value of an output."""
@@ -38,49 +39,95 @@ class OnnxFeatures:
     """
 
     def __init__(self, module: nn.Module, example: Tensor):
-        import onnxruntime
-        import onnxscript  # noqa: F401  # torch needs it for the export
+        import onnxruntime  # noqa: F401  # before the export, which takes seconds
+        import onnxscript  # noqa: F401
 
         images = torch.randn(3, *example.shape[1:], generator=torch.Generator().manual_seed(0))
-        with torch.no_grad(), _silent():
+        with torch.no_grad():
             expected = module(images)
-            try:
-                batch = {0: torch.export.Dim("batch")}
-                # 2 images: the size of a batch of 1 would be exported as a constant
-                program: Any = torch.onnx.export(
-                    module, (images[:2],), dynamo=True, verbose=False, dynamic_shapes=(batch,)
-                )
-                options = onnxruntime.SessionOptions()
-                options.intra_op_num_threads = torch.get_num_threads()
-                # its threads would otherwise wait actively, and slow down those of torch
-                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-                model = program.model_proto.SerializeToString()
-                self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-                self.input = self.session.get_inputs()[0].name
-                self.single = isinstance(expected, Tensor)
-                found = self(images)
-            except Exception as error:  # the exporter and ONNX Runtime raise errors of many types
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise RuntimeError(f"ONNX Runtime cannot run the network: {reason}") from error
+        self.single = isinstance(expected, Tensor)
+        try:
+            batch = {0: "batch"}
+            program = export_onnx(export_program(module, images, batch), batch, (["images"], None))
+            self.session = open_session(program.model_proto.SerializeToString())
+            found = self(images)
+        except Exception as error:  # the exporter and ONNX Runtime raise errors of many types
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise RuntimeError(f"ONNX Runtime cannot run the network: {reason}") from error
         pairs = [(expected, found)] if self.single else zip(expected, found, strict=True)
         difference = max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-12)) for a, b in pairs)
         if not difference <= _TOLERANCE:  # NaN too
             raise RuntimeError(f"ONNX Runtime differs from torch by {difference:.1e}")
 
     def __call__(self, images: Tensor) -> Any:
-        outputs = [torch.from_numpy(each) for each in self.session.run(None, {self.input: images.numpy(force=True)})]
+        outputs = [torch.from_numpy(each) for each in self.session.run(None, {"images": images.numpy(force=True)})]
         return outputs[0] if self.single else tuple(outputs)
+
+
+def export_program(module: nn.Module, example: Tensor, dynamic: Mapping[int, str]) -> torch.export.ExportedProgram:
+    """The forward pass of a module in eval mode, as a program of torch.
+
+    `dynamic` names the dimensions of the input that may have any size. They need a size of at least 2 in `example`: a
+    size of 1 would be exported as a constant. The program has neither the example nor the paths of source files.
+    """
+    dims = {dim: torch.export.Dim(name, min=1) for dim, name in dynamic.items()}
+    with torch.no_grad(), _silent():
+        program = torch.export.export(module, (example,), dynamic_shapes=(dims,))
+    program.example_inputs = None
+    for graph in (each.graph for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)):
+        for node in graph.nodes:
+            node.meta.pop("stack_trace", None)
+    return program
+
+
+def export_onnx(
+    program: torch.export.ExportedProgram,
+    dynamic: Mapping[int, str],
+    names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
+    opset: int | None = None,
+) -> torch.onnx.ONNXProgram:
+    """A program of torch with one input as an ONNX model, with the `names` of its inputs and outputs.
+
+    Raises ImportError without onnx and onnxscript, and RuntimeError if the model cannot have the version `opset`.
+    """
+    with torch.no_grad(), _silent():
+        exported = torch.onnx.export(
+            program, (), dynamo=True, verbose=False, dynamic_shapes=(dict(dynamic),), opset_version=opset,
+            input_names=names[0], output_names=names[1],
+        )  # fmt: skip
+    assert exported is not None
+    if opset is not None and exported.model.opset_imports.get("") != opset:
+        raise RuntimeError(f"the exporter cannot write opset {opset}")
+    graph = exported.model.graph
+    nodes: list[Any] = list(graph.all_nodes())
+    values = [output for node in nodes for output in node.outputs]
+    for item in [graph, *graph.inputs, *nodes, *values]:
+        item.metadata_props.clear()  # notes of the exporter: half of the bytes of a small model
+    return exported
+
+
+def open_session(model: bytes | Path) -> Any:
+    """An ONNX Runtime session on the CPU with as many threads as torch uses."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    # its threads would otherwise wait actively, and slow down those of torch
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    given = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """No warnings and no messages of the exporter."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("torch.onnx", "onnxscript"))}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)

@@ -137,7 +137,7 @@ def default_jobs(device: str = "auto") -> int:
     On two cores, two runs with one thread each took 0.8 of the time of two runs with two threads, one after the other.
     """
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
-    return gpus or (1 if device.startswith("cuda") else min(_MAX_CPU_JOBS, num_cores()))
+    return gpus or (1 if device.startswith(("cuda", "mps")) else min(_MAX_CPU_JOBS, num_cores()))
 
 
 def _prepare_fork() -> None:

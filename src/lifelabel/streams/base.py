@@ -1,7 +1,8 @@
 """The data model of a stream: classes, tasks, images and labels.
 
 A `Stream` holds complete labels. The training process never holds a `Stream` (see `lifelabel.engine.label_server`). It
-gets a `TrainView` of one task at a time, which has only the labels of that task.
+gets a `TrainView` of one task at a time, which has only the visible labels of its images: those of the classes of the
+task, or, with `labels="known"`, all known labels of the classes so far. Labels of later classes are always hidden.
 """
 
 from __future__ import annotations
@@ -18,14 +19,21 @@ import numpy as np
 from PIL import Image
 
 from lifelabel.errors import UserError
-from lifelabel.streams.labels import Labels
+from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.utils.text import printable
 
 __all__ = [
-    "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split", "Stream", "Task", "TrainView",
-    "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "proxy_sizes", "task_of_class", "true_matrix",
+    "LABELS", "LABELS_HELP", "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split", "Stream", "Task",
+    "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "proxy_sizes", "task_of_class",
+    "true_matrix",
 ]  # fmt: skip
 
+LABELS = ("task", "known")
+"""The values of the option `labels` of streams."""
+LABELS_HELP = (
+    "labels of a training image that a method gets: those of the classes of its task, or all known labels of the "
+    "classes so far"
+)
 _MAX_MATRIX_CLASSES = 4000
 
 
@@ -189,7 +197,9 @@ class Split:
     labels: Labels
     rows: tuple[np.ndarray, ...]
     complete: bool = True
-    """False if the labels of an image are known for the classes of its own task only."""
+    """False if the hidden labels of an image are not known."""
+    unknown: Unknown | None = None
+    """The labels that the source does not state. None if it states all of them."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -205,26 +215,34 @@ class Split:
 
 @dataclass(frozen=True)
 class TrainView:
-    """The training images of one task (rows of the split) and their labels of that task.
+    """The training images of one task (rows of the split) and their visible labels.
 
-    `labels` are over `task.classes`. `known_tasks` is None if all of them are known. Otherwise it has the task of each
-    image and the task of each class: an image's labels are known for the classes of its own task.
+    `labels` are over the `classes`: those of the task, or all classes so far if some labels of earlier tasks are known.
     """
 
     task: Task
     rows: np.ndarray
     labels: Labels
-    known_tasks: tuple[np.ndarray, np.ndarray] | None = None
+    classes: tuple[str, ...]
+    unknown: Unknown | None = None
+    """The visible labels that are not known. None if all are known."""
+    tasks: tuple[np.ndarray, np.ndarray] | None = None
+    """For a joint view of labels that are not complete: the task of each image, and the first and last class that is
+    visible in each task."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def known(self, index: np.ndarray) -> np.ndarray | None:
         """Which labels of the given images are known (images x classes); None if all are."""
-        if self.known_tasks is None:
-            return None
-        image_task, class_task = self.known_tasks
-        return image_task[index, None] == class_task[None, :]
+        known = None if self.unknown is None else ~self.unknown.take(index).dense()
+        if self.tasks is None:
+            return known
+        image_task, visible = self.tasks
+        begin, end = visible[image_task[index]].T
+        column = np.arange(len(self.classes))
+        in_task = (begin[:, None] <= column) & (column < end[:, None])
+        return in_task if known is None else in_task & known
 
 
 @dataclass(frozen=True)
@@ -244,6 +262,11 @@ class Stream:
     image_size: int | None = None
     """Side in pixels of drawn images. None for photographs, which have any size."""
     problems: Problems = field(default_factory=Problems)
+    labels: str = "task"
+    """The visible labels of a training image: those of the classes of its task ("task"), or all known labels of the
+    classes so far ("known")."""
+    learned: int = 0
+    """The number of first tasks that a run has learned before. The stream has no training image of them."""
     proxy: Callable[[], Stream] | None = field(default=None, repr=False, compare=False)
     """Builds the proxy stream: as many tasks, no class of this stream, no test image. None if there is none.
 
@@ -254,38 +277,53 @@ class Stream:
     def classes(self) -> tuple[str, ...]:
         return tuple(name for task in self.tasks for name in task.classes)
 
+    def visible_columns(self, task: Task) -> slice:
+        """The classes whose labels are visible in the training images of a task."""
+        return slice(0 if self.labels == "known" else task.offset, task.end)
+
     def train_view(self, index: int) -> TrainView:
-        """The training images of task `index` that have a file, with the labels of that task."""
+        """The training images of task `index` that have a file, with their visible labels."""
         task, split = self.tasks[index], self.train
         rows = split.rows[index]
         rows = rows[split.images.present[rows]]
-        return TrainView(task, rows, split.labels.take(rows).select_classes(range(task.offset, task.end)))
+        first = self.visible_columns(task).start
+        unknown = None if split.unknown is None else split.unknown.take(rows)
+        if unknown and unknown.select_classes(range(first, task.offset)).count() == len(rows) * (task.offset - first):
+            first = task.offset  # no label of an earlier task is known
+        columns = range(first, task.end)
+        if unknown:
+            unknown = unknown.select_classes(columns)
+            unknown = unknown if unknown.count() else None
+        labels = split.labels.take(rows).select_classes(columns)
+        return TrainView(task, rows, labels, self.classes[first : task.end], unknown)
 
     def joint_view(self) -> TrainView:
         """All training images as one task with complete labels, for the upper bound.
 
-        If complete labels are not available, `known_tasks` of the view states which labels are known.
+        If complete labels are not available, the view states which labels are known.
         """
         split = self.train
         rows = split.used()
         rows = rows[split.images.present[rows]]
-        known_tasks = None
+        tasks = None
         if not split.complete:
             task_of_image = np.zeros(len(split), np.int32)
             for task, task_rows in zip(self.tasks, split.rows, strict=True):
                 task_of_image[task_rows] = task.index
-            known_tasks = task_of_image[rows], task_of_class(self.tasks)
-        return TrainView(Task(0, self.classes, 0), rows, split.labels.take(rows), known_tasks)
+            visible = map(self.visible_columns, self.tasks)
+            tasks = task_of_image[rows], np.array([(columns.start, columns.stop) for columns in visible])
+        unknown = None if split.unknown is None else split.unknown.take(rows)
+        return TrainView(Task(0, self.classes, 0), rows, split.labels.take(rows), self.classes, unknown, tasks)
 
     def visible(self) -> Iterator[tuple[str, int, Names, Labels]]:
         """For each split and task: its kind ("train" or "test"), the task index, image names and visible labels.
 
-        The visible labels of a training image are those of its task. For a test image they are those of all classes.
+        For a test image the labels of all classes are visible.
         """
         for kind, split in (("train", self.train), ("test", self.test)):
             for task, rows in zip(self.tasks, split.rows, strict=True):
                 labels = split.labels.take(rows)
-                visible = labels.within(task.columns) if kind == "train" else labels
+                visible = labels.within(self.visible_columns(task)) if kind == "train" else labels
                 yield kind, task.index, split.names.take(rows), visible
 
     @functools.cached_property
@@ -295,7 +333,31 @@ class Stream:
         for kind, index, names, labels in self.visible():
             digest.update(f"\n{kind} {index}\n".encode())
             digest.update("\n".join(manifest_lines(names, labels)).encode("utf-8", "surrogateescape"))
+        if self.labels != "task":
+            digest.update(f"\nlabels {self.labels}".encode())
+        for kind, lines in self.unknown_lines().items():
+            digest.update("\n".join([f"\nunknown {kind}", *lines]).encode("utf-8", "surrogateescape"))
+        for split in (self.train, self.test):
+            if split.unknown is not None and split.unknown.classes.any():
+                digest.update(f"\nunknown classes {np.flatnonzero(split.unknown.classes).tolist()}".encode())
         return digest.hexdigest()
+
+    def unknown_lines(self) -> dict[str, list[str]]:
+        """The single unknown labels of each split ("train" or "test"), as `manifest_lines`, without hidden ones."""
+        found = {}
+        for kind, split in (("train", self.train), ("test", self.test)):
+            if split.unknown is None:
+                continue
+            keys, classes = [np.zeros(0, np.int64)], len(self.classes)
+            for task, rows in zip(self.tasks, split.rows, strict=True):
+                visible = self.visible_columns(task) if kind == "train" else slice(0, classes)
+                entries = split.unknown.entries.take(rows).within(visible)
+                keys.append(rows[entries.row()] * classes + entries.column)
+            unknown = Labels.from_keys(np.concatenate(keys), len(split), classes)
+            listed = np.flatnonzero(unknown.per_image())
+            if len(listed):
+                found[kind] = list(manifest_lines(split.names.take(listed), unknown.take(listed)))
+        return found
 
 
 def manifest_lines(names: Names, labels: Labels) -> Iterator[str]:

@@ -25,6 +25,8 @@ class Pool:
     labels: Labels
     task: np.ndarray | None = None
     """The task of each image (0 …, -1 for none), if the source states it."""
+    unknown: Labels | None = None
+    """The labels that are unknown, in the shape of `labels`, which has 0 there; None if all labels are known."""
 
 
 @dataclass(frozen=True)

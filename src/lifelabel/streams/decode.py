@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError, features
 
 from lifelabel.streams.base import BadImage
 
-__all__ = ["open_image"]
+__all__ = ["open_image", "upright_rgb"]
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else []))
 """Formats that Pillow may try. MPO, a JPEG followed by further images, is opened as JPEG."""
@@ -57,7 +57,7 @@ def open_image(path: Path | str, min_side: int = 0) -> Image.Image:
         if min_side and min(image.size) >= 2 * min_side:
             image.draft(None, (min_side, min_side))
         image.load()
-        return _upright(_to_rgb(image), image)
+        return upright_rgb(image)
     except BadImage:
         raise
     except UnidentifiedImageError as error:
@@ -68,6 +68,11 @@ def open_image(path: Path | str, min_side: int = 0) -> Image.Image:
         raise BadImage("not enough memory to decode it") from error
     except Exception as error:  # decoders raise many types of exceptions
         raise BadImage("truncated" if "truncated" in str(error).lower() else "corrupt") from error
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """An image that Pillow has opened, upright, in RGB. Raises `BadImage` if its pixels cannot be used."""
+    return _upright(_to_rgb(image), image)
 
 
 def _read(path: Path | str) -> bytes:

@@ -1,17 +1,18 @@
 """Photographs as files under a folder. Files are found by listing folders, which is faster than one check per file.
 
 Image names are untrusted. `safe_path` refuses names that are absolute, have a drive letter or contain `..`, so a name
-cannot point outside the root. Links are followed (`train2014 -> /data/coco/train2014` is common): what the owner of the
-root links into it counts as under it.
+cannot point outside the root. `path_below` accepts absolute names too, if they begin with the root. Links are followed
+(`train2014 -> /data/coco/train2014` is common): what the owner of the root links into it counts as under it.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from PIL import Image
 from lifelabel.streams.base import BadImage, Names
 from lifelabel.streams.decode import open_image
 
-__all__ = ["FileImages", "safe_path"]
+__all__ = ["FileImages", "path_below", "safe_path"]
 
 _FOLDERS = (
     "images", "Images", "train2014", "val2014", "train2017", "val2017", "images/train2014", "images/val2014",
@@ -50,14 +51,39 @@ def safe_path(text: str) -> str:
     text = text.replace("\\", "/")
     if text.startswith("/"):
         raise ValueError("an absolute path")
-    if text[1:2] == ":" and text[0].isalpha():
+    if _has_drive(text):
         raise ValueError("a path with a drive letter")
-    parts = [part for part in text.split("/") if part not in ("", ".")]
+    parts = _parts(text)
     if ".." in parts:
         raise ValueError('leads out of its folder ("..")')
     if not parts:
         raise ValueError("an empty path")
     return "/".join(parts)
+
+
+def path_below(text: str, roots: Sequence[Path]) -> str:
+    """A safe path relative to a root, like `safe_path`. An absolute path may begin with one of `roots`.
+
+    >>> path_below("/data/photos/a/1.jpg", [Path("/data/photos"), Path("/mnt/disk/photos")])
+    'a/1.jpg'
+    """
+    slashed = text.replace("\\", "/")
+    if not slashed.startswith("/") and not _has_drive(slashed):
+        return safe_path(text)
+    parts = _parts(slashed)
+    for root in roots:
+        above = _parts(root.as_posix())
+        if parts[: len(above)] == above:
+            return safe_path("/".join(parts[len(above) :]))
+    raise ValueError(f"an absolute path that is not under the root {roots[0]}")
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _has_drive(path: str) -> bool:
+    return path[1:2] == ":" and path[0].isalpha()
 
 
 class FileImages:
@@ -81,6 +107,11 @@ class FileImages:
 
     def name(self, row: int) -> str:
         return self.names[row]
+
+    def key(self, row: int) -> int:
+        """A hash of the name. An image then has the same augmentation in every stream that contains it."""
+        name = self.names[row].encode("utf-8", "surrogateescape")
+        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
     def handle(self) -> FileImages:
         return self

@@ -1,12 +1,13 @@
-"""Sparse multi-label tables: the classes of each image."""
+"""Sparse multi-label tables: the classes of each image, and which labels are unknown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Labels"]
+__all__ = ["Labels", "Unknown"]
 
 
 class Labels:
@@ -139,3 +140,38 @@ class Labels:
         code, index = np.unique(np.concatenate(codes), return_inverse=True)
         count = np.bincount(index, weights=np.concatenate(counts), minlength=len(code)).astype(np.int64)
         return code // self.classes, code % self.classes, count
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The labels of a table that are not known: single entries, and classes that are unknown in every image.
+
+    >>> unknown = Unknown(Labels.from_lists([[0], []], classes=3), np.array([False, False, True]))
+    >>> unknown.dense().astype(int).tolist(), unknown.count()
+    ([[1, 0, 1], [0, 0, 1]], 3)
+    """
+
+    entries: Labels
+    classes: np.ndarray
+    """For each class, whether it is unknown in every image."""
+
+    @staticmethod
+    def of_entries(entries: Labels) -> Unknown:
+        return Unknown(entries, np.zeros(entries.classes, bool))
+
+    def take(self, rows: np.ndarray) -> Unknown:
+        """The given rows, in that order."""
+        return Unknown(self.entries.take(rows), self.classes)
+
+    def select_classes(self, columns: Sequence[int] | np.ndarray) -> Unknown:
+        """The given classes, renumbered: `columns[k]` becomes column k."""
+        return Unknown(self.entries.select_classes(columns), self.classes[np.asarray(columns, np.int64)])
+
+    def dense(self) -> np.ndarray:
+        """A boolean array, images x classes: whether each label is unknown."""
+        return self.entries.dense() | self.classes
+
+    def count(self) -> int:
+        """The number of unknown labels."""
+        single = int(np.count_nonzero(~self.classes[self.entries.column]))
+        return single + len(self.entries) * int(np.count_nonzero(self.classes))

@@ -19,9 +19,19 @@ import yaml
 
 from lifelabel.errors import UserError
 from lifelabel.streams import published
-from lifelabel.streams.base import Names, Problems, Split, Stream, Task, classes_to_tasks, manifest_lines, true_matrix
+from lifelabel.streams.base import (
+    LABELS,
+    Names,
+    Problems,
+    Split,
+    Stream,
+    Task,
+    classes_to_tasks,
+    manifest_lines,
+    true_matrix,
+)
 from lifelabel.streams.files import FileImages, safe_path
-from lifelabel.streams.labels import Labels
+from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited, write_text
 from lifelabel.utils.text import shorten
@@ -47,6 +57,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
     head |= {"sha256": stream.fingerprint}
     if stream.image_size is not None:
         head["image_size"] = stream.image_size
+    if stream.labels != LABELS[0]:
+        head["labels"] = stream.labels
     head["rules"] = json.loads(json.dumps(stream.rules))  # a copy, as YAML writes shared objects as aliases
     blocks: dict[str, list[Iterable[str]]] = {"train": [], "test": []}
     for kind, _, names, labels in stream.visible():
@@ -57,6 +69,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
         lines.append(f"{kind}:\n")
         for rows in tasks:
             lines += ["- |2\n", *(f"  {_check_line(row)}\n" for row in rows)]
+    for kind, rows in stream.unknown_lines().items():
+        lines += [f"unknown_{kind}: |2\n", *(f"  {_check_line(row)}\n" for row in rows)]
     if complete or (stream.train.complete and not len(hidden.column)):
         hidden_rows = list(_hidden_lines(stream.train.names, hidden))
         lines.append(f"hidden_sha256: {_sha256(hidden_rows)}\nhidden: |2\n")
@@ -76,19 +90,23 @@ def read(path: Path, root: Path | None) -> Stream:
     if image_size is not None and (type(image_size) is not int or image_size < 1):
         raise UserError(f"{where}: image_size must be a number of pixels, not {shorten(image_size)}")
     root = None if image_size is not None else root  # drawn images are not files
-    train, row_of = _split(found.get("train"), "train", tasks, where, root)
-    test, _ = _split(found.get("test"), "test", tasks, where, root)
+    labels = found.get("labels", LABELS[0])
+    if labels not in LABELS:
+        raise UserError(f"{where}: labels must be {' or '.join(LABELS)}, not {shorten(labels)}")
+    visible = [range(0 if labels == "known" else task.offset, task.end) for task in tasks]
+    train, row_of = _split(found, "train", tasks, visible, where, root)
+    test, _ = _split(found, "test", tasks, [range(len(classes))] * len(tasks), where, root)
     complete = "hidden" in found
     if complete:
-        train = _with_hidden(train, found, row_of, tasks, where)
+        train = _with_hidden(train, found, row_of, visible, where)
     train = dataclasses.replace(train, complete=complete)
-    truth = true_matrix(train.labels) if complete else None
+    truth = true_matrix(train.labels) if complete and train.unknown is None else None
     name, dataset = (_text(found.get(key), key, where) for key in ("name", "dataset"))
     problems = Problems()
     if root is not None and dataset == "nus-wide":
         train, test = published.find_numbered_images(root, classes, train, test, problems)
     rules = _rules(found.get("rules"), where)
-    stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems)
+    stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems, labels)
     if stream.fingerprint != found.get("sha256"):
         raise UserError(
             f"{where} was changed by hand or damaged: its content does not match its sha256; get the manifest again"
@@ -120,7 +138,8 @@ def _hidden(stream: Stream) -> Labels:
         in_task = np.zeros(len(labels), bool)
         in_task[rows] = True
         belongs |= in_task
-        visible |= (labels.column >= task.offset) & (labels.column < task.end) & in_task[row]
+        columns = stream.visible_columns(task)
+        visible |= (labels.column >= columns.start) & (labels.column < columns.stop) & in_task[row]
     return labels.keep(belongs[row] & ~visible)
 
 
@@ -190,15 +209,17 @@ def _classes(found: Any, where: str) -> list[list[str]]:
     return found
 
 
-def _split(found: Any, kind: str, tasks: Sequence[Task], where: str, root: Path | None) -> tuple[Split, dict[str, int]]:
+def _split(
+    manifest: dict[str, Any], kind: str, tasks: Sequence[Task], visible: Sequence[range], where: str, root: Path | None
+) -> tuple[Split, dict[str, int]]:
     """The images of all blocks, each once with its labels of all blocks, and the row of each name."""
+    found = manifest.get(kind)
     if not isinstance(found, list) or len(found) != len(tasks) or not all(isinstance(block, str) for block in found):
         raise UserError(f"{where}: {kind} must be a list of {len(tasks)} blocks of text, one per task")
     classes = tasks[-1].end
     row_of: dict[str, int] = {}
     rows, columns_of = [], []
-    for task, block in zip(tasks, found, strict=True):
-        allowed = range(classes) if kind == "test" else range(task.offset, task.end)
+    for task, allowed, block in zip(tasks, visible, found, strict=True):
         task_rows, before = [], len(row_of)
         for columns, name in _lines(block, f"{where}: {kind} of task {task.index + 1}", allowed):
             if kind == "test" and row_of.get(name, before) < before:
@@ -215,7 +236,23 @@ def _split(found: Any, kind: str, tasks: Sequence[Task], where: str, root: Path 
             raise UserError(f"{where}: {kind} names the image '{shorten(name)}': {error}") from None
     names = Names(row_of)
     labels = _labels(np.concatenate(rows), columns_of, len(names), classes)
-    return Split(FileImages(root, names), names, labels, tuple(rows)), row_of
+    unknown = _unknown(manifest.get(f"unknown_{kind}"), row_of, classes, f"{where}: unknown_{kind}")
+    return Split(FileImages(root, names), names, labels, tuple(rows), unknown=unknown), row_of
+
+
+def _unknown(block: Any, row_of: dict[str, int], classes: int, where: str) -> Unknown | None:
+    """The unknown labels of a split."""
+    if block is None:
+        return None
+    if not isinstance(block, str):
+        raise UserError(f"{where} must be a block of text")
+    rows, columns_of = [], []
+    for columns, name in _lines(block, where, range(classes)):
+        if name not in row_of:
+            raise UserError(f"{where} names '{shorten(name)}', which is not an image of the stream")
+        rows.append(row_of[name])
+        columns_of.append(columns)
+    return Unknown.of_entries(_labels(np.array(rows, np.int64), columns_of, len(row_of), classes))
 
 
 def _lines(block: str, where: str, allowed: range) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -248,7 +285,7 @@ def _labels(row: np.ndarray, columns_of: Sequence[tuple[int, ...]], images: int,
     return Labels.from_keys(row * classes + column, images, classes)
 
 
-def _with_hidden(split: Split, found: Any, row_of: dict[str, int], tasks: Sequence[Task], where: str) -> Split:
+def _with_hidden(split: Split, found: Any, row_of: dict[str, int], visible: Sequence[range], where: str) -> Split:
     """The training images with their hidden labels added."""
     block, block_name = found["hidden"], f"{where}: hidden"
     if not isinstance(block, str):
@@ -265,9 +302,10 @@ def _with_hidden(split: Split, found: Any, row_of: dict[str, int], tasks: Sequen
         rows.append(row_of[name])
         columns_of.append(columns)
     labels = _labels(np.array(rows, np.int64), columns_of, len(split), split.labels.classes)
-    for task, of_task in zip(tasks, split.rows, strict=True):
-        if labels.take(of_task).within(task.columns) != split.labels.take(of_task).within(task.columns):
-            raise UserError(f"{block_name} adds labels of task {task.index + 1} to images of that task")
+    for number, (allowed_columns, of_task) in enumerate(zip(visible, split.rows, strict=True), start=1):
+        allowed = slice(allowed_columns.start, allowed_columns.stop)
+        if labels.take(of_task).within(allowed) != split.labels.take(of_task).within(allowed):
+            raise UserError(f"{block_name} adds labels of task {number} to images of that task")
     return dataclasses.replace(split, labels=labels)
 
 

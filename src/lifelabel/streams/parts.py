@@ -70,7 +70,7 @@ def _proxy(stream: Stream, part: Part) -> Stream:
         chosen = sorted(train.used().tolist(), key=lambda row: (_hash(f"proxy {train.names[row]}"), row))[:limit]
         train = dataclasses.replace(train, rows=tuple(rows[np.isin(rows, chosen)] for rows in train.rows))
         rules["proxy_images"] = limit
-    return dataclasses.replace(proxy, train=train, rules=rules)
+    return dataclasses.replace(proxy, train=train, rules=rules, labels=stream.labels)
 
 
 def _reorder_tasks(stream: Stream, order: int) -> Stream:
@@ -80,11 +80,7 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
     columns = np.concatenate([np.arange(task.offset, task.end) for task in old])
     tasks = classes_to_tasks(tuple(name for task in old for name in task.classes), [len(task.classes) for task in old])
     train, test = (
-        dataclasses.replace(
-            split,
-            labels=split.labels.select_classes(columns),
-            rows=tuple(split.rows[index] for index in permutation),
-        )
+        dataclasses.replace(_select_classes(split, columns), rows=tuple(split.rows[index] for index in permutation))
         for split in (stream.train, stream.test)
     )
     # In overlapping protocols a test image is scored from the first task that owns one of its labels.
@@ -131,12 +127,18 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
     tasks = stream.tasks[:count]
     classes = tasks[-1].end
     splits = [
-        dataclasses.replace(split, labels=split.labels.select_classes(range(classes)), rows=split.rows[:count])
+        dataclasses.replace(_select_classes(split, np.arange(classes)), rows=split.rows[:count])
         for split in (stream.train, stream.test)
     ]
     truth = None if stream.truth is None else stream.truth[:classes, :classes]
     rules = {**stream.rules, "first_tasks": count}
     return dataclasses.replace(stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules)
+
+
+def _select_classes(split: Split, columns: np.ndarray) -> Split:
+    """The same images with the given classes."""
+    unknown = None if split.unknown is None else split.unknown.select_classes(columns)
+    return dataclasses.replace(split, labels=split.labels.select_classes(columns), unknown=unknown)
 
 
 def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
@@ -158,13 +160,13 @@ def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
             raise UserError(
                 f"hold_out {share} leaves no image of task {task.index + 1} to {purpose}: hold out {change}"
             )
-    labels = train.labels if complete else _visible_labels(train.labels, stream.tasks, held)
+    labels = train.labels if complete else _visible_labels(stream, held)
     seen = np.zeros(len(train), bool)
     scored = []
     for rows in held:  # an image of several tasks is scored from the first one on
         scored.append(rows[~seen[rows]])
         seen[rows] = True
-    test = Split(train.images, train.names, labels, tuple(scored))
+    test = Split(train.images, train.names, labels, tuple(scored), unknown=train.unknown)
     rules = {**stream.rules, "hold_out": share}
     train = dataclasses.replace(train, rows=rest)
     return dataclasses.replace(stream, train=train, test=test, truth=None, rules=rules)
@@ -175,11 +177,11 @@ def _hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:4], "big")
 
 
-def _visible_labels(labels: Labels, tasks: Sequence[Task], rows: Sequence[np.ndarray]) -> Labels:
-    """The visible labels of the rows of each task. Every other row has no label."""
-    keys = []
-    for task, of_task in zip(tasks, rows, strict=True):
-        visible = labels.take(of_task).within(task.columns)
+def _visible_labels(stream: Stream, rows: Sequence[np.ndarray]) -> Labels:
+    """The visible labels of the training rows of each task. Every other row has no label."""
+    labels, keys = stream.train.labels, []
+    for task, of_task in zip(stream.tasks, rows, strict=True):
+        visible = labels.take(of_task).within(stream.visible_columns(task))
         keys.append(of_task[visible.row()] * labels.classes + visible.column)
     return Labels.from_keys(np.concatenate(keys), len(labels), labels.classes)
 
@@ -199,5 +201,6 @@ def _sorted(split: Split) -> Split:
     new_row = np.empty_like(order)
     new_row[order] = np.arange(len(order))
     rows = tuple(new_row[of_task] for of_task in split.rows)
-    images, names = split.images.take(order), split.names.take(order)
-    return dataclasses.replace(split, images=images, names=names, labels=split.labels.take(order), rows=rows)
+    images, names, labels = split.images.take(order), split.names.take(order), split.labels.take(order)
+    unknown = None if split.unknown is None else split.unknown.take(order)
+    return dataclasses.replace(split, images=images, names=names, labels=labels, rows=rows, unknown=unknown)

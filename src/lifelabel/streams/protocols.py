@@ -22,6 +22,8 @@ from lifelabel.options import option
 from lifelabel.streams import paper
 from lifelabel.streams.balance import assign_tasks
 from lifelabel.streams.base import (
+    LABELS,
+    LABELS_HELP,
     Names,
     Problems,
     Split,
@@ -35,7 +37,7 @@ from lifelabel.streams.base import (
 )
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.files import FileImages
-from lifelabel.streams.labels import Labels
+from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.utils.text import shorten
 
 __all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
@@ -73,37 +75,80 @@ class ProtocolOptions:
         None, "number of classes of each task (after the first one if stream.base is given)", low=1
     )
     seed: int = option(0, "seed of the shuffled order, and of the task of images that fit several tasks", low=0)
+    labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
 
 
 def make_stream(
-    collection: Collection, options: ProtocolOptions, name: str, dataset: str = "", default_tasks: int | None = None
-) -> Stream:
+    collection: Collection, options: ProtocolOptions, name: str, dataset: str = "", default_tasks: int | None = None,
+    learned: Sequence[Sequence[str]] = (),
+) -> Stream:  # fmt: skip
     """The stream that a protocol makes from a collection. `dataset` is the public data set of the classes.
 
     If neither the options nor the collection define tasks, there are `default_tasks` tasks, at most one per class.
+    `learned` has the classes of tasks that a run has learned before. They are the first tasks of the stream, without
+    training images, and the other classes of the collection form the tasks after them.
     """
     problems = copy.deepcopy(collection.problems)
-    plan = _plan(collection, options, dataset, problems, default_tasks)
+    old = [each for task in learned for each in task]
+    named = set(collection.classes)
+    if learned:
+        collection = _with_classes(collection, old)
+    plan = _plan(collection, options, dataset, problems, default_tasks, set(old))
+    column_of = {each: column for column, each in enumerate(collection.classes)}
+    plan = [*([column_of[each] for each in task] for task in learned), *plan]
     columns = [column for of_task in plan for column in of_task]
     classes = tuple(collection.classes[column] for column in columns)
     tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan])
+    not_named = np.array([each not in named for each in classes])
     splits = []
     for kind, pool in (("training", collection.train), ("test", collection.test)):
-        labels = pool.labels.select_classes(columns)
+        labels, unknown = pool.labels.select_classes(columns), None
+        if pool.unknown is not None or not_named.any():
+            entries = Labels.from_lists([()] * len(labels), len(classes))
+            unknown = Unknown(pool.unknown.select_classes(columns) if pool.unknown else entries, not_named)
+        if pool.task is not None:
+            pool = dataclasses.replace(pool, task=np.where(pool.task >= 0, pool.task + len(learned), -1))
         choices = _task_choices(labels, tasks)
+        if kind == "training":
+            choices = choices.within(slice(len(learned), len(tasks)))
+        if len(tasks) - len(learned) == 1:
+            choices = _with_last_task(choices)
         problems.add_all(f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
         rows, task = _assign_images(kind, pool, choices, options, problems)
-        splits.append(_make_split(collection.root, pool.names, labels, rows, task, len(tasks)))
+        splits.append(_make_split(collection.root, pool.names, labels, rows, task, len(tasks), unknown))
     train, test = splits
-    _check_images(train, test, tasks, collection.name, problems)
-    complete = len(tasks) == 1 or not _has_given_tasks(collection) or _has_hidden_labels(train, tasks)
+    _check_images(train, test, tasks, collection.name, problems, len(learned))
+    new_tasks = len(tasks) - len(learned)
+    complete = new_tasks == 1 or not _has_given_tasks(collection) or _has_hidden_labels(train, tasks)
     train = dataclasses.replace(train, complete=complete)
-    truth = true_matrix(train.labels) if complete else None
+    truth = true_matrix(train.labels) if complete and train.unknown is None else None
     rules = _rules(collection, options, len(tasks))
-    stream = Stream(name, tasks, train, test, truth, rules, dataset, problems=problems)
-    if _has_given_tasks(collection):  # then the labels of other classes may be unknown
+    # if the source states labels of an image's own task only, those of earlier tasks are not known
+    visible = options.labels if complete and len(tasks) > 1 else "task"
+    stream = Stream(
+        name, tasks, train, test, truth, rules, dataset, problems=problems, labels=visible, learned=len(learned)
+    )
+    if learned or _has_given_tasks(collection):  # then the labels of other classes may be unknown
         return stream
     return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, collection))
+
+
+def _with_classes(collection: Collection, learned: Sequence[str]) -> Collection:
+    """The collection with columns for all learned classes. It must have other classes too."""
+    if not set(collection.classes) - set(learned):
+        raise UserError(f"{collection.name} has no new class: the model knows {_join(collection.classes)} already")
+    classes = tuple(dict.fromkeys((*collection.classes, *learned)))
+
+    def widened(labels: Labels) -> Labels:
+        return Labels(labels.start, labels.column, len(classes))
+
+    pools = [
+        dataclasses.replace(
+            pool, labels=widened(pool.labels), unknown=None if pool.unknown is None else widened(pool.unknown)
+        )
+        for pool in (collection.train, collection.test)
+    ]
+    return dataclasses.replace(collection, classes=classes, train=pools[0], test=pools[1])
 
 
 def make_proxy(target: Stream, collection: Collection) -> Stream:
@@ -179,11 +224,15 @@ def _task_sizes(count: int, tasks: int | None = None, base: int | None = None, s
 
 
 def _plan(
-    collection: Collection, options: ProtocolOptions, dataset: str, problems: Problems, default_tasks: int | None
-) -> list[list[int]]:
-    """The columns of the collection that belong to each task."""
+    collection: Collection, options: ProtocolOptions, dataset: str, problems: Problems, default_tasks: int | None,
+    old: set[str],
+) -> list[list[int]]:  # fmt: skip
+    """The columns of the collection that belong to each task. The classes in `old` belong to none."""
     columns, fixed_tasks = _order_classes(collection, options, dataset, problems)
+    columns = [column for column in columns if collection.classes[column] not in old]
     if fixed_tasks is not None:
+        if old:
+            raise UserError(f"stream.order={options.order} defines tasks: extend a run with one that does not")
         _check_options(options, fixed_tasks)
         return _find_columns(fixed_tasks, collection, problems)
     if options.top is not None:
@@ -323,23 +372,13 @@ def _has_given_tasks(collection: Collection) -> bool:
 
 
 def _infer_tasks(collection: Collection, columns: Sequence[int], problems: Problems) -> list[list[int]]:
-    """The columns of each task if the source states the task of images: a class belongs to the task of its images."""
+    """The columns of each task if the source states the task of images: a class belongs to the first that has it."""
     task, labels = collection.train.task, collection.train.labels
     assert task is not None
     tasks, entries = int(task.max()) + 1, task[labels.row()]
     keys = labels.column.astype(np.int64) * tasks + entries
     column, owner = np.divmod(np.unique(keys[entries >= 0]), tasks)
-    several = np.bincount(column, minlength=labels.classes) > 1
-    ambiguous = [chosen for chosen in columns if several[chosen]]
-    if ambiguous:
-        numbers = ", ".join(str(t + 1) for t in owner[column == ambiguous[0]].tolist())
-        more = f" (and {len(ambiguous) - 1:,} more classes)" if len(ambiguous) > 1 else ""
-        raise UserError(
-            f"images of tasks {shorten(numbers)} have the label '{shorten(collection.classes[ambiguous[0]])}'{more}: "
-            "list the classes of each task in a text file, one class per line and a blank line between tasks "
-            "(stream.order=FILE)"
-        )
-    owner_of = dict(zip(column.tolist(), owner.tolist(), strict=True))
+    owner_of = dict(zip(column[::-1].tolist(), owner[::-1].tolist(), strict=True))  # the first owner is set last
     ownerless = [collection.classes[column] for column in columns if column not in owner_of]
     problems.add_all("classes left out because no training image with a task has them", ownerless)
     plan: list[list[int]] = [[] for _ in range(tasks)]
@@ -347,7 +386,11 @@ def _infer_tasks(collection: Collection, columns: Sequence[int], problems: Probl
         if chosen in owner_of:
             plan[owner_of[chosen]].append(chosen)
     if not all(plan):
-        raise UserError(f"no training image of task {plan.index([]) + 1} has a class of the stream: remove the task")
+        raise UserError(
+            f"task {plan.index([]) + 1} has no new class: a class belongs to the first task whose training images have "
+            "it; join it with another task, or list the classes of each task in a text file, one class per line and a "
+            "blank line between tasks (stream.order=FILE)"
+        )
     return plan
 
 
@@ -358,6 +401,13 @@ def _task_choices(labels: Labels, tasks: Sequence[Task]) -> Labels:
     """Images x tasks: the tasks that own a label of each image."""
     owner = task_of_class(tasks)[labels.column]
     return Labels.from_keys(labels.row() * len(tasks) + owner, len(labels), len(tasks))
+
+
+def _with_last_task(choices: Labels) -> Labels:
+    """The same choices, with the last task for images that have none: in an only task they are negative examples."""
+    none, last = np.flatnonzero(choices.per_image() == 0), choices.classes - 1
+    keys = np.concatenate([choices.row() * choices.classes + choices.column, none * choices.classes + last])
+    return Labels.from_keys(keys, len(choices), choices.classes)
 
 
 def _assign_images(
@@ -391,7 +441,10 @@ def _assign_images(
     return np.concatenate([rows, free]), np.concatenate([task, free_task])
 
 
-def _make_split(root: Path, names: Names, labels: Labels, rows: np.ndarray, task: np.ndarray, tasks: int) -> Split:
+def _make_split(
+    root: Path, names: Names, labels: Labels, rows: np.ndarray, task: np.ndarray, tasks: int,
+    unknown: Unknown | None = None,
+) -> Split:  # fmt: skip
     """The images that belong to a task, sorted by first task and name: the order of the lines in a manifest."""
     first_task = np.full(len(names), tasks)
     np.minimum.at(first_task, rows, task)
@@ -402,12 +455,15 @@ def _make_split(root: Path, names: Names, labels: Labels, rows: np.ndarray, task
     new_row[used] = np.arange(len(used))
     used_names = Names(texts[row] for row in used.tolist())
     by_task = tuple(np.sort(new_row[rows[task == index]]) for index in range(tasks))
-    return Split(FileImages(root, used_names), used_names, labels.take(used), by_task)
+    unknown = None if unknown is None else unknown.take(used)
+    return Split(FileImages(root, used_names), used_names, labels.take(used), by_task, unknown=unknown)
 
 
-def _check_images(train: Split, test: Split, tasks: Sequence[Task], source: str, problems: Problems) -> None:
-    """Raise `UserError` for a task without training images and for no test images. Report classes without images."""
-    for task, rows in zip(tasks, train.rows, strict=True):
+def _check_images(
+    train: Split, test: Split, tasks: Sequence[Task], source: str, problems: Problems, learned: int
+) -> None:
+    """Raise `UserError` for a new task without training images and for no test images. Report empty classes."""
+    for task, rows in zip(tasks[learned:], train.rows[learned:], strict=True):
         if not len(rows):
             raise UserError(
                 f"task {task.index + 1} ({_join(task.classes)}) has no training image in {source}: "
@@ -415,12 +471,13 @@ def _check_images(train: Split, test: Split, tasks: Sequence[Task], source: str,
             )
         counts = train.labels.take(rows).counts()[task.columns]
         problems.add_all("classes that no training image of their task shows", task.classes, counts == 0)
-    classes = [name for task in tasks for name in task.classes]
     if not len(test):
         reason = f"no test image of {source} shows a class of the stream"
         raise UserError(f"{reason}: choose other classes or another split{problems.brief()}")
-    problems.add_all("classes without a test image", classes, test.labels.counts() == 0)
-    problems.add_all("tasks without a test image", [str(t.index + 1) for t in tasks if not len(test.rows[t.index])])
+    classes, first = [name for task in tasks for name in task.classes], tasks[learned].offset
+    problems.add_all("classes without a test image", classes[first:], test.labels.counts()[first:] == 0)
+    empty = [str(task.index + 1) for task in tasks[learned:] if not len(test.rows[task.index])]
+    problems.add_all("tasks without a test image", empty)
 
 
 def _has_hidden_labels(split: Split, tasks: Sequence[Task]) -> bool:
@@ -440,6 +497,8 @@ def _rules(collection: Collection, options: ProtocolOptions, tasks: int) -> dict
     elif options.base is None and options.step is None:
         division["tasks"] = tasks
     rules = {"source": collection.name, "protocol": options.protocol, "order": order, **division, "seed": options.seed}
+    if options.labels != LABELS[0]:
+        rules["labels"] = options.labels
     return {name: value for name, value in rules.items() if value is not None}
 
 

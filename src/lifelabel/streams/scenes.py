@@ -27,7 +27,18 @@ from PIL import Image, ImageDraw
 
 from lifelabel.errors import UserError
 from lifelabel.options import option
-from lifelabel.streams.base import Names, Split, Stream, Task, classes_to_tasks, equal_sizes, equal_tasks, proxy_sizes
+from lifelabel.streams.base import (
+    LABELS,
+    LABELS_HELP,
+    Names,
+    Split,
+    Stream,
+    Task,
+    classes_to_tasks,
+    equal_sizes,
+    equal_tasks,
+    proxy_sizes,
+)
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.scenes_draw import THINGS, Box, Pen, Thing, hsv, near, times
 
@@ -107,6 +118,7 @@ class ScenesOptions:
     test_images: int = option(1500, "number of test images", low=1, high=10_000_000)
     size: int = option(64, "height and width of an image in pixels", low=32, high=512)
     seed: int = option(0, "seed of the labels and images", low=0)
+    labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
 
     def __post_init__(self) -> None:
         if self.classes > len(_CLASSES):
@@ -126,8 +138,20 @@ def build(options: ScenesOptions) -> Stream:
     train = _make_split(options, tasks, _TRAIN, options.train_images)
     test = _make_split(options, tasks, _TEST, options.test_images)
     rules = {"source": "drawn", **dataclasses.asdict(options)}
+    if options.labels == LABELS[0]:
+        del rules["labels"]
     proxy = functools.partial(_proxy, options)
-    return Stream("scenes", tasks, train, test, _truth(classes), rules, image_size=options.size, proxy=proxy)
+    return Stream(
+        "scenes",
+        tasks,
+        train,
+        test,
+        _truth(classes),
+        rules,
+        image_size=options.size,
+        labels=options.labels,
+        proxy=proxy,
+    )
 
 
 def _proxy(options: ScenesOptions) -> Stream:

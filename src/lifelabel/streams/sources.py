@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.options import option, read, with_defaults
 from lifelabel.registry import Registry
 from lifelabel.streams import coco, manifest, nus_wide, published, scenes, table, voc
-from lifelabel.streams.base import Stream
+from lifelabel.streams.base import LABELS, LABELS_HELP, Stream
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
+from lifelabel.utils.text import shorten
 
 __all__ = ["STREAMS", "Source", "build", "resolve"]
 
@@ -65,12 +67,17 @@ class _TableOptions(ProtocolOptions):
     test_share: float = option(
         0.2, "share of the images used for test if the table has no column 'split'", above=0, high=0.9
     )
+    separator: str = option(";", "what separates the labels in the column 'labels'", label=False)
+    learned: tuple[str, ...] = option(
+        (), "tasks that a run learned before, each a JSON list of its classes; set by `lifelabel extend`", label=False
+    )
 
 
 @dataclass(frozen=True)
 class _FileOptions:
     file: str | None = option(None, "the file or folder that describes the stream", path=True, label=False)
     root: str | None = option(None, "the folder of the images", path=True, label=False, flag="Data")
+    labels: str | None = option(None, f"{LABELS_HELP}; none: as the file states", choices=LABELS)
 
 
 def _root(options: Any, name: str) -> Path:
@@ -121,16 +128,41 @@ def _voc(name: str) -> Callable[[_VocOptions], Stream]:
 def _table(options: _TableOptions) -> Stream:
     path = _file(options, "table")
     root = _optional_root(options, "table")
-    found = table.read(path, root, test_share=options.test_share, seed=options.seed)
-    return make_stream(found, options, path.stem, default_tasks=5)
+    found = table.read(path, root, test_share=options.test_share, seed=options.seed, separator=options.separator)
+    learned = [_learned_task(task) for task in options.learned]
+    return make_stream(found, options, path.stem, default_tasks=1 if learned else 5, learned=learned)
+
+
+def _learned_task(text: str) -> list[str]:
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"stream.learned must hold JSON lists of class names, not '{shorten(text)}'")
+    return names
 
 
 def _published(options: _FileOptions) -> Stream:
-    return published.read(_file(options, "published"), _optional_root(options, "published"))
+    stream = published.read(_file(options, "published"), _optional_root(options, "published"))
+    return _with_labels(stream, options.labels)
 
 
 def _manifest(options: _FileOptions) -> Stream:
-    return manifest.read(_file(options, "manifest"), _optional_root(options, "manifest"))
+    stream = manifest.read(_file(options, "manifest"), _optional_root(options, "manifest"))
+    return _with_labels(stream, options.labels)
+
+
+def _with_labels(stream: Stream, labels: str | None) -> Stream:
+    """The same stream with other visible labels; None: as it is."""
+    if labels in (None, stream.labels):
+        return stream
+    if labels == "known" and not stream.train.complete:
+        raise UserError(
+            f"stream.labels=known: the labels of {stream.name} are known for an image's own task only; leave it out, "
+            "or give the --root of a data set with its annotations"
+        )
+    return dataclasses.replace(stream, labels=labels, rules={**stream.rules, "labels": labels})
 
 
 _OVERLAP = {"protocol": "overlap", "order": "alphabetical"}
@@ -169,7 +201,7 @@ _BUILTIN: dict[str, Source] = {
     "voc": Source("PASCAL VOC 2007 or 2012 with your own protocol options", _VocOptions, _voc("voc")),
     "table": Source(
         "your own photographs: a CSV, TSV or Parquet table of images and labels (--stream FILE.csv)",
-        with_defaults(_TableOptions, order="frequency"), _table,
+        with_defaults(_TableOptions, order="frequency", labels="known"), _table,
     ),
     "published": Source(
         "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)", _FileOptions, _published,

@@ -23,7 +23,7 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.files import safe_path
+from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.text import shorten
 
@@ -32,8 +32,19 @@ __all__ = ["class_name", "read"]
 _IMAGE_COLUMNS = ("image", "file", "file_name", "filename", "path")
 _SPLITS = {"train": False, "test": True, "val": True, "valid": True, "validation": True}
 """The values of a column `split`, and whether each means test."""
-_FLAGS = {"": False, "0": False, "0.0": False, "false": False, "no": False}
-_FLAGS |= {"1": True, "1.0": True, "true": True, "yes": True}
+_FLAGS: dict[str, bool | None] = {"0": False, "0.0": False, "false": False, "no": False}
+_FLAGS |= {"1": True, "1.0": True, "true": True, "yes": True, "": None, "?": None}
+"""The values of a column of a class. None: whether the image has the class is unknown."""
+
+_SIMILAR_COLUMNS = ("label", "tag", "tags", "class", "classes", "category", "categories")
+"""Names that are often used for the column `labels`. Each may also be the name of a class."""
+
+_SEPARATOR = ";"
+_OTHER_SEPARATORS = (",", "|", "/", ":", "+", "&", " ")
+"""Characters that may separate labels by mistake. Names rarely contain the first two."""
+
+_WIDE_ROWS = "rows with more fields than the header"
+_URL_ROWS = "rows whose image is a URL; images must be files: download them first"
 
 _TEXT_SUFFIXES, _PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 _SUFFIXES = ", ".join((*_TEXT_SUFFIXES, *_PARQUET_SUFFIXES))
@@ -47,19 +58,32 @@ _Cell = str | tuple[str, ...]
 """A field as text. A list of labels, which Parquet can contain, is a tuple."""
 
 
-def read(path: Path, root: Path | None, *, test_share: float = 0.2, seed: int = 0) -> Collection:
+def read(
+    path: Path,
+    root: Path | None,
+    *,
+    test_share: float = 0.2,
+    seed: int = 0,
+    separator: str = _SEPARATOR,
+    required: Sequence[str] = ("training", "test"),
+) -> Collection:
     """The images and labels of a table. Image names are relative to `root` (None: the folder of the table).
 
     Without a column `split`, a hash of (seed, name) decides whether an image is used for test. So adding rows does not
-    move the other images.
+    move the other images. `separator` separates the labels in the column `labels`. `required` lists the kinds of
+    images, of "training" and "test", that the table must have.
     """
+    if not separator:
+        raise UserError("the separator of labels (stream.separator) is empty: give it as --set stream.separator='|'")
     problems = Problems()
     rows = _rows(path, problems)
     header = next(rows, None)
     if header is None:
         raise UserError(f"{path} is empty: its first row must contain the column names")
-    builder = _Builder(_layout(path, header[1], problems), test_share, seed)
+    layout = _layout(path, header[1], problems)
+    builder = _Builder(path, path.parent if root is None else root, layout, test_share, seed, separator)
     unit = "row" if path.suffix.lower() in _PARQUET_SUFFIXES else "line"
+    count = 0
     for count, (number, cells) in enumerate(rows, start=1):
         if count > _MAX_ROWS:
             raise UserError(f"{path} has more than {_MAX_ROWS:,} rows: use a smaller table")
@@ -67,7 +91,8 @@ def read(path: Path, root: Path | None, *, test_share: float = 0.2, seed: int = 
             builder.add(cells)
         except _RowProblem as problem:
             problems.add(problem.kind, f"{unit} {number}" + (f": {problem.detail}" if problem.detail else ""))
-    return builder.collection(path, root, problems)
+    builder.check(problems, count)
+    return builder.collection(problems, required)
 
 
 def class_name(text: str) -> str:
@@ -86,6 +111,16 @@ def class_name(text: str) -> str:
     return name
 
 
+def _entry(text: str) -> tuple[str, bool]:
+    """The class name in an entry of the column `labels`, and whether the label is unknown.
+
+    >>> _entry(" cat"), _entry("? cat")
+    (('cat', False), ('cat', True))
+    """
+    text = text.strip()
+    return class_name(text.removeprefix("?")), text.startswith("?")
+
+
 class _RowProblem(Exception):
     """A problem of one row, to be counted."""
 
@@ -95,7 +130,10 @@ class _RowProblem(Exception):
 
 @dataclass(frozen=True)
 class _Layout:
-    """The positions of the columns in a row. `classes` has the class of each 0/1 column, if there are any."""
+    """The positions of the columns in a row. `classes` has the class of each 0/1 column, if there are any.
+
+    `similar` are those of them whose name is often used for the column `labels`.
+    """
 
     width: int
     image: int
@@ -103,6 +141,7 @@ class _Layout:
     split: int | None
     task: int | None
     classes: dict[int, str]
+    similar: tuple[int, ...]
 
 
 def _layout(path: Path, header: Sequence[_Cell], problems: Problems) -> _Layout:
@@ -127,7 +166,9 @@ def _layout(path: Path, header: Sequence[_Cell], problems: Problems) -> _Layout:
         others = {}
     elif not others:
         raise UserError(f"{path} has no labels: add a column 'labels' (a;b;c) or a 0/1 column for each class")
-    return _Layout(len(names), image, special["labels"], special["split"], special["task"], _classes(path, others))
+    similar = tuple(position for position in others if lower[position] in _SIMILAR_COLUMNS)
+    columns = image, special["labels"], special["split"], special["task"]
+    return _Layout(len(names), *columns, _classes(path, others), similar)
 
 
 def _classes(path: Path, columns: dict[int, str]) -> dict[int, str]:
@@ -150,45 +191,62 @@ def _classes(path: Path, columns: dict[int, str]) -> dict[int, str]:
 class _Builder:
     """Collects rows, with one entry per image, and makes a collection of them."""
 
-    def __init__(self, layout: _Layout, test_share: float, seed: int):
-        self.layout, self.test_share, self.seed = layout, test_share, seed
+    def __init__(self, path: Path, root: Path, layout: _Layout, test_share: float, seed: int, separator: str):
+        self.path, self.root, self.layout = path, root, layout
+        self.roots = root.absolute(), root.resolve()
+        self.test_share, self.seed, self.separator = test_share, seed, separator
         self.classes = {name: column for column, name in enumerate(layout.classes.values())}
         self.column_at = {position: self.classes[name] for position, name in layout.classes.items()}
         self.row_of: dict[str, int] = {}
         self.labels: list[tuple[int, ...]] = []
+        self.unknown: list[tuple[int, ...]] = []
         self.test: list[bool] = []
         self.task: list[str] = []
-        self.class_names: dict[str, str] = {}
-        """The class name of each text in the column `labels`."""
+        self.class_names: dict[str, tuple[str, bool]] = {}
+        """For each text in the column `labels`: the class name, and whether the label is unknown."""
+        self.has_text = False
+        """Whether a field of the column `labels` is text. Parquet can contain lists, which need no separator."""
 
     def add(self, cells: Sequence[_Cell]) -> None:
         """Add one row. Raises `_RowProblem` if it is skipped, or if the image has an earlier row."""
         layout = self.layout
         if len(cells) != layout.width:
-            raise _RowProblem("rows with the wrong number of fields", f"{len(cells)} instead of {layout.width}")
+            kind = _WIDE_ROWS if len(cells) > layout.width else "rows with fewer fields than the header"
+            raise _RowProblem(kind, f"{len(cells)} instead of {layout.width}")
         name = self._name(str(cells[layout.image]).strip())
         test = self._held_out(name) if layout.split is None else self._split(str(cells[layout.split]))
         task = "" if layout.task is None else str(cells[layout.task]).strip()
         row = self.row_of.get(name)
         if row is not None and (test, task) != (self.test[row], self.task[row]):
             raise _RowProblem("rows that give an image another split or task; its first row counts", name)
-        columns = self._flags(cells) if layout.labels is None else self._listed(cells[layout.labels])
+        labels, unknown = self._flags(cells) if layout.labels is None else self._listed(cells[layout.labels])
         if row is None:
             self.row_of[name] = len(self.row_of)
-            self.labels.append(columns)
+            self.labels.append(labels)
+            self.unknown.append(unknown)
             self.test.append(test)
             self.task.append(task)
-        elif set(columns) == set(self.labels[row]):
+        elif set(labels) == set(self.labels[row]) and set(unknown) == set(self.unknown[row]):
             raise _RowProblem("rows that repeat an earlier one", name)
         else:
-            self.labels[row] = (*self.labels[row], *columns)
+            self._unite(row, labels, unknown)
             raise _RowProblem("rows that give an image other labels; the labels are united", name)
+
+    def _unite(self, row: int, labels: tuple[int, ...], unknown: tuple[int, ...]) -> None:
+        """Add the labels of another row of an image. A label that one of the rows states is known."""
+        before = set(self.unknown[row])
+        # A row of 0/1 columns states every label that is not unknown. A list states only the labels that it has.
+        both = before.intersection(unknown) if self.layout.labels is None else before.union(unknown)
+        self.labels[row] = (*self.labels[row], *labels)
+        self.unknown[row] = tuple(both.difference(self.labels[row]))
 
     def _name(self, text: str) -> str:
         if not text:
             raise _RowProblem("rows without an image")
+        if "://" in text:
+            raise _RowProblem(_URL_ROWS, shorten(text))
         try:
-            return safe_path(text)
+            return path_below(text, self.roots)
         except ValueError as error:
             raise _RowProblem("rows with an image path that is not allowed", f"{shorten(text)!r}: {error}") from None
 
@@ -202,35 +260,96 @@ class _Builder:
         except KeyError:
             raise _RowProblem("rows whose split is neither train, val nor test", repr(shorten(text))) from None
 
-    def _flags(self, cells: Sequence[_Cell]) -> tuple[int, ...]:
-        """The columns of the classes whose field is 1."""
-        columns = []
+    def _flags(self, cells: Sequence[_Cell]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The columns of the classes whose field is 1, and of those whose field is empty or a question mark."""
+        for position in self.layout.similar:
+            if str(cells[position]).strip().lower() not in _FLAGS:
+                raise _RowProblem(_text_rows_kind(self.layout.classes[position]), repr(shorten(cells[position])))
+        labels, unknown = [], []
         for position, cell in enumerate(cells):
             if cell == "0" or position not in self.column_at:
                 continue
-            flag = _FLAGS.get(str(cell).strip().lower())
-            if flag is None:
+            text = str(cell).strip().lower()
+            if text not in _FLAGS:
                 detail = f"'{shorten(self.layout.classes[position])}' is {shorten(cell)!r}"
                 raise _RowProblem("rows with a label that is neither 0 nor 1", detail)
-            if flag:
-                columns.append(self.column_at[position])
-        return tuple(columns)
+            flag = _FLAGS[text]
+            if flag is None:
+                unknown.append(self.column_at[position])
+            elif flag:
+                labels.append(self.column_at[position])
+        return tuple(labels), tuple(unknown)
 
-    def _listed(self, cell: _Cell) -> tuple[int, ...]:
-        """The columns of the classes in a field of the column `labels`. New classes get the next columns."""
-        parts = [part for part in (cell.split(";") if isinstance(cell, str) else cell) if part.strip()]
+    def _listed(self, cell: _Cell) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The columns of the classes in a field of the column `labels`, and of those marked as unknown (`?name`).
+
+        New classes get the next columns.
+        """
+        self.has_text |= isinstance(cell, str)
+        parts = [part for part in (cell.split(self.separator) if isinstance(cell, str) else cell) if part.strip()]
         cache = self.class_names
         try:
-            names = [cache.get(part) or cache.setdefault(part, class_name(part)) for part in parts]
+            entries = [cache.get(part) or cache.setdefault(part, _entry(part)) for part in parts]
         except ValueError as error:
             raise _RowProblem("rows with a class name that is not allowed", str(error)) from None
-        columns = tuple(self.classes.setdefault(name, len(self.classes)) for name in names)
+        columns = tuple(self.classes.setdefault(name, len(self.classes)) for name, _ in entries)
         if len(self.classes) > _MAX_CLASSES:
-            raise UserError(f"the column 'labels' has more than {_MAX_CLASSES:,} classes: use fewer")
-        return columns
+            self._check_separator()
+            raise UserError(f"{self.path}: the column 'labels' has more than {_MAX_CLASSES:,} classes: use fewer")
+        if not any(unknown for _, unknown in entries):
+            return columns, ()
+        labels = tuple(column for column, (_, unknown) in zip(columns, entries, strict=True) if not unknown)
+        return labels, tuple(set(columns).difference(labels))
 
-    def collection(self, path: Path, root: Path | None, problems: Problems) -> Collection:
-        """The collection of all rows. Raises `UserError` if training images, test images or labels are missing."""
+    def check(self, problems: Problems, rows: int) -> None:
+        """Raise `UserError` if most of the `rows` have the same mistake, or if labels have another separator."""
+        wide, urls = (problems.counts.get(kind, 0) for kind in (_WIDE_ROWS, _URL_ROWS))
+        # if some rows are too wide and no other row has two labels, then the rows with several labels are lost
+        lost = self.layout.labels is not None and 10 * wide >= rows and not self._images_with_several_labels()
+        if wide and (2 * wide > rows or lost):
+            where = problems.examples[_WIDE_ROWS][0]
+            hint = f"separate labels by '{self.separator}', or write" if self.layout.labels is not None else "write"
+            raise UserError(
+                f"{self.path}: {wide:,} of {rows:,} rows have more fields than the header ({where}): {hint} a field "
+                "that contains a separator of columns in quotation marks"
+            )
+        if 2 * urls > rows:
+            raise UserError(
+                f"{self.path}: {urls:,} of {rows:,} images are URLs ({problems.examples[_URL_ROWS][0]}): images must "
+                "be files; download them first, and write their paths into the table"
+            )
+        for position in self.layout.similar:
+            name = self.layout.classes[position]
+            kind = _text_rows_kind(name)
+            if 10 * problems.counts.get(kind, 0) > rows:
+                raise UserError(
+                    f"{self.path}: the column '{shorten(name)}' has text ({problems.examples[kind][0]}): did you mean "
+                    "'labels'? Rename the column"
+                )
+        self._check_separator()
+
+    def _images_with_several_labels(self) -> int:
+        return sum(len(labels) + len(unknown) > 1 for labels, unknown in zip(self.labels, self.unknown, strict=True))
+
+    def _check_separator(self) -> None:
+        """Raise `UserError` if the labels look separated by another character than the default separator."""
+        if self.separator != _SEPARATOR or not self.has_text:
+            return
+        found = _other_separator(tuple(self.classes))
+        if found is None:
+            return
+        separator, joined = found
+        columns = {self.classes[name] for name in joined}
+        images = sum(not columns.isdisjoint(labels) for labels in self.labels)
+        if 20 * self._images_with_several_labels() <= images:
+            raise UserError(
+                f"{self.path}: the labels look separated by '{separator}' and not by '{_SEPARATOR}' (such as "
+                f"'{shorten(joined[0])}'): give --set stream.separator='{separator}'"
+            )
+
+    def collection(self, problems: Problems, required: Sequence[str]) -> Collection:
+        """The collection of all rows. Raises `UserError` if required images or labels are missing."""
+        path = self.path
         if not self.row_of:
             reason = f": {problems.lines()[-1]}" if problems else ""
             raise UserError(f"{path} has no row that can be used{reason}")
@@ -240,18 +359,77 @@ class _Builder:
         is_test = np.array(self.test)
         train, test = (self._pool(np.flatnonzero(is_test == value), tasks) for value in (False, True))
         for pool, kind in ((train, "training"), (test, "test")):
-            if not len(pool.names):
+            if kind in required and not len(pool.names):
                 no_split = self.layout.split is None
                 hint = "add rows or change test_share" if no_split else "check its column 'split'"
                 raise UserError(f"{path} has no {kind} image: {hint}{problems.brief()}")
         classes = tuple(self.classes)
-        problems.add_all("classes without a training image", classes, train.labels.counts() == 0)
-        return Collection(path.name, path.parent if root is None else root, classes, train, test, problems)
+        if len(train.names):
+            problems.add_all("classes without a training image", classes, train.labels.counts() == 0)
+        if train.unknown is not None:
+            absent = len(train.names) - train.labels.counts() - train.unknown.counts()
+            hint = " (an empty field is unknown, not 0)" if self.layout.labels is None else ""
+            problems.add_all(f"classes that no training image is known to lack{hint}", classes, absent == 0)
+        kind = "groups of classes whose names differ only in case, spaces or underscores"
+        problems.add_all(kind, [" / ".join(group) for group in _similar_names(classes)])
+        return Collection(path.name, self.root, classes, train, test, problems)
 
     def _pool(self, rows: np.ndarray, tasks: np.ndarray | None) -> Pool:
         names = list(self.row_of)
-        labels = Labels.from_lists((self.labels[row] for row in rows), len(self.classes))
-        return Pool(Names(names[row] for row in rows), labels, None if tasks is None else tasks[rows])
+        labels, unknown = (
+            Labels.from_lists((columns[row] for row in rows), len(self.classes))
+            for columns in (self.labels, self.unknown)
+        )
+        task = None if tasks is None else tasks[rows]
+        return Pool(Names(names[row] for row in rows), labels, task, unknown if len(unknown.column) else None)
+
+
+def _text_rows_kind(column: str) -> str:
+    return f"rows with text in the column '{shorten(column)}'"
+
+
+def _similar_names(classes: Sequence[str]) -> list[list[str]]:
+    """Groups of names that differ only in case, spaces or underscores.
+
+    >>> _similar_names(["cat", "hot dog", "Cat", "hot_dog", "dog"])
+    [['cat', 'Cat'], ['hot dog', 'hot_dog']]
+    """
+    groups: dict[str, list[str]] = {}
+    for name in classes:
+        groups.setdefault(re.sub(r"[\s_]+", "", name.casefold()), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _other_separator(names: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The character that seems to separate labels inside class names, and the names that contain it; None if none.
+
+    A part of a name is free if it is a name too, or if it is the first part of one name and a later part of another:
+    labels of an image are free in this sense. The words of 'red car' and 'blue car' are not: each has its place.
+
+    >>> _other_separator(["dog", "cat", "dog, cat", "bird, dog", "bird"])
+    (',', ['dog, cat', 'bird, dog'])
+    >>> _other_separator(["red car", "blue car", "red bus", "blue bus", "dog", "hot dog"])
+    """
+    for separator in _OTHER_SEPARATORS:
+        parts_of = {name: [part.strip(" ?") for part in name.split(separator) if part.strip(" ?")] for name in names}
+        joined = {name: parts for name, parts in parts_of.items() if len(parts) > 1}
+        alone = {parts[0] for parts in parts_of.values() if len(parts) == 1}
+        first = {parts[0] for parts in joined.values()}
+        later = {part for parts in joined.values() for part in parts[1:]}
+        free, distinct = alone | first & later, len(alone | first | later)
+        parts = [part for some in joined.values() for part in some]
+        free_share = sum(part in free for part in parts) / max(len(parts), 1)
+        if separator in ",|":
+            frequent = len(joined) >= min(3, len(names) / 3)
+            found = free_share >= 0.6 or distinct <= 0.5 * len(names)
+        else:
+            frequent = len(joined) >= 3
+            # labels in a fixed order, such as the alphabetical one, are not free, but few words make many names
+            few_words = distinct <= 0.25 * len(names) and len({*map(len, parts_of.values())}) >= 4
+            found = few_words or (free_share >= 0.8 and distinct <= 0.75 * len(names))
+        if joined and found and frequent and len(joined) >= 0.2 * len(names):
+            return separator, [*joined]
+    return None
 
 
 def _task_numbers(tasks: list[str]) -> np.ndarray | None:
@@ -345,5 +523,5 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Sequence[_Cell]]]:
 
 def _text(value: Any) -> _Cell:
     if isinstance(value, list):
-        return tuple(str(part) for part in value)
+        return tuple("" if part is None else str(part) for part in value)
     return "" if value is None or value != value else str(value)

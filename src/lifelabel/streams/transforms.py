@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
@@ -66,11 +67,12 @@ def load_batch(
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
     """Images as one uint8 array B x `size` x `size` x 3, their positions in `rows`, and (row, reason) of bad images.
 
-    The random numbers of an image depend on `seed` and its row only, so its pixels depend neither on its batch nor on
-    the process that loads it. Without a seed nothing is augmented. With `out` (which may be larger) the images are
-    written there.
+    The random numbers of an image depend on `seed` and its row only (or on the key of the row, if the source has a
+    method `key`), so its pixels depend neither on its batch nor on the process that loads it. Without a seed nothing is
+    augmented. With `out` (which may be larger) the images are written there.
     """
     augment = "none" if seed is None else augment
+    key_of: Callable[[int], int] = getattr(source, "key", int)
     min_side = _min_side_for(size, augment)
     batch = np.empty((len(rows), size, size, 3), np.uint8) if out is None else out
     good: list[int] = []
@@ -81,14 +83,14 @@ def load_batch(
         except BadImage as error:
             bad.append((row, str(error)))
             continue
-        rng = None if seed is None or augment == "none" else _GENERATORS.at(seed, row)
+        rng = None if seed is None or augment == "none" else _GENERATORS.at(seed, key_of(row))
         batch[len(good)] = _transform(image, size, augment, rng)
         good.append(position)
     return batch[: len(good)], np.array(good, np.int64), bad
 
 
 class _Generators(threading.local):
-    """The random generator of each image: one Philox generator per thread, set to (seed, row).
+    """The random generator of each image: one Philox generator per thread, set to (seed, key).
 
     Setting the state of a generator is much faster than making a new one.
     """
@@ -98,10 +100,10 @@ class _Generators(threading.local):
         self.rng = np.random.Generator(self.bits)
         self.state = self.bits.state
 
-    def at(self, seed: tuple[int, ...], row: int) -> np.random.Generator:
-        """The generator at the first random number of a row. Each row has 2^66 numbers."""
+    def at(self, seed: tuple[int, ...], key: int) -> np.random.Generator:
+        """The generator at the first random number of a key. Each key has 2^66 numbers."""
         self.state["state"]["key"] = _philox_key(seed)
-        self.state["state"]["counter"][1] = row
+        self.state["state"]["counter"][1] = key
         self.bits.state = self.state
         return self.rng
 

@@ -14,12 +14,13 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class HostCopy:
-    """An asynchronous copy of a device tensor to the host. `wait` returns it when it has arrived."""
+    """A copy of a device tensor to the host, asynchronous on CUDA. `wait` returns it when it has arrived."""
 
     def __init__(self, source: Tensor):
-        self.tensor = source
         if source.device.type == "cuda":
             self.tensor = torch.empty_like(source, device="cpu", pin_memory=True).copy_(source, non_blocking=True)
+        else:
+            self.tensor = source.cpu()  # the same tensor on the CPU; a copy that waits on mps
         self.arrived = record_event(source.device)
 
     def wait(self) -> Tensor:
@@ -29,7 +30,7 @@ class HostCopy:
 
 
 def record_event(device: torch.device) -> torch.cuda.Event | None:
-    """An event after the work queued on the device so far. None on the CPU, where work is synchronous."""
+    """An event after the work queued on a CUDA device so far. None on others: their copies wait."""
     if device.type != "cuda":
         return None
     event = torch.cuda.Event()

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lifelabel.nn.graph.acm import ACM
 
-__all__ = ["LabelRelations"]
+__all__ = ["LabelRelations", "refine_logits"]
 
 _LIFT_RANGE = 0.05, 50.0
 """Limits of joint count / expected count."""
@@ -76,17 +76,21 @@ class LabelRelations:
 
     def refine_logits(self, logits: Tensor, log_lift: Tensor) -> Tensor:
         """Refined logits (B x classes). If `log_lift` has more classes, only its first rows and columns are used."""
-        lift = log_lift[: logits.shape[1], : logits.shape[1]]
-        refined = logits
-        for _ in range(_STEPS):
-            refined = logits + self.weight * refined.sigmoid() @ lift.T
-        return refined
+        return refine_logits(logits, log_lift[: logits.shape[1], : logits.shape[1]], self.weight)
 
     def state_dict(self) -> dict[str, Any]:
         return {"frozen": self.frozen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.frozen = state["frozen"].to(self.frozen)
+
+
+def refine_logits(logits: Tensor, log_lift: Tensor, weight: float) -> Tensor:
+    """Refined logits (B x classes) of the log-lifts of the same classes."""
+    refined = logits
+    for _ in range(_STEPS):
+        refined = logits + weight * refined.sigmoid() @ log_lift.T
+    return refined
 
 
 def _log_ratio(joint: Tensor, expected: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from lifelabel.engine.loading import Job, Loader, TestImages, default_workers
 from lifelabel.errors import UserError
 from lifelabel.streams import Names, build
 from lifelabel.streams.files import FileImages
+from lifelabel.streams.loading import Job, Loader, TestImages, default_workers
 from lifelabel.streams.transforms import load_batch
 
 
@@ -110,7 +110,7 @@ def test_test_images_are_read_once_if_they_fit(photographs, monkeypatch):
 
 
 def test_test_images_that_do_not_fit_are_read_again(photographs, monkeypatch):
-    monkeypatch.setattr("lifelabel.engine.loading.CACHE_BYTES", 12 * 32 * 32 * 3 - 1)
+    monkeypatch.setattr("lifelabel.streams.loading.CACHE_BYTES", 12 * 32 * 32 * 3 - 1)
     images = TestImages(Loader({"test": photographs}, 32, 0, 4), np.arange(12), lambda row, reason: None)
     assert torch.equal(torch.cat(list(images)), torch.cat(list(images))) and not images.cached
 

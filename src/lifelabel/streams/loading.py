@@ -36,7 +36,7 @@ DEFAULT_IMAGE_SIZE = 224
 """Side in pixels of a photograph, if no option sets it."""
 _PREFETCH = 2
 """Batches that each worker prepares ahead."""
-SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
+SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20, "mps": 32 << 20}
 """Pixels in a batch that is only scored, by the type of the device."""
 CACHE_BYTES = 1 << 30
 """Test images are scored after every task. Up to this size, they stay decoded in memory, or their features do."""
@@ -44,12 +44,14 @@ CACHE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Job:
-    """One batch to load: rows of a split. With `seed`, the images are augmented."""
+    """One batch to load: rows of a split, or of a source of its own. With `seed`, the images are augmented."""
 
     split: str
     rows: np.ndarray
     augment: str = "none"
     seed: tuple[int, ...] | None = None
+    source: ImageSource | None = None
+    """The images of this job alone, in place of those of `split`. It is sent to a worker with the job."""
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,10 @@ class _Reader(Dataset):
     def __getitem__(self, item: tuple[int, Job]) -> tuple[Tensor | None, np.ndarray, list[tuple[int, str]]]:
         number, job = item
         out = self.buffer(number) if self.buffers else None
-        if job.split not in self.opened:
+        if job.source is None and job.split not in self.opened:
             self.opened[job.split] = self.sources[job.split].open()
-        pixels, good, bad = load_batch(self.opened[job.split], job.rows, self.size, job.augment, job.seed, out)
+        source = job.source or self.opened[job.split]
+        pixels, good, bad = load_batch(source, job.rows, self.size, job.augment, job.seed, out)
         return None if self.buffers else torch.from_numpy(pixels), good, bad
 
 

@@ -1,0 +1,111 @@
+"""Extend a finished run by new classes, from new photographs. No old image is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lifelabel.config.config import Config, merge, nest_flags, read_yaml
+from lifelabel.engine.callback import Callback
+from lifelabel.engine.checkpoint import Progress
+from lifelabel.engine.run import Result, Run
+from lifelabel.engine.run_folder import MODEL, RunFolder
+from lifelabel.errors import UserError
+from lifelabel.methods import METHODS
+from lifelabel.options import declared
+from lifelabel.registry import loaded_plugins
+from lifelabel.streams import resolve
+
+__all__ = ["extend"]
+
+
+def extend(
+    run: str | Path, table: str | Path, out: str | Path, options: Mapping[str, Any] | None = None, *,
+    overwrite: bool = False, callback: Callback | None = None, **flags: Any,
+) -> Result:  # fmt: skip
+    """Continue a finished run with the new classes of a table, into the new run folder `out`.
+
+    The classes of `table` that the run does not know are new. They form one task, unless the table has a column `task`
+    or `tasks` is given. Labels of old classes count if the table names them. The method and its options are those of
+    the run; keywords have the names of flags, such as `root=` or `device=`. The result can be extended again.
+
+    Two tasks and then an extension give the same bits as three tasks in one stream, on the CPU.
+    """
+    old = RunFolder(run)
+    if not old.is_run:
+        hint = ": give its run folder, which has checkpoint.pt" if (old / "model.json").exists() else ""
+        raise UserError(f"{old.path} is not a run folder{hint}")
+    if not old.is_finished:
+        raise UserError(f"{old.path} is not finished: continue it with `lifelabel train --resume {old.path}` first")
+    state = old.load_checkpoint()
+    if state is None:
+        raise UserError(f"{old.path} has no checkpoint.pt, which is needed to extend it")
+    config = _configure(old, state, str(table), merge(options or {}, nest_flags(flags)))
+    folder = RunFolder(out)
+    if folder.path.resolve() == old.path.resolve():
+        raise UserError(f"--out {out} is the run itself: choose another folder")
+    folder.check(overwrite)
+    with Run(config, folder, callback or Callback()) as new, folder.new(overwrite):
+        if state["weights"] != new.made_from["weights"]:
+            raise UserError(f"the initial weights of {old.path} are not those of {config.weights}: give the same file")
+        folder.write_text("config.yaml", config.to_yaml())
+        if _is_calibrated(old):
+            new.callback.note(
+                f"the thresholds and probabilities of {old.path} are not kept: run `lifelabel calibrate` again"
+            )
+        start = _starting_state(old, state, new)
+        folder.save_checkpoint(start)
+        return new.go(start)
+
+
+def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapping[str, Any]) -> Config:
+    """The configuration of the new run: that of the old one, on the table."""
+    before = Config.make(read_yaml(old / "config.yaml"))
+    stream, of_table = resolve(table, given.get("stream_options") or {})
+    if stream != "table":
+        raise UserError(f"{table} is not a table: give a .csv, .tsv or .parquet file of images and labels")
+    if "learned" in of_table:
+        raise UserError("stream.learned is set by the run that is extended: remove it")
+    tasks = old.read_json("metrics.json")["tasks"]
+    if METHODS[before.method].joint and not getattr(before.stream_options, "learned", ()):
+        tasks = [[name for task in tasks for name in task]]  # it learned all tasks as one
+    of_table["learned"] = [json.dumps(task, ensure_ascii=False) for task in tasks]
+    whole = {"first_tasks": None, "hold_out": 0.0, "task_order": 0, "proxy": False, "proxy_images": None}
+    size = {"image_size": state.get("image_size") or before.image_size}
+    own = {name: value for name, value in before.to_dict().items() if name != "stream_options"}
+    shared = {name: value for name, value in given.items() if name != "stream_options"}
+    fixed = [f"method.{name}" for name in shared.pop("method_options", {})]
+    fixed += [name for name in shared if name not in (*declared(Config, "resume"), *declared(Config, "path"))]
+    if fixed:
+        raise UserError(
+            f"{fixed[0]} cannot change when a run is extended: {old.path} was trained with its own; remove it"
+        )
+    values = merge(own, whole, size, shared, {"stream": stream, "stream_options": of_table})
+    config = Config.make(values).with_absolute_paths()
+    return dataclasses.replace(config, plugins=tuple(loaded_plugins()))
+
+
+def _is_calibrated(run: RunFolder) -> bool:
+    try:
+        info = run.read_json(f"{MODEL}/model.json")
+    except UserError:  # the run has no model
+        return False
+    return isinstance(info, dict) and bool(info.get("calibration") or info.get("thresholds"))
+
+
+def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[str, Any]:
+    """The checkpoint with which the new run starts: the method as the old run left it, before the new tasks.
+
+    The first step of the new run is to evaluate the old classes, so its position is the last task of the old run.
+    """
+    images = old.read_json("environment.json").get("images_by_task")
+    if images and new.info.learned == 1:
+        images = [sum(images)]  # an upper bound learned all tasks as one
+    extends = {"run": str(old.path), "stream": state["stream"], "images": images or [None] * new.info.learned}
+    return {
+        **state, **new.made_from, **Progress(task=new.info.learned - 1).to_dict(), "config": new.config.to_dict(),
+        "extends": extends, "history_bytes": 0, "skipped_bytes": 0,
+    }  # fmt: skip

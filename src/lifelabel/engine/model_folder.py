@@ -1,0 +1,76 @@
+"""The model folder that a run leaves: the network of its method, with what a user needs to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lifelabel.config.config import Config
+from lifelabel.engine.label_server import StreamInfo
+from lifelabel.methods import Method
+from lifelabel.model.files import ModelInfo
+from lifelabel.nn.inference import InferenceNetwork
+from lifelabel.registry import loaded_plugins
+from lifelabel.streams.base import task_of_class
+
+__all__ = ["agrees", "describe_model"]
+
+_RELATIONS = 10
+"""Related classes of each class that are listed."""
+_TOLERANCE = 0.05
+"""The largest difference of probabilities between the network and the method. In bfloat16 it can be a few percent."""
+
+
+@torch.no_grad()
+def agrees(network: InferenceNetwork, method: Method, pixels: Tensor) -> bool:
+    """Whether the network gives the scores of the method. That of a plug-in may be inherited and not fit."""
+    images = method.setting.backbone.normalize(pixels)
+    with method.setting.autocast():
+        found = network.eval()(images).float().sigmoid()
+    return bool((found - method.scores(images).sigmoid()).abs().max() <= _TOLERANCE)
+
+
+def describe_model(
+    config: Config,
+    info: StreamInfo,
+    method: Method,
+    network: InferenceNetwork,
+    image_size: int,
+    training: Mapping[str, Any],
+) -> ModelInfo:
+    """What model.json holds of a method after its last task."""
+    names = [name for task in method.tasks for name in task]
+    backbone = network.backbone
+    return ModelInfo(
+        classes=tuple(names),
+        task_of_class=tuple(task_of_class(info.tasks)[: len(names)].tolist()),
+        image_size=image_size,
+        method=config.method,
+        label=config.label,
+        backbone=config.backbone,
+        pool=config.pool,
+        normalize=tuple({"mean": list(p.normalize.mean), "std": list(p.normalize.std)} for p in backbone.parts),
+        provenance=backbone.provenance.to_dict(),
+        network=network.describe(),
+        precision=method.setting.precision,
+        relations=_relations(method.matrix()),
+        stream={"name": info.name, "fingerprint": info.fingerprint, "dataset": info.dataset},
+        training={**training, "plugins": loaded_plugins()},
+    )
+
+
+def _relations(matrix: np.ndarray | None) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+    """For each class j, the classes i with the largest P(C_i | C_j), entry [i, j], in descending order."""
+    if matrix is None:
+        return None
+    given = np.clip(matrix.T, 0, 1)
+    np.fill_diagonal(given, 0)
+    first = np.argsort(-given, axis=1, kind="stable")[:, :_RELATIONS]
+    return tuple(
+        tuple((int(i), round(float(row[i]), 4)) for i in order if row[i] > 0)
+        for row, order in zip(given, first, strict=True)
+    )

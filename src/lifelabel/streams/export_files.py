@@ -1,0 +1,93 @@
+"""Files of annotation tools: their content with limits, and checks of its types.
+
+A value of the wrong type is refused with its place in the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lifelabel.errors import UserError
+from lifelabel.utils.files import read_limited
+from lifelabel.utils.text import shorten
+
+__all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "expect", "load", "objects"]
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
+SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
+SPLITS |= {"test": "test", "testing": "test"}
+"""The names of splits in folders, file names and tags, and the value that a table has for each."""
+
+_MAX_BYTES = 4 << 30
+"""As for the files of COCO, of which the largest has 0.4 GiB."""
+_TYPE_NAMES = {
+    dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a fraction", bool: "true or false",
+    type(None): "missing",
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One image of an export: its path or URL as far as the tool states it, its class names, and its split."""
+
+    image: str
+    labels: Sequence[str]
+    split: str | None = None
+    is_id: bool = False
+    """Whether `image` has no suffix, as in exports that name an image by its file name without the suffix."""
+
+
+def load(path: Path) -> Any:
+    """The content of a JSON file, or of a CSV file as a list of objects with texts."""
+    data = read_limited(path, _MAX_BYTES)
+    if path.suffix.lower() != ".json":
+        return _load_csv(path, data)
+    try:
+        return json.loads(data, object_hook=_without_shapes)
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply: it is not an export of an annotation tool") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {shorten(str(error))}; export it again") from None
+
+
+def _without_shapes(item: dict[str, Any]) -> dict[str, Any]:
+    """Without the coordinates of an annotation: they are nine tenths of a file and would be kept in memory."""
+    for key, unused in (("category_id", ("segmentation", "bbox")), ("label_id", ("points", "rle"))):
+        if key in item:
+            for name in unused:
+                item.pop(name, None)
+    return item
+
+
+def _load_csv(path: Path, data: bytes) -> list[dict[str, str]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path} is not UTF-8: see line {line}; save it as UTF-8") from None
+    delimiter = "\t" if "\t" in text.partition("\n")[0] else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        return [dict(zip(header, cells, strict=False)) for cells in reader if any(cells)]
+    except csv.Error as error:
+        hint = "choose the JSON export instead" if "limit" in str(error) else "export it again"
+        raise UserError(f"{path}: line {reader.line_num} cannot be read: {error}; {hint}") from None
+
+
+def expect(value: Any, types: tuple[type, ...], path: Path, where: str, *index: object) -> Any:
+    """The value, if it has one of the types. `where % index` is its place in the file."""
+    if type(value) not in types:
+        expected = " or ".join(_TYPE_NAMES[each] for each in types)
+        raise UserError(f"{path}: {shorten(where % index)} is {_TYPE_NAMES[type(value)]}, but must be {expected}")
+    return value
+
+
+def objects(value: Any, path: Path, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a list with their positions."""
+    for i, item in enumerate(expect(value, (list,), path, "%s", where)):
+        yield i, expect(item, (dict,), path, "%s[%d]", where, i)

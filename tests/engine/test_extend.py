@@ -1,0 +1,182 @@
+"""Extending a finished run by new classes: the same bits as one stream, no old image, again and again."""
+
+import csv
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.methods import same
+
+import lifelabel
+from lifelabel.errors import Stopped, UserError
+from lifelabel.methods import METHODS
+
+CLASSES = "abcdef"
+COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
+COMMON = {"backbone": "tiny", "weights": "none", "image_size": 32, "batch_size": 4, "device": "cpu"}
+NEEDED = {"l3a": {"warm_up": 4}, "weighted-ridge": {"warm_up": 4}}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Sixty images in three tasks of two classes: all.csv, its tasks 1 and 2 in two.csv, and task 3 in three.csv.
+
+    new.csv is three.csv without the labels of old classes.
+    """
+    folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    rows = []
+    for i in range(60):
+        task = i % 3
+        present = rng.random(6) < 0.35
+        present[2 * task + rng.integers(2)] = True
+        present[2 * task + 2 :] = False
+        pixels = np.full((40, 40, 3), rng.integers(0, 60), np.uint8)
+        for k in np.flatnonzero(present):
+            pixels[20 * (k // 3) :, 13 * (k % 3) : 13 * (k % 3) + 13][:20] = COLOURS[k]
+        Image.fromarray(pixels).save(folder / f"{i:02}.png")
+        labels = [name for name, there in zip(CLASSES, present, strict=True) if there]
+        rows.append([f"{i:02}.png", ";".join(labels), task + 1, "train" if i % 5 else "test"])
+    new = [[name, ";".join(set(labels.split(";")) - set("abcd")), *rest] for name, labels, *rest in rows]
+    parts = {"all": rows, "two": [row for row in rows if row[2] < 3], "three": [row for row in rows if row[2] == 3]}
+    parts["new"] = [row for row in new if row[2] == 3]
+    for name, part in parts.items():
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([["image", "labels", "task", "split"], *part])
+    return folder
+
+
+def train(tables, table, out, method, labels="known", **more):
+    options = {"order": "alphabetical", "labels": labels, "root": str(tables)}
+    method_options = NEEDED.get(method, {})
+    given = {"stream": str(tables / f"{table}.csv"), "stream_options": options, "method_options": method_options}
+    return lifelabel.train(out, method=method, **given, **COMMON, **more)
+
+
+def extend(tables, run, table, out, labels="known", **more):
+    options = {"stream_options": {"order": "alphabetical", "labels": labels}}
+    return lifelabel.extend(run, tables / f"{table}.csv", out, options, root=str(tables), **more)
+
+
+def method_state(run):
+    return torch.load(run / "checkpoint.pt", weights_only=True)["method"]
+
+
+@pytest.mark.parametrize("method, labels", [*((name, "known") for name in METHODS), ("agcn", "task"), ("er", "task")])
+def test_two_tasks_and_an_extension_are_three_tasks_in_one_stream(tables, tmp_path, method, labels):
+    """To the bit. The upper bound learns all tasks at once, so it can only be extended."""
+    train(tables, "two", tmp_path / "two", method, labels)
+    result = extend(tables, tmp_path / "two", "three", tmp_path / "extended", labels)
+    assert result.metrics["classes"] == list(CLASSES) and result.metrics["finished"]
+    assert lifelabel.load(tmp_path / "extended").classes == tuple(CLASSES)
+    if method != "multi-task":
+        train(tables, "all", tmp_path / "all", method, labels)
+        assert same(method_state(tmp_path / "all"), method_state(tmp_path / "extended"))
+        models = [lifelabel.load(tmp_path / name) for name in ("all", "extended")]
+        assert same(*(dict(model.network.state_dict()) for model in models))
+
+
+@pytest.fixture(scope="module")
+def two(tables, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two") / "run"
+    train(tables, "two", folder, "agcn")
+    return folder
+
+
+def test_old_classes_are_scored_before_and_after_on_the_same_images(tables, two, tmp_path):
+    metrics = extend(tables, two, "three", tmp_path / "x").metrics
+    before, after = metrics["per_task"]
+    assert (before["task"], after["task"]) == (2, 3) and metrics["tasks"] == [["a", "b"], ["c", "d"], ["e", "f"]]
+    assert list(before["ap"]) == list("abcd") and list(after["ap"]) == list(CLASSES)
+    model = lifelabel.load(two)
+    rows = list(csv.DictReader(open(tables / "three.csv")))
+    test = [row for row in rows if row["split"] == "test"]
+    logits = model.logits(torch.stack([pixels_of(tables / row["image"]) for row in test]))
+    labels = np.array([[name in row["labels"].split(";") for name in "abcd"] for row in test])
+    expected = lifelabel.metrics.average_precision(logits, labels).tolist()
+    got = [before["ap"][name] for name in "abcd"]
+    np.testing.assert_allclose([np.nan if ap is None else ap for ap in got], expected, rtol=1e-6)
+    assert metrics["by_task"]["mAP"][0] == [None, None, None] and metrics["final"]["forgetting"]["mAP"] is not None
+
+
+def pixels_of(path):
+    image = Image.open(path).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(image))
+
+
+def test_old_classes_that_the_table_does_not_name_are_unknown(tables, two, tmp_path):
+    metrics = extend(tables, two, "new", tmp_path / "x").metrics
+    before = metrics["per_task"][0]
+    assert set(before["ap"].values()) == {None} and before["seen"]["mAP"] is None
+    assert metrics["final"]["ap"]["a"] is None and metrics["final"]["ap"]["e"] is not None
+    task = extend(tables, two, "new", tmp_path / "y", labels="task").metrics
+    assert task == metrics  # nothing is known of the old classes
+
+
+def test_a_run_is_extended_again_and_again(tables, two, tmp_path):
+    rows = list(csv.reader(open(tables / "three.csv")))
+    for step, name in enumerate("ef", start=1):
+        part = [[r[0], ";".join(set(r[1].split(";")) - set("ef") | {name}), *r[2:]] for r in rows[1:] if name in r[1]]
+        with open(tmp_path / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *part])
+        source = two if step == 1 else tmp_path / "1"
+        result = lifelabel.extend(source, tmp_path / f"{name}.csv", tmp_path / str(step), root=str(tables))
+    assert result.metrics["tasks"] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
+    assert json.loads((tmp_path / "2" / "model" / "model.json").read_text())["training"]["images"][:2] == [16, 16]
+
+
+def test_an_extension_that_was_stopped_resumes_to_the_same_bits(tables, two, tmp_path):
+    class StopAfterSteps(lifelabel.Callback):
+        def evaluated(self, record):
+            signal.raise_signal(signal.SIGTERM)  # after the old classes have been scored: the first batch still runs
+
+    extend(tables, two, "three", tmp_path / "straight")
+    with pytest.raises(Stopped, match="resume with: lifelabel train --resume"):
+        extend(tables, two, "three", tmp_path / "stopped", callback=StopAfterSteps())
+    lifelabel.resume(tmp_path / "stopped")
+    assert same(method_state(tmp_path / "straight"), method_state(tmp_path / "stopped"))
+    assert (tmp_path / "straight/metrics.json").read_bytes() == (tmp_path / "stopped/metrics.json").read_bytes()
+
+
+def test_no_old_image_is_needed(tables, two, tmp_path):
+    for row in csv.DictReader(open(tables / "three.csv")):
+        shutil.copy(tables / row["image"], tmp_path)
+    result = lifelabel.extend(two, tables / "three.csv", tmp_path / "x", root=str(tmp_path))
+    assert result.metrics["finished"] and not result.environment["images_missing"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"run": "nowhere"}, "nowhere is not a run folder"),
+        ({"run": "two/model"}, "give its run folder, which has checkpoint.pt"),
+        ({"table": "two.csv"}, "two.csv has no new class: the model knows "),
+        ({"table": "scenes"}, "scenes is not a table"),
+        ({"table": "no.csv"}, "there is no "),
+        ({"out": "two"}, "is the run itself"),
+        ({"options": {"method_options": {"mix": 0.5}}}, r"method\.mix cannot change when a run is extended"),
+        ({"options": {"seed": 4}}, "seed cannot change when a run is extended"),
+        ({"options": {"stream_options": {"learned": ["x"]}}}, "stream.learned is set by"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(tables, two, tmp_path, monkeypatch, change, message):
+    monkeypatch.chdir(two.parent)
+    shutil.copytree(two, tmp_path / "two")
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()}
+    given = {"run": "two", "table": tables / "three.csv", "out": "out", "options": {}, **change}
+    table = tables / given["table"] if str(given["table"]).endswith(".csv") else given["table"]
+    with pytest.raises(UserError, match=message):
+        lifelabel.extend(given["run"], table, given["out"], given["options"], root=str(tables))
+    assert {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_is_not_finished_is_refused(tables, two, tmp_path):
+    shutil.copytree(two, tmp_path / "run")
+    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
+    (tmp_path / "run/metrics.json").write_text(json.dumps({**metrics, "finished": False}))
+    with pytest.raises(UserError, match="is not finished: continue it with"):
+        lifelabel.extend(tmp_path / "run", tables / "three.csv", tmp_path / "out", root=str(tables))

@@ -1,0 +1,59 @@
+"""Small models for tests: a method that has learned two tasks, and its model folder."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+from lifelabel.model import ModelInfo, write_model
+from support.replay import TASKS, batch, make
+
+SIZE = 32
+CLASSES = tuple(name for names in TASKS[:2] for name in names)
+
+
+def learned(name, **options):
+    """A method that has learned two tasks of five classes."""
+    method = make(name, **options)
+    for task, classes in enumerate(TASKS[:2]):
+        method.begin_task(classes)
+        for step in range(3):
+            method.observe(batch(method, task, step))
+        method.end_task()
+    return method
+
+
+def info_of(method, name, **more):
+    """The information that a run writes about its model."""
+    backbone, network = method.setting.backbone, method.network()
+    training = {
+        "final": {"mAP": 0.5, "CF1": 0.4, "OF1": 0.3, "forgetting": {"mAP": 0.1, "CF1": 0.1, "OF1": None}},
+        "ap": dict.fromkeys(CLASSES, 0.5), "images": [12, 12], "seed": 0, "date": "2026-01-01", "plugins": [],
+    }  # fmt: skip
+    given = {
+        "classes": CLASSES, "task_of_class": (0, 0, 1, 1, 1), "image_size": SIZE, "method": name, "label": name,
+        "backbone": "tiny", "pool": backbone.pool, "provenance": backbone.provenance.to_dict(),
+        "normalize": tuple({"mean": list(p.normalize.mean), "std": list(p.normalize.std)} for p in backbone.parts),
+        "network": network.describe(), "stream": {"name": "test", "fingerprint": "0" * 64}, "training": training,
+    }  # fmt: skip
+    return ModelInfo(**{**given, **more})
+
+
+def write(folder, name="fine-tuning", method=None, **more):
+    """Write the model folder of a method. Returns the method."""
+    method = method or learned(name)
+    write_model(folder, method.network(), info_of(method, name, **more))
+    return method
+
+
+def pixels(count=5, size=SIZE, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), np.uint8))
+
+
+def write_images(folder, count, size=SIZE, suffix=".png", seed=0):
+    """Write images of noise: 0.png, 1.png … Returns their paths and pixels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    given = pixels(count, size, seed)
+    paths = [folder / f"{i}{suffix}" for i in range(count)]
+    for path, each in zip(paths, given, strict=True):
+        Image.fromarray(each.numpy()).save(path)
+    return paths, given
