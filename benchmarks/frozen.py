@@ -31,7 +31,6 @@ from torch import Tensor
 from benchmarks.common import make_parser, print_header, synchronize, write_json
 from benchmarks.loading import photographs
 from lifelabel.config.config import Config
-from lifelabel.engine.loading import Job, Loader, default_workers
 from lifelabel.engine.setup import make_setting
 from lifelabel.methods import METHODS, Batch
 from lifelabel.nn.backbones import Backbone
@@ -40,6 +39,7 @@ from lifelabel.nn.freezing import inference_copy
 from lifelabel.nn.onnx_runtime import OnnxFeatures
 from lifelabel.nn.setting import Setting
 from lifelabel.streams.files import FileImages
+from lifelabel.streams.loading import Job, Loader, default_workers
 from lifelabel.utils.processes import keep_freed_memory
 
 TURNS = 5

@@ -18,6 +18,7 @@ LAYERS = (
     ("metrics",),
     ("streams",),
     ("nn",),
+    ("model",),
     ("methods",),
     ("config",),
     ("engine",),

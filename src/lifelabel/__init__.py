@@ -8,10 +8,18 @@ Train a method on a stream of tasks, into a run folder:
 >>> sorted(run.metrics["final"]["forgetting"])
 ['CF1', 'OF1', 'mAP']
 
-Runs: `train`, `resume`, `run_all`, `Config`, `Result`. Methods of one's own: `Method`, `FineTuning`, `Batch`,
-`Footprint`, `option`, `load_plugin`, and the registries `METHODS`, `STREAMS`, `BACKBONES` and `METRICS`. Parts for a
-training loop of one's own: `task_loaders`, `Learner`, `LinearHead`, `Expert`, `ACM`, `CalibratedACM`, `LabelRelations`,
-`Adjacency`, `GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`, `streams` and `backbones`.
+Use its model on images:
+
+>>> model = lifelabel.load(run.folder, device="cpu")
+>>> image = lifelabel.streams.build("scenes", small).test.images.read(0)
+>>> len(model.predict([image], top=3)[0])
+3
+
+Models: `load`, `Model`. Runs: `train`, `resume`, `extend`, `run_all`, `Config`, `Result`. Methods of one's own:
+`Method`, `FineTuning`, `Batch`, `Footprint`, `option`, `load_plugin`, and the registries `METHODS`, `STREAMS`,
+`BACKBONES` and `METRICS`. Parts for a training loop of one's own: `task_loaders`, `Learner`, `LinearHead`, `Expert`,
+`ACM`, `CalibratedACM`, `LabelRelations`, `Adjacency`, `GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`,
+`streams` and `backbones`.
 `dir(lifelabel)` lists all public names. Everything else is private and may change.
 """
 
@@ -27,12 +35,14 @@ if TYPE_CHECKING:
     from lifelabel import metrics, streams
     from lifelabel.config.config import Config
     from lifelabel.engine.callback import Callback
+    from lifelabel.engine.extend import extend
     from lifelabel.engine.run import Result, resume, train
     from lifelabel.engine.task_data import TaskData, task_loaders
     from lifelabel.errors import Diverged, HiddenLabel, UserError
     from lifelabel.methods import METHODS, Batch, FineTuning, Footprint, HostBatch, Method
     from lifelabel.methods.buffer import Buffer, BufferOptions, Reservoir
     from lifelabel.metrics import METRICS
+    from lifelabel.model.model import Model, load
     from lifelabel.nn import backbones, losses
     from lifelabel.nn.backbones import BACKBONES
     from lifelabel.nn.expert import Expert
@@ -51,20 +61,22 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 __all__ = [
     "ACM", "BACKBONES", "METHODS", "METRICS", "STREAMS", "Adjacency", "Batch", "Buffer", "BufferOptions",
     "CalibratedACM", "Callback", "Config", "Diverged", "Expert", "FineTuning", "Footprint", "GraphNetwork",
-    "HiddenLabel", "HostBatch", "LabelRelations", "Learner", "LinearHead", "Method", "PlannedRun", "Reservoir",
-    "Result", "Setting", "Stream", "TaskData", "UserError", "__version__", "backbones", "load_plugin", "losses",
-    "metrics", "option", "resume", "run_all", "streams", "task_loaders", "train",
+    "HiddenLabel", "HostBatch", "LabelRelations", "Learner", "LinearHead", "Method", "Model", "PlannedRun",
+    "Reservoir", "Result", "Setting", "Stream", "TaskData", "UserError", "__version__", "backbones", "extend", "load",
+    "load_plugin", "losses", "metrics", "option", "resume", "run_all", "streams", "task_loaders", "train",
 ]  # fmt: skip
 
 _HOMES = {
     "lifelabel.config.config": ("Config",),
     "lifelabel.engine.callback": ("Callback",),
+    "lifelabel.engine.extend": ("extend",),
     "lifelabel.engine.run": ("Result", "resume", "train"),
     "lifelabel.engine.task_data": ("TaskData", "task_loaders"),
     "lifelabel.errors": ("Diverged", "HiddenLabel", "UserError"),
     "lifelabel.methods": ("METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"),
     "lifelabel.methods.buffer": ("Buffer", "BufferOptions", "Reservoir"),
     "lifelabel.metrics": ("METRICS",),
+    "lifelabel.model.model": ("Model", "load"),
     "lifelabel.nn.backbones": ("BACKBONES",),
     "lifelabel.nn.expert": ("Expert",),
     "lifelabel.nn.graph": ("ACM", "Adjacency", "CalibratedACM", "GraphNetwork", "LabelRelations"),

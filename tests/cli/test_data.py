@@ -87,6 +87,33 @@ def test_inspect_of_a_published_split_with_some_photographs(main, published, tmp
     assert names(tmp_path / "look") == WRITTEN | {"task-1.png"}  # task 2 has no photograph
 
 
+def test_inspect_of_a_table_prints_that_files_are_missing(main, tmp_path):
+    (tmp_path / "photos").mkdir()
+    rows = [f"{i}.png,{'xy'[i % 2]},{'train' if i < 4 else 'test'}" for i in range(6)]
+    (tmp_path / "t.csv").write_text("\n".join(["image,labels,split", *rows]) + "\n")
+    for i in range(5):
+        Image.new("RGB", (40, 30), "red").save(tmp_path / "photos" / f"{i}.png")
+    expected = {
+        (): ["6 of 6 images have no file, such as 0.png: give --root DIR, their folder (no --root was given)"],
+        ("--root", "photos"): ["1 of 6 images have no file, such as photos/5.png: correct --root or the names"],
+    }
+    for root, problems in expected.items():
+        done = main("inspect", "t.csv", *root, "--no-sheets", "--out", "look")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"problem: {problems[0]}" in " ".join(done.stdout.split())
+        assert json.loads((tmp_path / "look" / "stream.json").read_text())["problems"] == problems
+
+
+@pytest.mark.parametrize(
+    "rows", [["x,", "x,"], ["x,1", "y;x,1"], ["x,", "y,", "x;y;z,"]], ids=["one class", "one task", "few classes"]
+)
+def test_a_small_table_needs_no_option(main, tmp_path, rows):
+    lines = [f"{split}-{i}.png,{split},{row}\n" for split in ("train", "test") for i, row in enumerate(rows)]
+    (tmp_path / "t.csv").write_text("image,split,labels,task\n" + "".join(lines))
+    done = main("inspect", "t.csv", "--no-sheets")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_inspect_without_sheets(main, tmp_path):
     assert main("inspect", *SCENES, "--no-sheets", "--out", tmp_path / "look").returncode == 0
     assert names(tmp_path / "look") == WRITTEN

@@ -12,7 +12,8 @@ from lifelabel.version import __version__
 COMMANDS = {
     "train": ["train"], "compare": ["compare"], "study": ["study"], "demo": ["demo"], "tune": ["tune"],
     "report": ["report"], "list": ["list"], "metrics": ["metrics"], "data inspect": ["data", "inspect"],
-    "data build": ["data", "build"],
+    "data build": ["data", "build"], "data convert": ["data", "convert"], "runs": ["runs"], "predict": ["predict"],
+    "evaluate": ["evaluate"], "calibrate": ["calibrate"], "extend": ["extend"], "export": ["export"],
 }  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def test_help_has_examples(main, name):
 def test_these_are_all_commands():
     group = typer.main.get_command(app)
     assert sorted(group.commands) == sorted({name.split()[0] for name in COMMANDS})
-    assert sorted(group.commands["data"].commands) == ["build", "inspect"]
+    assert sorted(group.commands["data"].commands) == ["build", "convert", "inspect"]
 
 
 def test_help_imports_neither_torch_nor_matplotlib():

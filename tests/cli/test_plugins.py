@@ -200,6 +200,7 @@ def test_an_installed_package(main, lifelabel, error_line, site, monkeypatch):
     assert (done.returncode, done.stderr) == (0, "")
     assert "top_1" in read_json(Path("run/metrics.json"))["final"]["conventions"]
     assert yaml.safe_load(Path("run/config.yaml").read_text())["plugins"] == []
+    Path("run/metrics.json").unlink()  # as if it had been killed at the very end
     assert error_line(lifelabel("train", "--resume", "run")).startswith("unknown stream 'few-scenes': ")
     monkeypatch.syspath_prepend(site)
     assert main("train", "--resume", "run", "-q").stdout == done.stdout

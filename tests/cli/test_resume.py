@@ -8,23 +8,41 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from report.run_folders import edit_json
 from support.run_files import SendSignal, read_json, snapshot
 
 from lifelabel.cli import train
+from lifelabel.engine import run
 
 
-def test_resume_of_a_finished_run_prints_the_result(main, agcn_train, agcn_copy):
-    before = snapshot(agcn_copy)
-    done = main("train", "--resume", agcn_copy, "-q")
-    assert done.returncode == 0
-    assert done.stdout.replace(str(agcn_copy), "") == agcn_train[0].stdout.replace(str(agcn_train[1]), "")
-    assert {name: data for name, data in snapshot(agcn_copy).items() if name != ".lock"} == {
-        name: data for name, data in before.items() if name != ".lock"
-    }
+@pytest.fixture
+def agcn_copy(agcn_copy):
+    """A copy of a run that is not marked as finished."""
+    edit_json(agcn_copy / "metrics.json", finished=False)
+    return agcn_copy
 
 
-def test_resume_of_a_finished_run_reports_no_task_after_the_last(main, agcn_copy):
-    assert "6/5" not in main("train", "--resume", agcn_copy).stderr
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_resume_of_a_finished_run_reports_what_to_do_next_and_changes_nothing(
+    main, agcn_run, tmp_path, monkeypatch, quiet
+):
+    folder = shutil.copytree(agcn_run, tmp_path / "my run")
+    monkeypatch.setattr(run, "resume", None)
+    before = snapshot(folder), {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    score = read_json(agcn_run / "metrics.json")["final"]["mAP"]
+    done = main("train", "--resume", folder, *quiet)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"{folder} is finished (mAP {100 * score:.2f}): nothing to resume; predict labels with `lifelabel predict "
+        f"'{folder}' IMAGES`, or add classes with `lifelabel extend '{folder}' TABLE --root DIR --out NEW`\n"
+    )
+    assert before == (snapshot(folder), {path.name: path.stat().st_mtime_ns for path in folder.iterdir()})
+
+
+def test_resume_of_a_finished_run_that_is_damaged(refused, agcn_run, tmp_path):
+    folder = shutil.copytree(agcn_run, tmp_path / "run")
+    (folder / "environment.json").write_text("{")
+    assert refused("train", "--resume", folder) == f"{folder / 'environment.json'} is damaged: not JSON"
 
 
 def test_resume_of_a_folder_without_a_run(refused, tmp_path):

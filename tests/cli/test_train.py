@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from report.run_folders import edit_json
 from support.run_files import read_json, snapshot
 
 from lifelabel.config.config import Config
@@ -15,17 +16,18 @@ from lifelabel.metrics import METRICS
 from lifelabel.version import __version__
 
 FILES = [
-    "acm.npz", "checkpoint.pt", "config.yaml", "environment.json", "history.jsonl", "metrics.json", "skipped.jsonl",
+    "acm.npz", "checkpoint.pt", "config.yaml", "environment.json", "history.jsonl", "metrics.json", "model",
+    "skipped.jsonl",
 ]  # fmt: skip
 
 
 # The files of a run
 
 
-def test_train_prints_one_line_and_writes_every_file(agcn_train):
+def test_train_prints_its_result_on_the_last_line_and_writes_every_file(agcn_train):
     done, folder = agcn_train
     assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == FILES
-    (line,) = done.stdout.splitlines()
+    line = done.stdout.splitlines()[-1]
     final = read_json(folder / "metrics.json")["final"]
     assert line.startswith("agcn: ")
     assert f"mAP {100 * final['mAP']:.2f}" in line
@@ -35,13 +37,28 @@ def test_train_prints_one_line_and_writes_every_file(agcn_train):
     ]
 
 
+def test_train_prints_the_ap_of_every_class(agcn_train):
+    done, folder = agcn_train
+    metrics = read_json(folder / "metrics.json")
+    rows = [line.split() for line in done.stdout.splitlines()[:-1] if line.strip()]
+    assert rows[0] == ["class", "task", "AP", "%"]
+    printed = {name: (int(task), float(ap)) for name, task, ap in rows[2:]}
+    assert {name: task for name, (task, _) in printed.items()} == {
+        name: number for number, task in enumerate(metrics["tasks"], 1) for name in task
+    }
+    assert {name: ap for name, (_, ap) in printed.items()} == {
+        name: round(100 * ap, 1) for name, ap in metrics["final"]["ap"].items()
+    }
+    assert [ap for _, ap in printed.values()] == sorted((ap for _, ap in printed.values()), reverse=True)
+
+
 def test_config_yaml_has_every_option_with_the_given_values(agcn_run):
     values = yaml.safe_load((agcn_run / "config.yaml").read_text())
     assert list(values) == [field.name for field in dataclasses.fields(Config)]
     given = {"stream": "scenes", "method": "agcn", "fidelity": "tuned", "seed": 0, "device": "cpu", "plugins": []}
     assert {name: values[name] for name in given} == given
     assert values["stream_options"] == {
-        "classes": 20, "tasks": 5, "train_images": 60, "test_images": 60, "size": 64, "seed": 0,
+        "classes": 20, "tasks": 5, "train_images": 60, "test_images": 60, "size": 64, "seed": 0, "labels": "task",
     }  # fmt: skip
     assert {"lambdas", "mix", "hidden"} < values["method_options"].keys()
 
@@ -118,6 +135,7 @@ def test_the_saved_config_makes_the_same_run_again(main, agcn_run, tmp_path):
     done = main("train", "--config", agcn_run / "config.yaml", "--out", tmp_path / "b", "--quiet")
     assert done.returncode == 0
     assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
     assert (tmp_path / "b" / "metrics.json").read_bytes() == (agcn_run / "metrics.json").read_bytes()
     assert (tmp_path / "b" / "config.yaml").read_bytes() == (agcn_run / "config.yaml").read_bytes()
     assert (tmp_path / "b" / "history.jsonl").read_bytes() == (agcn_run / "history.jsonl").read_bytes()
@@ -201,6 +219,7 @@ def test_a_mistake_leaves_no_run_folder(refused, tmp_path, small, bad):
 
 @pytest.mark.parametrize("how", [("--overwrite", "--out"), ("--resume",)])
 def test_a_run_in_use_is_refused_and_not_changed(refused, agcn_copy, small, how):
+    edit_json(agcn_copy / "metrics.json", finished=False)
     with RunFolder(agcn_copy).locked():
         before = snapshot(agcn_copy)
         assert "in use by another process" in refused("train", *(small if "--out" in how else ()), *how, agcn_copy)
@@ -250,10 +269,10 @@ def test_an_out_folder_that_is_a_file_or_below_one(refused, tmp_path, small):
         (["--method", "fine-tuning", "--set", "method.lambdas=1,1,1"], ["'lambdas' is an option of", "fine-tuning"]),
         (["--lambdas", "1,1,1"], ["No such option: --lambdas"]),
         (["--device", "gpu"], ["unknown device 'gpu'", "cuda:N"]),
-        (["--device", "tpu!"], ["unknown device 'tpu!': give auto, cpu, cuda or cuda:N"]),
-        (["--device", ""], ["unknown device '': give auto, cpu, cuda or cuda:N"]),
-        (["--device", "cuda:x"], ["unknown device 'cuda:x': give auto, cpu, cuda or cuda:N"]),
-        (["--device", "cuda:-1"], ["unknown device 'cuda:-1': give auto, cpu, cuda or cuda:N"]),
+        (["--device", "tpu!"], ["unknown device 'tpu!': give auto, cpu, cuda, cuda:N or mps"]),
+        (["--device", ""], ["unknown device '': give auto, cpu, cuda, cuda:N or mps"]),
+        (["--device", "cuda:x"], ["unknown device 'cuda:x': give auto, cpu, cuda, cuda:N or mps"]),
+        (["--device", "cuda:-1"], ["unknown device 'cuda:-1': give auto, cpu, cuda, cuda:N or mps"]),
         (["--device", "cuda:99"], ["'cuda:99' does not exist"]),
         (["--words", "/nowhere/glove.txt"], ["cannot read the word vectors /nowhere/glove.txt"]),
         (["--config", "/nowhere/a.yaml"], ["cannot read the configuration /nowhere/a.yaml"]),

@@ -57,7 +57,7 @@ def test_the_figure_has_the_matrices_that_exist(runs, tmp_path):
 def test_the_last_matrix_is_the_last_by_number(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "a")
     classes = [f"c{i}" for i in range(11)]
-    records = [{"seen": scores(0.5)}] * 11
+    records = [{"task": t, "seen": scores(0.5)} for t in range(1, 12)]
     edit_json(folder / "metrics.json", tasks=[[name] for name in classes], per_task=records)
     matrices = {f"task_{t}": np.eye(t) for t in range(1, 12)}
     np.savez(folder / "acm.npz", **matrices, classes=np.array(classes))

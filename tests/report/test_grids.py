@@ -1,12 +1,11 @@
-"""Grids of text cells in Markdown and in the terminal."""
+"""Grids of text cells in the terminal."""
 
 import io
 
-import pytest
-from report.untrusted import HOSTILE, PRINTABLE, render
 from rich.console import Console
 
-from lifelabel.report.grids import Bold, escape_markdown, markdown_grid, rich_grid
+from lifelabel.report.grids import rich_grid
+from lifelabel.utils.markdown import Bold
 
 
 def printed(table, width=60):
@@ -18,32 +17,6 @@ def printed(table, width=60):
 def plain(table, width=60):
     """The text without the codes of bold."""
     return printed(table, width).replace("\x1b[1m", "").replace("\x1b[0m", "")
-
-
-@pytest.mark.parametrize("text", ["a_b", "A^{t-1} & B^t", "agcn (stream.train_images=60)", "50 % – é", "x > y"])
-def test_text_without_markdown_is_not_changed(text):
-    assert escape_markdown(text) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["# a", "- *a*", "[a](b)", "![a](b)", "`a`", "<b>", "&lt;", "&#60;", "~~a~~", "_a_", "__a__", "a\\", "|", "$a$"],
-)
-def test_markdown_renders_untrusted_text_as_it_is(text):
-    tags, lines = render(f"x {escape_markdown(text)}")
-    assert tags == {"p"} and lines == [f"x {text}"]
-
-
-def test_a_markdown_table_has_one_cell_for_each_text():
-    cells = [["a|b", HOSTILE], [Bold("7|"), "<td>"]]
-    tags, lines = render("\n".join(markdown_grid(["name", "| head"], cells, left=1)))
-    assert tags == {"table", "thead", "tbody", "tr", "th", "td", "strong"}
-    assert [line for line in lines if line] == ["name", "| head", "a|b", PRINTABLE, "7|", "<td>"]
-
-
-@pytest.mark.parametrize(("left", "rule"), [(0, "|---:|---:|---:|"), (1, "|---|---:|---:|"), (3, "|---|---|---|")])
-def test_the_first_columns_are_aligned_to_the_left(left, rule):
-    assert markdown_grid(["a", "b", "c"], [], left) == ["| a | b | c |", rule]
 
 
 def test_untrusted_text_in_a_terminal_is_neither_control_characters_nor_markup():

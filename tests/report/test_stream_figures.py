@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
 from report.small_streams import CLASSES, Photographs, split
 
 from lifelabel.report import stream_figures as figures
@@ -46,21 +45,6 @@ def test_there_is_no_sheet_if_all_files_are_bad(tmp_path):
 def test_visible_labels_are_black_and_come_first_hidden_ones_grey(stream):
     assert figures._label_names(stream, 2, slice(0, 2)) == [("cat", True), ("cup", False), ("fork", False)]
     assert figures._label_names(stream, 4, slice(2, 4)) == [("fork", True), ("dog", False)]
-    assert caption([("fork", True)]).min() == 0
-    assert caption([("fork", False)]).min() == 0x8C
-
-
-def caption(words):
-    sheet = Image.new("L", (600, 100), "white")
-    figures._draw_caption(ImageDraw.Draw(sheet), 0, 0, words)
-    return np.asarray(sheet)
-
-
-@pytest.mark.parametrize("length", [1, 5, 12, 100])
-def test_a_caption_is_not_wider_than_its_image(length):
-    inked = np.argwhere(caption([("w" * (length + k % 3), k < 3) for k in range(60)]) < 255)
-    assert inked[:, 1].max() < figures._WIDTH + figures._GAP
-    assert figures._LINE * 2 < inked[:, 0].max() < figures._LINE * figures._CAPTION_LINES + 2
 
 
 @pytest.mark.parametrize("classes", [(r"$\alpha", "$$", "犬", "_^"), ("$5_to_$10", "$" * 99, "a$\\", "\x1b[2J\n")])

@@ -14,7 +14,6 @@ from report.run_folders import GIGA, forgetting, make_run, table_of, write_run
 from report.untrusted import HOSTILE, PRINTABLE, render
 from rich.console import Console
 
-from lifelabel.report.grids import escape_markdown
 from lifelabel.report.runs import read_run
 from lifelabel.report.tables import (
     Failure,
@@ -30,6 +29,7 @@ from lifelabel.report.tables import (
     terminal,
     write_tables,
 )
+from lifelabel.utils.markdown import escape
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def hostile(tmp_path):
 
 def test_hostile_text_is_rendered_as_it_is_by_markdown(hostile):
     text = _markdown(hostile)
-    assert text.startswith(f"# Runs on {escape_markdown(HOSTILE)}\n")
+    assert text.startswith(f"# Runs on {escape(HOSTILE)}\n")
     tags, lines = render(text)
     assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "strong", "p", "ul", "li"}
     assert f"Runs on {PRINTABLE}" in lines

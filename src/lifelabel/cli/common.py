@@ -12,11 +12,12 @@ from lifelabel.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from lifelabel.engine.callback import Callback
+    from lifelabel.report.stream import Progress
     from lifelabel.search.scheduler import Display
 
 __all__ = [
     "CONTEXT", "check_fidelity", "check_file", "check_jobs", "make_callback", "make_display", "make_folder",
-    "parse_methods", "parse_seeds", "parse_settings",
+    "parse_methods", "parse_seeds", "parse_settings", "progress_bar", "stream_settings",
 ]  # fmt: skip
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -38,7 +39,8 @@ def parse_settings(settings: list[str] | tuple[str, ...]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"--set takes NAME=VALUE, not '{text}'")
         try:
-            parsed = yaml.safe_load(value)
+            # a single sign, such as a separator, is text: YAML cannot read a comma, and reads | as empty
+            parsed = value if len(value) == 1 and not value.isalnum() and value != "~" else yaml.safe_load(value)
         except Exception:  # yaml raises its own errors, and those of int(), float() or dates for a bad value
             raise UserError(f"--set {name}: cannot read the value '{value}'") from None
         section, dot, inner = name.strip().partition(".")
@@ -47,6 +49,18 @@ def parse_settings(settings: list[str] | tuple[str, ...]) -> dict[str, Any]:
         else:
             values[name.strip()] = parsed
     return values
+
+
+def stream_settings(settings: list[str]) -> dict[str, Any]:
+    """The options of `--set`, with or without `stream.` before the name.
+
+    >>> stream_settings(["stream.tasks=4", "order=[cat, dog]"])
+    {'tasks': 4, 'order': ['cat', 'dog']}
+    """
+    given = parse_settings(settings)
+    if "method_options" in given:
+        raise UserError("--set method.…: this command has no method; give only options of the stream")
+    return {**given.pop("stream_options", {}), **given}
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -128,3 +142,27 @@ def make_folder(folder: Path) -> Iterator[Path]:
         yield folder
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from None
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Progress | None]:
+    """A bar in a terminal. It starts with the first update: worker processes must not inherit its thread."""
+    if not err.is_terminal:
+        yield None
+        return
+    from rich import progress
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
+    bar = progress.Progress(*columns, console=err, transient=True)
+
+    def update(done: int, total: int) -> None:
+        if not bar.tasks:
+            bar.add_task(what, total=total)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done)
+
+    try:
+        yield update
+    finally:
+        bar.stop()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from lifelabel.cli.common import CONTEXT, make_folder, parse_settings
-from lifelabel.cli.console import err, out, print_line
+from lifelabel.cli.common import CONTEXT, make_folder, progress_bar, stream_settings
+from lifelabel.cli.console import out, print_line
 from lifelabel.cli.flags import Plugins, load_plugins, with_option_flags
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
@@ -75,13 +74,14 @@ def _inspect(
     from lifelabel.report.stream import describe
     from lifelabel.report.stream_text import TERMINAL_WIDTH, terminal
 
-    source = _make_stream(stream, flags, set_ or [], plugin or [])
+    options = {**flags, **stream_settings(set_ or [])}
+    source = _make_stream(stream, options, plugin or [])
     folder = out_folder or Path("runs/inspect") / _folder_name(source.name)
     with make_folder(folder):
-        with _progress_bar("opening images") as progress:
-            description = describe(source, decode, progress)
+        with progress_bar("opening images") as progress:
+            description = describe(source, decode, progress, root_given="root" in options)
         Console(width=max(out.width, TERMINAL_WIDTH)).print(terminal(description), highlight=False)
-        with _progress_bar("contact sheets") as progress:
+        with progress_bar("contact sheets") as progress:
             images = _write(description, folder, None if no_sheets else source, progress)
     print_line(f"written to {folder}: report.md, stream.json and {len(images):,} figures")
 
@@ -116,7 +116,7 @@ def _build(
         raise UserError(f"{out_file} must end in .yaml: --stream recognises a manifest by its suffix")
     if out_file.exists() and not overwrite:
         raise UserError(f"{out_file} exists: give another --out, or --overwrite")
-    source = _make_stream(stream, flags, set_ or [], plugin or [])
+    source = _make_stream(stream, {**flags, **stream_settings(set_ or [])}, plugin or [])
     with make_folder(out_file.parent):
         digest = write_manifest(source, out_file, complete)
     train, test = (sum(map(len, split.rows)) for split in (source.train, source.test))
@@ -128,24 +128,12 @@ def _build(
     print_line(f"manifest: {out_file}")
 
 
-def _make_stream(stream: str, flags: dict[str, Any], settings: Sequence[str], plugins: Sequence[str]) -> Stream:
+def _make_stream(stream: str, options: dict[str, Any], plugins: Sequence[str]) -> Stream:
     from lifelabel import streams
     from lifelabel.registry import resolve_name
 
     load_plugins(plugins)
-    return streams.build(resolve_name(stream), {**flags, **_stream_options(settings)})
-
-
-def _stream_options(settings: Sequence[str]) -> dict[str, Any]:
-    """The options of `--set`, with or without `stream.` before the name.
-
-    >>> _stream_options(["stream.tasks=4", "order=[cat, dog]"])
-    {'tasks': 4, 'order': ['cat', 'dog']}
-    """
-    given = parse_settings(list(settings))
-    if "method_options" in given:
-        raise UserError("--set method.…: this command has no method; give only options of the stream")
-    return {**given.pop("stream_options", {}), **given}
+    return streams.build(resolve_name(stream), options)
 
 
 def _folder_name(name: str) -> str:
@@ -171,26 +159,3 @@ def _write(description: dict[str, Any], folder: Path, source: Stream | None, pro
     write_text(folder / "stream.json", json.dumps(description, indent=1) + "\n")
     write_text(folder / "report.md", markdown(description, images))
     return images
-
-
-@contextmanager
-def _progress_bar(what: str) -> Iterator[Progress | None]:
-    """A bar in a terminal. It starts with the first update: worker processes must not inherit its thread."""
-    if not err.is_terminal:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, console=err, transient=True)
-
-    def update(done: int, total: int) -> None:
-        if not bar.tasks:
-            bar.add_task(what, total=total)
-            bar.start()
-        bar.update(bar.task_ids[0], completed=done)
-
-    try:
-        yield update
-    finally:
-        bar.stop()

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli import compare, data, metrics, report, train, tune
+from lifelabel.cli import (
+    calibrate,
+    compare,
+    convert,
+    data,
+    evaluate,
+    export,
+    extend,
+    metrics,
+    predict,
+    report,
+    runs,
+    train,
+    tune,
+)
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import err, print_line
 from lifelabel.errors import Stopped, UserError
@@ -21,8 +35,21 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings=CONTEXT,
 )
-for _commands in (train.commands, compare.commands, tune.commands, report.commands, metrics.commands):
+for _commands in (
+    train.commands,
+    predict.commands,
+    evaluate.commands,
+    calibrate.commands,
+    extend.commands,
+    export.commands,
+    compare.commands,
+    tune.commands,
+    report.commands,
+    runs.commands,
+    metrics.commands,
+):
     app.add_typer(_commands)
+data.commands.add_typer(convert.commands)
 app.add_typer(data.commands, name="data")
 
 
@@ -60,7 +87,11 @@ def main() -> None:
         else:
             raise
     if code == 130:
-        hint = "" if sys.argv[1:2] == ["data"] else "; if the run folder exists, continue with --resume"
+        hint = (
+            ""
+            if sys.argv[1:2] in (["data"], ["evaluate"], ["calibrate"], ["export"])
+            else "; if the run folder exists, continue with --resume"
+        )
         _fail(f"stopped at once{hint}", 130)
     sys.exit(code or 0)
 

@@ -14,7 +14,7 @@ from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.utils.files import write_text
 
-__all__ = ["commands"]
+__all__ = ["commands", "print_metrics"]
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
@@ -44,12 +44,19 @@ def _metrics(
 ) -> None:
     """Compute the metrics of one set of scores under every convention of the literature, in one table."""
     load_plugins(plugin)
-    from lifelabel.metrics.compare import compare, read_scores, spread
-    from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+    from lifelabel.metrics.compare import compare, read_scores
 
     found = compare(read_scores(scores))
     if json_file:
         write_text(json_file, json.dumps(found, indent=1, allow_nan=False) + "\n")
+    print_metrics(found)
+
+
+def print_metrics(found: Mapping[str, Any]) -> None:
+    """Print the result of `lifelabel.metrics.compare.compare`."""
+    from lifelabel.metrics.compare import spread
+    from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+
     print_line(
         f"{found['images']:,} images, {found['classes']:,} classes, {found['empty_classes']:,} of them empty; the "
         f"scores are {found['scores']}. All in %. CF1 is the harmonic mean of CP and CR, or the mean of the classes' "

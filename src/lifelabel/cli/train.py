@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callback
-from lifelabel.cli.console import print_line
+from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.errors import UserError
 
@@ -55,12 +56,17 @@ def _train(
     """Train one method on one stream of tasks, with each image once, and evaluate it after every task."""
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.engine import run
+    from lifelabel.engine.run_folder import RunFolder
 
     given = given_options(flags, set_, plugin)
     if resume is not None:
         if given or config or out_folder or overwrite or print_config:
             raise UserError("--resume takes its options from the run's own config.yaml: give only --plugin with it")
-        _print_result(run.resume(resume, make_callback(quiet)).folder)
+        folder = RunFolder(resume)
+        if folder.is_run and folder.is_finished:
+            _print_next_steps(resume)
+        else:
+            _print_result(run.resume(resume, make_callback(quiet)).folder, quiet)
         return
     from_file = read_yaml(config) if config else {}
     check_fidelity(config, from_file, given)
@@ -71,12 +77,30 @@ def _train(
         return
     if out_folder is None:
         raise UserError("no run folder: give --out FOLDER (or --resume FOLDER, or --print-config)")
-    _print_result(run.train(out_folder, values, overwrite=overwrite, callback=make_callback(quiet)).folder)
+    _print_result(run.train(out_folder, values, overwrite=overwrite, callback=make_callback(quiet)).folder, quiet)
 
 
-def _print_result(folder: Path) -> None:
+def _print_result(folder: Path, quiet: bool) -> None:
+    """The average precision of each class, unless `quiet`, and the result on the last line."""
+    from lifelabel.report.per_class import per_class_table
     from lifelabel.report.runs import read_run
     from lifelabel.report.tables import one_line
 
     run = read_run(folder)
+    if not quiet:
+        names, ap = run.metrics["classes"], run.metrics["final"]["ap"]
+        tasks = [number for number, classes in enumerate(run.metrics["tasks"], 1) for _ in classes]
+        print_table(per_class_table(names, tasks, [ap[name] for name in names]))
     print_line(f"{run.metrics['method']}: {one_line(run)}  → {folder}")
+
+
+def _print_next_steps(folder: Path) -> None:
+    """A finished run has nothing to resume: what to do with it. No file is changed, and no stream is built."""
+    from lifelabel.report.runs import read_run
+
+    score, path = read_run(folder).figures()["mAP"], shlex.quote(str(folder))
+    result = "mAP –" if score is None else f"mAP {score:.2f}"
+    print_line(
+        f"{folder} is finished ({result}): nothing to resume; predict labels with `lifelabel predict {path} IMAGES`, "
+        f"or add classes with `lifelabel extend {path} TABLE --root DIR --out NEW`"
+    )

@@ -86,7 +86,8 @@ class FinishedRun:
     @property
     def joint(self) -> bool:
         """Whether the run trained on all tasks at once."""
-        return len(self.metrics["per_task"]) < len(self.metrics["tasks"])
+        tasks = len(self.metrics["tasks"])
+        return self.metrics["per_task"][0]["task"] == tasks > 1
 
     def figures(self) -> dict[str, float | None]:
         """All figures by name: scores and forgetting in %, the others in the unit of their name. None: unknown."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,13 @@ _MIN_SIDE = 64
 """Pixels: a file is read to its end at any size, and a JPEG is decoded faster at a small one."""
 
 
-def describe(stream: Stream, decode: bool = False, progress: Progress | None = None) -> dict[str, Any]:
+def describe(
+    stream: Stream, decode: bool = False, progress: Progress | None = None, root_given: bool = True
+) -> dict[str, Any]:
     """The counts of a stream in the form of stream.json. A value that is not known is None.
 
-    With `decode`, every image is opened. Images that cannot be used are counted by reason and listed.
+    With `decode`, every image is opened. Images that cannot be used are counted by reason and listed. `root_given`
+    states whether the user gave the folder of the images, for the report of missing files.
     """
     tasks = _tasks(stream)
     test = stream.test.labels.take(np.concatenate(stream.test.rows))
@@ -57,7 +61,7 @@ def describe(stream: Stream, decode: bool = False, progress: Progress | None = N
         "classes": _classes(stream, tasks),
         "cooccurrence": _cooccurrence(stream),
         "bad": _bad(stream, progress) if decode else None,
-        "problems": stream.problems.lines(),
+        "problems": [*stream.problems.lines(), *_missing(stream, root_given)],
     }
 
 
@@ -72,6 +76,19 @@ def _split(split: Split) -> dict[str, int | None]:
     if getattr(split.images, "root", used) is None:
         missing = None  # the folder of the images is not given
     return {"images": len(names), "rows": sum(map(len, split.rows)), "missing": missing}
+
+
+def _missing(stream: Stream, root_given: bool) -> list[str]:
+    """One line if images have no file; none if all have one, or if the stream has no folder of images."""
+    used = [(split, split.used()) for split in (stream.train, stream.test)]
+    missing = [(split, rows[~split.images.present[rows]]) for split, rows in used]
+    count, total = (sum(len(rows) for _, rows in splits) for splits in (missing, used))
+    root = getattr(stream.train.images, "root", None)
+    if not count or root is None:
+        return []
+    example = next(split.names[int(rows[0])] for split, rows in missing if len(rows))
+    hint = "correct --root or the names" if root_given else "give --root DIR, their folder (no --root was given)"
+    return [f"{count:,} of {total:,} images have no file, such as {Path(root) / example}: {hint}"]
 
 
 def _tasks(stream: Stream) -> list[dict[str, Any]]:

@@ -5,35 +5,25 @@ A contact sheet has training images with their labels. The two charts are drawn 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image
 
 from lifelabel.report.charts import chart_text, new_figure, save_figure
+from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream import MAX_MATRIX_CLASSES, Progress
 from lifelabel.report.stream_text import listed
 from lifelabel.streams.base import BadImage, Stream
-from lifelabel.utils.files import atomic_write
-from lifelabel.utils.text import printable
 
 __all__ = ["draw_cooccurrence", "draw_frequencies", "write_sheets"]
 
-_COLUMNS, _ROWS = 6, 4
-_WIDTH, _HEIGHT = 200, 150
-"""Size of an image on a sheet, in pixels."""
-_GAP, _TITLE, _LINE = 12, 52, 16
-"""The gap between images and the heights of the title and of a line of a caption, in pixels."""
-_CAPTION_LINES = 3
-_MORE = 40
-"""Room for the number of labels that do not fit, as in "… +7", in pixels."""
-_MAX_TRIES = 10 * _COLUMNS * _ROWS
+_ROWS = 4
+_MAX_TRIES = 10 * COLUMNS * _ROWS
 """Images that are tried for one sheet. If all of them are bad, there is no sheet."""
-_VISIBLE, _HIDDEN = "#000000", "#8c8c8c"
 _MAX_NAMED_CLASSES = 80
 """Up to this many classes, a chart names each class."""
 
@@ -44,8 +34,7 @@ def write_sheets(stream: Stream, folder: Path, progress: Progress | None = None)
     for task in stream.tasks:
         if sheet := _contact_sheet(stream, task.index):
             written.append(f"task-{task.index + 1:0{digits}}.png")
-            with atomic_write(folder / written[-1]) as file:
-                sheet.save(file, "png", compress_level=1)  # a higher level makes photographs hardly smaller
+            save_sheet(sheet, folder / written[-1])
         if progress:
             progress(task.index + 1, len(stream.tasks))
     return written
@@ -56,30 +45,20 @@ def _contact_sheet(stream: Stream, index: int) -> Image.Image | None:
 
     Visible labels are black and bold, hidden labels are grey. The same stream gives the same sheet.
     """
-    images = list(islice(_readable_images(stream, index), _COLUMNS * _ROWS))
+    images = list(islice(_readable_images(stream, index), COLUMNS * _ROWS))
     if not images:
         return None
-    rows = -(-len(images) // _COLUMNS)
-    cell = _HEIGHT + _LINE * _CAPTION_LINES + _GAP
-    sheet = Image.new("RGB", (_COLUMNS * (_WIDTH + _GAP) + _GAP, _TITLE + rows * cell), "white")
-    draw = ImageDraw.Draw(sheet)
     task = stream.tasks[index]
     title = f"{listed([stream.name], 60)}, task {index + 1} of {len(stream.tasks)}: {listed(task.classes, 110)}"
-    draw.text((_GAP, 8), title, _VISIBLE, _font(15, bold=True))
     key = "black: visible labels" + ("; grey: hidden labels" if stream.train.complete else "")
-    draw.text((_GAP, 29), key, _HIDDEN, _font(12))
-    for position, (row, image) in enumerate(images):
-        left, top = _GAP + position % _COLUMNS * (_WIDTH + _GAP), _TITLE + position // _COLUMNS * cell
-        small = ImageOps.contain(image, (_WIDTH, _HEIGHT))
-        sheet.paste(small, (left, top + _HEIGHT - small.height))
-        _draw_caption(draw, left, top + _HEIGHT + 2, _label_names(stream, row, task.columns))
-    return sheet
+    photos = [Photo(image, _label_names(stream, row, task.columns)) for row, image in images]
+    return draw_sheet(title, key, [("", photos)])
 
 
 def _readable_images(stream: Stream, index: int) -> Iterator[tuple[int, Image.Image]]:
     for row in islice(_candidates(stream, index), _MAX_TRIES):
         try:
-            yield row, stream.train.images.read(row, _WIDTH)
+            yield row, stream.train.images.read(row, WIDTH)
         except BadImage:
             continue
 
@@ -95,7 +74,7 @@ def _candidates(stream: Stream, index: int) -> Iterator[int]:
     counts = np.bincount(column, minlength=len(task.classes))
     round_ = np.empty(len(column), np.int64)
     round_[by_class] = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)
-    many = len(task.classes) > _COLUMNS * _ROWS
+    many = len(task.classes) > COLUMNS * _ROWS
     rank = rng.permutation(len(task.classes)) if many else np.arange(len(task.classes))
     yield from dict.fromkeys(row[np.lexsort((rank[column], round_))].tolist())
 
@@ -103,40 +82,8 @@ def _candidates(stream: Stream, index: int) -> Iterator[int]:
 def _label_names(stream: Stream, row: int, columns: slice) -> list[tuple[str, bool]]:
     """The labels of an image, and whether each is visible. Visible labels, those of the task's `columns`, are first."""
     names = stream.classes
-    labels = [(printable(names[c]), columns.start <= c < columns.stop) for c in stream.train.labels[row].tolist()]
+    labels = [(names[c], columns.start <= c < columns.stop) for c in stream.train.labels[row].tolist()]
     return sorted(labels, key=lambda label: not label[1])
-
-
-def _draw_caption(draw: ImageDraw.ImageDraw, left: int, top: int, labels: list[tuple[str, bool]]) -> None:
-    """Draw labels in lines as wide as an image, and the number of those that do not fit."""
-    x, line = 0.0, 0
-    for position, (name, visible) in enumerate(labels):
-        font, more = _font(12, bold=visible), len(labels) - position
-        text = _cut(name, font) + ("," if more > 1 else "")
-        length = font.getlength(f"{text} ")
-        is_last_line = line + 1 == _CAPTION_LINES
-        if x and x + length > _WIDTH - (_MORE if is_last_line and more > 1 else 0):
-            if is_last_line:
-                draw.text((left + x, top + line * _LINE), f"… +{more}", _HIDDEN, _font(12))
-                return
-            x, line = 0.0, line + 1
-        draw.text((left + x, top + line * _LINE), text, _VISIBLE if visible else _HIDDEN, font)
-        x += length
-
-
-def _cut(name: str, font: ImageFont.FreeTypeFont) -> str:
-    """A name, cut so that the number of labels that do not fit has room after it."""
-    short = name[:60]
-    while font.getlength(f"{short}…, ") > _WIDTH - _MORE:
-        short = short[:-1]
-    return short if short == name else f"{short}…"
-
-
-@functools.cache
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    from matplotlib.font_manager import FontProperties, findfont
-
-    return ImageFont.truetype(findfont(FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")), size)
 
 
 def draw_frequencies(description: dict[str, Any], path: Path) -> None:

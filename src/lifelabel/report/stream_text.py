@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lifelabel.report.grids import escape_markdown, markdown_grid, rich_grid
+from lifelabel.report.grids import rich_grid
+from lifelabel.utils.markdown import escape, grid
 from lifelabel.utils.text import printable
 
 __all__ = ["TERMINAL_WIDTH", "listed", "markdown", "terminal"]
@@ -163,29 +164,29 @@ def _bad_lines(description: dict[str, Any]) -> list[str]:
 
 def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
     """The text of report.md. `figures` are the names of image files in the same folder."""
-    lines = [f"# Stream {escape_markdown(description['name'])}", "", f"sha256 `{description['sha256']}`", ""]
-    lines += [f"- {escape_markdown(key)}: {escape_markdown(value)}" for key, value in description["rules"].items()]
-    lines += ["", *markdown_grid(*_split_table(description), left=1), ""]
-    lines += [f"- {escape_markdown(line)}" for line in [*_label_lines(description), *_bad_lines(description)]]
-    lines += ["", "## Tasks", "", *markdown_grid(*_task_table(description, 1000), left=2), "", _EXPLANATION]
+    lines = [f"# Stream {escape(description['name'])}", "", f"sha256 `{description['sha256']}`", ""]
+    lines += [f"- {escape(key)}: {escape(value)}" for key, value in description["rules"].items()]
+    lines += ["", *grid(*_split_table(description), left=1), ""]
+    lines += [f"- {escape(line)}" for line in [*_label_lines(description), *_bad_lines(description)]]
+    lines += ["", "## Tasks", "", *grid(*_task_table(description, 1000), left=2), "", _EXPLANATION]
     classes = [
         [c["name"], str(c["task"]), _count(c["visible"]), _count(c["true"]), _count(c["test"])]
         for c in description["classes"]
     ]
     heads = ["class", "task", "training, visible", "training, true", "test"]
-    lines += ["", "## Images of each class", "", *markdown_grid(heads, classes, left=1)]
+    lines += ["", "## Images of each class", "", *grid(heads, classes, left=1)]
     found = description["cooccurrence"]
     lines += ["", "## Strongest co-occurrence", "", f"From {found['labels']} ({found['images']:,} images).", ""]
-    lines += markdown_grid(_PAIR_HEADS, [_pair_row(pair) for pair in found["strongest"]], left=2)
+    lines += grid(_PAIR_HEADS, [_pair_row(pair) for pair in found["strongest"]], left=2)
     if description["bad"] and (images := description["bad"]["images"]):
         lines += ["", "## Images that cannot be used", ""]
         lines += [
-            f"- {image['split']}: {escape_markdown(image['image'])}: {escape_markdown(image['reason'])}"
+            f"- {image['split']}: {escape(image['image'])}: {escape(image['reason'])}"
             for image in images[:_MAX_BAD_IMAGES]
         ]
         lines += [f"- … (all {len(images):,} are in stream.json)"] * (len(images) > _MAX_BAD_IMAGES)
     if description["problems"]:
-        lines += ["", "## Problems", "", *(f"- {escape_markdown(line)}" for line in description["problems"])]
+        lines += ["", "## Problems", "", *(f"- {escape(line)}" for line in description["problems"])]
     if figures:
         lines += ["", "## Figures", "", *(f"![{name}]({name})\n" for name in figures)]
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -23,9 +23,10 @@ from rich.table import Table
 from lifelabel.config.config import short_value
 from lifelabel.config.run_options import VARIED
 from lifelabel.metrics.functions import HEADLINE
-from lifelabel.report.grids import Bold, escape_markdown, markdown_grid, rich_grid
+from lifelabel.report.grids import rich_grid
 from lifelabel.report.runs import FinishedRun, facts, group_by_label, provenance
 from lifelabel.utils.files import write_text
+from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import printable
 
 __all__ = ["Failure", "ResultTable", "Row", "notes", "one_line", "terminal", "write_tables"]
@@ -301,16 +302,16 @@ def write_tables(table: ResultTable, folder: Path) -> list[str]:
 
 def _markdown(table: ResultTable) -> str:
     left = len(table.head)
-    lines = [f"# {escape_markdown(table.title)}", ""]
-    lines += markdown_grid(_heads(table), [line.cells for line in _body(table)], left)
+    lines = [f"# {escape(table.title)}", ""]
+    lines += grid(_heads(table), [line.cells for line in _body(table)], left)
     if table.has_errors:
         lines += ["", "Error of the matrix:", ""]
-        lines += markdown_grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
+        lines += grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
     for note in notes(table):
-        lines += ["", escape_markdown(note)]
+        lines += ["", escape(note)]
     if table.failures:
         lines += ["", f"Not finished, and not in the table ({len(table.failures)}):", ""]
-        lines += [f"- {escape_markdown(f.name)}: {escape_markdown(f.reason)}" for f in table.failures]
+        lines += [f"- {escape(f.name)}: {escape(f.reason)}" for f in table.failures]
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,77 @@
+"""`lifelabel data convert`: a table from folders of images or from the export of an annotation tool."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.console import print_line
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+_SHOWN_CLASSES = 10
+
+
+@commands.command(
+    "convert",
+    epilog="""
+Examples:
+
+`lifelabel data convert photos --out photos.csv` (folders photos/dog, photos/cat …, or photos/train/dog …)
+
+`lifelabel data convert project-3.json --out photos.csv --root photos` (Label Studio: JSON, JSON-MIN or CSV)
+
+`lifelabel data convert cvat-export --out photos.csv` (CVAT: Datumaro, COCO or ImageNet, unpacked)
+
+`lifelabel data convert fiftyone-export --out photos.csv --field ground_truth`
+
+`lifelabel data convert annotations --out photos.csv --root images` (COCO: train.json and val.json)
+""",
+)
+def _convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A folder with one folder per class, an exported file (.json, .csv), or a folder of exported files.",
+        ),
+    ],
+    out_file: Annotated[Path, typer.Option("--out", metavar="FILE.csv", help="The table to write.")],
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="NAME", help="auto, folders, coco, label-studio, cvat or fiftyone."),
+    ] = "auto",
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="The folder of the images [default: found].")
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option("--field", metavar="NAME", help="The field of labels, if the export has several.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
+) -> None:
+    """Write a table of images and labels from class folders, COCO, Label Studio, CVAT or FiftyOne."""
+    from lifelabel.streams.convert import convert
+
+    done = convert(source, out_file, format=format_, root=root, field=field, overwrite=overwrite)
+    print_line(f"format: {done.format}")
+    print_line(f"images: {done.images:,} ({done.found:,} with a file)")
+    more = ", …" if len(done.classes) > _SHOWN_CLASSES else ""
+    print_line(f"classes: {len(done.classes):,} ({', '.join(done.classes[:_SHOWN_CLASSES])}{more})")
+    print_line(f"labels: {done.labels:,}")
+    splits = ", ".join(f"{name} {count:,}" for name, count in done.splits.items())
+    print_line(f"split: {splits or 'none; a share of the images is used for test (stream.test_share)'}")
+    for line in done.problems.lines():
+        print_line(f"problem: {line}", "yellow")
+    print_line(f"written to {out_file}")
+    if not done.found:
+        print_line(
+            f"no image has a file in {done.root}: run this again with --root DIR, the folder of the images", "yellow"
+        )
+    folder = shlex.quote(str(done.root)) if done.found else "DIR"
+    print_line(f"next: lifelabel data inspect {shlex.quote(str(out_file))} --root {folder}")

@@ -1,0 +1,95 @@
+"""`lifelabel export`: a finished model as ONNX, as a program of torch, or as a model folder."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.console import print_line
+from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.errors import UserError
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+_MAX_IMAGES = 32
+
+
+@commands.command(
+    "export",
+    epilog="""
+Examples:
+
+`lifelabel export runs/a --format onnx --out exports/a`
+
+`lifelabel export runs/a --format onnx --preprocess --images photos --out exports/a --overwrite`
+
+`lifelabel export runs/a --format torch-export --out exports/a-torch`
+""",
+)
+def _export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a model.")],
+    out_folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the export.")],
+    file_format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="TEXT",
+            help="onnx (model.onnx), torch-export (model.pt2) or safetensors (a model folder for lifelabel).",
+        ),
+    ] = "onnx",
+    preprocess: Annotated[
+        bool,
+        typer.Option("--preprocess", help="Resize and normalize in the export: it takes pixels of images of any size."),
+    ] = False,
+    opset: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The version of the ONNX operators, from 18. Default: that of torch."),
+    ] = None,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help=f"Check the export with photographs too: a file or a folder (the first {_MAX_IMAGES} are used).",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an export in DIR.")] = False,
+    plugin: Plugins = None,
+) -> None:
+    """Export a finished model: images in, calibrated probabilities out. The export is compared with the model."""
+    load_plugins(plugin)
+    from lifelabel.model.export import RUNTIMES, export_model
+    from lifelabel.utils.processes import keep_freed_memory
+
+    keep_freed_memory()
+    check = export_model(
+        run, out_folder, file_format, preprocess=preprocess, opset=opset, overwrite=overwrite,
+        photographs=_photographs(images or []),
+    )  # fmt: skip
+    print_line(f"largest difference from the model: {check.difference:.1e}, {check.images} images in batches of 1 to 8")
+    if check.resize_difference is not None:
+        print_line(f"largest difference with images of other sizes, which are resized: {check.resize_difference:.1e}")
+    print_line(
+        f"images/s: {check.speed:.4g} in {RUNTIMES[file_format]}, {check.model_speed:.4g} in lifelabel, ratio "
+        f"{check.speed / check.model_speed:.2f}"
+    )
+    print_line(f"written to {out_folder}: {', '.join(check.files)}")
+
+
+def _photographs(paths: list[Path]) -> list[Path]:
+    """The files among the paths, and the JPEG and PNG files in the folders among them."""
+    found: list[Path] = []
+    for path in paths:
+        files = [path]
+        if path.is_dir():
+            names = sorted(each for each in path.iterdir() if each.suffix.lower() in (".jpg", ".jpeg", ".png"))
+            files = list(islice(names, _MAX_IMAGES))
+            if not files:
+                raise UserError(f"--images {path} has no .jpg or .png file: give another folder or a file")
+        found += files
+    return found[:_MAX_IMAGES]

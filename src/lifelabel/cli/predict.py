@@ -1,0 +1,290 @@
+"""`lifelabel predict`: the labels of images."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.console import err, print_line
+from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.image_files import STDIN, image_files
+from lifelabel.errors import Stopped, UserError
+from lifelabel.utils.text import printable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lifelabel.model.model import Model
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+_MAX_LISTED = 20
+_MAX_WIDTH = 60
+"""Columns of the paths in a table."""
+_BAR_FROM = 100
+"""Images from which there is a progress bar."""
+_Labels = Mapping[str, float]
+_Found = Sequence[tuple[str, _Labels]]
+_Write = Callable[[_Found], None]
+
+
+@commands.command(
+    "predict",
+    epilog="""
+Examples:
+
+`lifelabel predict runs/a photo.jpg`
+
+`lifelabel predict runs/a photos/ --csv > labels.csv`
+
+`lifelabel predict runs/a 'photos/**/*.jpg' --top 3 --json`
+
+`find photos -newer last | lifelabel predict runs/a - --threshold 0.8`
+
+`lifelabel predict runs/a photos/ --annotate labelled/`
+""",
+)
+def _predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a model.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGES",
+            help="Files; folders, searched with the folders in them; patterns in quotation marks, such as "
+            "`'photos/**/*.jpg'`; `-` for a list of paths on stdin, one per line.",
+        ),
+    ],
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Labels of at least this probability [default: the thresholds of the model]."),
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="The most probable labels, this many at most.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object per line: image, labels.")] = False,
+    csv_: Annotated[
+        bool, typer.Option("--csv", help="A table: image, labels, probabilities, with ; in between.")
+    ] = False,
+    table: Annotated[bool, typer.Option("--table", help="One line per image, to read [default].")] = False,
+    annotate: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A new folder for copies of the images with their labels drawn onto them."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images at a time [default: by image size].")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that decode images [default: the number of cores for a GPU, else 0].")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    plugin: Plugins = None,
+) -> None:
+    """Print the labels of images with their probabilities.
+
+    Images that cannot be read are skipped and listed at the end; then the exit code is 1.
+    """
+    if json_ + csv_ + table > 1:
+        raise UserError("--json, --csv and --table: give one of them")
+    if workers is not None and workers < 0:
+        raise UserError(f"--workers must be at least 0, not {workers}")
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"--batch-size must be at least 1, not {batch_size}")
+    problems = _Problems()
+    done = 0
+    try:
+        files = image_files(images, problems.add, annotate)
+        first = next(files, None)
+        if first is None:
+            raise problems.none_found()
+        load_plugins(plugin)
+        model = _load(run, device, threshold, top)
+        draw = _annotator(annotate) if annotate is not None else None
+        write = _json_lines if json_ else _csv_table() if csv_ else _text_table()
+        for batch in _batches(model, itertools.chain([first], files), images, batch_size, workers):
+            found = []
+            for path, scores in batch:
+                if isinstance(scores, str):
+                    problems.add(path, scores)
+                else:
+                    found.append((path, model.labels(scores, threshold, top)))
+            write(found)
+            sys.stdout.flush()
+            for path, labels in found if draw else ():
+                assert draw is not None
+                draw(path, labels)
+            done += len(found)
+    except BrokenPipeError:  # the reader of our output has ended, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped after {done:,} images") from None
+    if not done and problems.missing == problems.count:
+        raise problems.none_found()
+    problems.print()
+    if problems.count:
+        raise typer.Exit(1)
+
+
+def _load(run: Path, device: str, threshold: float | None, top: int | None) -> Model:
+    from lifelabel.model.model import check_choice, load
+    from lifelabel.utils.processes import keep_freed_memory
+
+    check_choice(threshold, top)
+    keep_freed_memory()
+    return load(run, device)
+
+
+class _Problems:
+    """Arguments and files without labels: their number, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = self.missing = 0
+        self.first: list[str] = []
+
+    def add(self, path: str, reason: str) -> None:
+        self.count += 1
+        self.missing += reason.startswith("no ")  # such file, image in this folder, image matches
+        if len(self.first) < _MAX_LISTED:
+            self.first.append(f"{printable(path)}: {reason}")
+
+    def none_found(self) -> UserError:
+        """The error for a command that found no image at all."""
+        if not self.count:
+            return UserError("no images: stdin has no paths")
+        more = f"; {self.count - 1:,} more" if self.count > 1 else ""
+        return UserError(f"no images: {self.first[0]}{more}")
+
+    def print(self) -> None:
+        if self.count:
+            print_line(f"{self.count:,} without labels:", "yellow", err)
+            for line in self.first:
+                print_line(f"  {line}", None, err)
+            if self.count > len(self.first):
+                print_line(f"  … and {self.count - len(self.first):,} more", None, err)
+
+
+def _batches(
+    model: Model, files: Iterator[str], arguments: list[str], batch_size: int | None, workers: int | None
+) -> Iterator[list[tuple[str, np.ndarray | str]]]:
+    """The scores of the files in lists, one list per batch. With a bar, if it does not disturb the output."""
+    from lifelabel.model.inputs import batches_of
+
+    scored = batches_of(model.score_files(files, batch_size, workers), batch_size or model.batch_size)
+    show = err.is_terminal and not sys.stdout.isatty() and STDIN not in arguments
+    total = sum(1 for _ in image_files(arguments, lambda *_: None)) if show else 0
+    if total < _BAR_FROM:
+        yield from scored
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=err, transient=True, redirect_stdout=False)  # else our lines go to stderr
+    task = bar.add_task("", total=total)
+    try:
+        for batch in scored:
+            bar.start()  # after the first batch: worker processes must not inherit its thread
+            bar.update(task, advance=len(batch))
+            yield batch
+    finally:
+        bar.stop()
+
+
+def _json_lines(found: _Found) -> None:
+    for path, labels in found:
+        rounded = {name: _rounded(probability) for name, probability in labels.items()}
+        sys.stdout.write(json.dumps({"image": path, "labels": rounded}) + "\n")
+
+
+def _csv_table() -> _Write:
+    _encode("surrogateescape")  # file names may have bytes that are not UTF-8
+    safe = printable if sys.stdout.isatty() else str
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("image", "labels", "probabilities"))
+
+    def write(found: _Found) -> None:
+        for path, labels in found:
+            numbers = (f"{_rounded(probability):g}" for probability in labels.values())
+            writer.writerow((safe(path), ";".join(labels), ";".join(numbers)))
+
+    return write
+
+
+def _encode(errors: str) -> None:
+    """Write UTF-8, whatever the language of the system is."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors=errors)
+
+
+def _text_table() -> _Write:
+    from rich.cells import cell_len
+
+    _encode("replace")
+    width = 0
+
+    def write(found: _Found) -> None:
+        nonlocal width
+        lines = [(printable(path), labels) for path, labels in found]
+        width = min(_MAX_WIDTH, max([width, *(cell_len(path) for path, _ in lines)]))
+        for path, labels in lines:
+            text = "  ".join(f"{printable(name)} {probability:.2f}" for name, probability in labels.items())
+            sys.stdout.write(f"{path}{' ' * (width - cell_len(path))}  {text or '–'}\n")
+
+    return write
+
+
+def _rounded(probability: float) -> float:
+    return float(f"{probability:.6g}")
+
+
+def _annotator(folder: Path) -> Callable[[str, _Labels], None]:
+    """A function that writes a copy of an image, with its labels drawn onto it, to a new folder."""
+    from lifelabel.model.annotate import annotate
+    from lifelabel.streams.base import BadImage
+    from lifelabel.streams.decode import open_image
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"--annotate {folder} has files already: give a new folder")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; give another --annotate") from None
+    used: Counter[str] = Counter()
+
+    def write(path: str, labels: _Labels) -> None:
+        with contextlib.suppress(BadImage):  # it has been read before: it was changed meanwhile
+            copy = annotate(open_image(path, 1024), labels)
+            target = folder / _new_name(path, used)
+            try:
+                copy.save(target, "JPEG", quality=90)
+            except OSError as error:
+                raise UserError(f"cannot write {target}: {error.strerror or error}; give another --annotate") from None
+
+    return write
+
+
+def _new_name(path: str, used: Counter[str]) -> str:
+    """A new file name for the copy of an image: its own name, with a number if another image has the same one.
+
+    >>> used = Counter()
+    >>> [_new_name(path, used) for path in ("a/x.png", "b/X.jpg", "x-2.jpg", "../..", "a/c\\\\d.jpg")]
+    ['x.jpg', 'X-2.jpg', 'x-2-2.jpg', 'image.jpg', 'c-d.jpg']
+    """
+    stem = os.path.splitext(os.path.basename(path))[0]
+    stem = re.sub(r"[^\w.-]+", "-", stem).strip(".-")[:100] or "image"
+    while True:
+        key = stem.casefold()  # some file systems do not distinguish upper and lower case
+        used[key] += 1
+        if used[key] == 1:
+            return f"{stem}.jpg"
+        stem = f"{stem}-{used[key]}"

@@ -1,0 +1,99 @@
+"""What an export says about itself: its metadata, and a README.md with a program that runs it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lifelabel.model.info import ModelInfo
+from lifelabel.model.probabilities import Exportable, PixelNetwork
+from lifelabel.utils.markdown import escape
+from lifelabel.version import __version__
+
+__all__ = ["metadata", "metadata_texts", "readme"]
+
+_RESIZE = "to image_size x image_size without cropping, bilinear with antialiasing, rounded to whole pixel values"
+_OPEN = 'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")'
+_INPUT = {
+    "images": f"""size, mean, std = about["image_size"], about["mean"], about["std"]
+{_OPEN}.resize((size, size), Image.Resampling.BILINEAR)
+images = ((np.asarray(image) / 255 - mean) / std).astype(np.float32).transpose(2, 0, 1)[None]""",
+    "pixels": f"""{_OPEN}
+pixels = np.array(image)[None]""",
+}
+_PROGRAMS = {
+    "onnx": """import json
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+session = onnxruntime.InferenceSession("model.onnx")
+texts = session.get_modelmeta().custom_metadata_map
+about = {{name: json.loads(texts[name]) for name in ("classes", "thresholds", "image_size", "mean", "std")}}
+{read}
+probabilities = session.run(["probabilities"], {{"{name}": {name}}})[0][0]
+""",
+    "torch-export": """import json
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+model = torch.export.load("model.pt2").module()
+about = json.load(open("model.json", encoding="utf-8"))
+{read}
+probabilities = model(torch.from_numpy({name}))[0]
+""",
+}
+_PRINT = """for name, probability, threshold in zip(about["classes"], probabilities, about["thresholds"]):
+    if probability >= threshold:
+        print(f"{probability:.3f} {name}")
+"""
+_PACKAGES = {"onnx": "onnxruntime pillow", "torch-export": "torch numpy pillow"}
+_WHERE = {"onnx": "the metadata of `model.onnx`, as JSON", "torch-export": "`model.json`"}
+
+
+def metadata(info: ModelInfo, network: Exportable, sha256: str) -> dict[str, Any]:
+    """What a program needs to know to use an export, and where it comes from. `sha256` is that of model.safetensors."""
+    size, classes, pixels = info.image_size, list(info.classes), isinstance(network, PixelNetwork)
+    shape = "uint8, batch x height x width x 3" if pixels else f"float32, batch x 3 x {size} x {size}"
+    return {
+        "classes": classes,
+        "thresholds": list(info.thresholds or [0.5] * len(classes)),
+        "image_size": size,
+        "mean": info.normalize[0]["mean"],
+        "std": info.normalize[0]["std"],
+        "color_order": "RGB",
+        "resize": _RESIZE,
+        "preprocessing": "in the model" if pixels else "resize, then (pixel / 255 - mean) / std",
+        "input": f"{network.input_name}: {shape}",
+        "output": f"probabilities: float32, batch x {len(classes)}, calibration included",
+        "calibration": info.calibration,
+        "method": info.label,
+        "backbone": info.backbone,
+        "lifelabel_version": __version__,
+        "model_sha256": sha256,
+    }
+
+
+def metadata_texts(about: dict[str, Any]) -> dict[str, str]:
+    """The metadata as texts: texts as they are, other values as JSON."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
+
+
+def readme(info: ModelInfo, network: Exportable, format: str) -> str:
+    """README.md of an export."""
+    name = network.input_name
+    program = _PROGRAMS[format].format(read=_INPUT[name], name=name) + _PRINT
+    return f"""# {escape(info.label)}
+
+A model of {len(info.classes)} classes with the backbone {escape(info.backbone)}, exported by lifelabel {__version__}.
+The input is `{name}`, the output the probability of each class. Names of the classes, thresholds and everything else
+that a program needs are in {_WHERE[format]}.
+
+    pip install {_PACKAGES[format]}
+
+```python
+{program}```
+"""

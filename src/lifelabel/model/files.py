@@ -1,0 +1,147 @@
+"""The folder of a model: model.safetensors, model.json and README.md.
+
+A folder is untrusted: it may come from anywhere. Reading it runs no code in it, and sizes are checked before memory is
+used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from lifelabel.errors import UserError
+from lifelabel.model.card import model_card
+from lifelabel.model.info import ModelInfo, is_int, require
+from lifelabel.nn.inference import InferenceNetwork
+from lifelabel.nn.weights import sha256
+from lifelabel.utils.files import atomic_write, read_limited, write_text
+from lifelabel.utils.text import printable, shorten
+
+__all__ = ["ModelInfo", "find_model", "read_model", "write_model"]
+
+_KIND, _FORMAT = "lifelabel model", 1
+_TENSORS, _INFO, _CARD = "model.safetensors", "model.json", "README.md"
+_MAX_JSON, _MAX_TENSOR_BYTES, _MAX_TENSORS = 100 << 20, 16 << 30, 100_000
+_DTYPES = ("F32", "I64")
+"""Weights, and the step counters of batch norm."""
+
+
+def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> None:
+    """Write the folder of a model. model.json is written last: a folder without it is not a model."""
+    folder = Path(folder)
+    tensors = {name: _on_cpu(tensor) for name, tensor in network.state_dict().items()}
+    data_set = info.stream.get("dataset") or info.stream.get("name")
+    trained_on = " + ".join(str(name) for name in (info.provenance.get("trained_on"), data_set) if name)
+    data = save(tensors, {"trained_on": trained_on})  # one key: safetensors writes several in random order
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
+    with atomic_write(folder / _TENSORS) as file:
+        file.write(data)
+    write_text(folder / _CARD, model_card(info))
+    about = {"kind": _KIND, "format": _FORMAT, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    write_text(folder / _INFO, json.dumps(_without_nan({**about, **info.to_dict()}), indent=1, allow_nan=False) + "\n")
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    dtype = torch.float32 if tensor.is_floating_point() else torch.int64
+    return tensor.detach().to("cpu", dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def find_model(path: str | Path) -> Path:
+    """The model folder at `path`: a model folder, or a run folder that has one."""
+    path = Path(path)
+    for folder in (path, path / "model"):
+        if (folder / _INFO).exists():
+            return folder
+    if (path / "config.yaml").exists():
+        if _is_finished(path):
+            raise UserError(
+                f"{path} has no model: it was trained by an earlier lifelabel, or its method has no network; train it "
+                "again"
+            )
+        raise UserError(f"{path} is not finished: continue it with lifelabel train --resume {path}")
+    if (path / _TENSORS).exists():
+        raise UserError(f"{path} is not a model of lifelabel: it has {_TENSORS}, but no {_INFO}")
+    what = "has no model: there is no model.json in it" if path.is_dir() else "is not a folder"
+    raise UserError(f"{path} {what}; give the folder of a finished run, or of a model")
+
+
+def _is_finished(run: Path) -> bool:
+    with contextlib.suppress(UserError, ValueError, RecursionError):
+        metrics = json.loads(read_limited(run / "metrics.json", _MAX_JSON))
+        return isinstance(metrics, dict) and metrics.get("finished") is True
+    return False
+
+
+def read_model(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
+    """The content of model.json and the tensors of a model folder, or of the one in a run folder."""
+    folder = find_model(path)
+    values = _read_json(folder / _INFO)
+    tensors = folder / _TENSORS
+    try:
+        info = ModelInfo.from_dict(values)
+        size, digest = values.get("bytes"), values.get("sha256")
+        require(is_int(size, 1, _MAX_TENSOR_BYTES) and isinstance(digest, str), "size or sha256 of the tensors")
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{folder / _INFO} is damaged ({printable(error)}): copy the model again") from None
+    try:
+        found = tensors.stat().st_size if tensors.is_file() else 0
+        if found != size:
+            raise UserError(f"{tensors} is damaged ({found:,} bytes, not {size:,}): copy the model again")
+        if sha256(tensors) != digest:
+            raise UserError(f"{tensors} is damaged, or belongs to another model.json: copy the model again")
+        return info, _read_tensors(tensors)
+    except OSError as error:
+        raise UserError(f"cannot read {tensors}: {error.strerror or error}") from None
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{tensors} is damaged ({shorten(printable(error))}): copy the model again") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(read_limited(path, _MAX_JSON), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is damaged: it is not valid JSON; copy the model again") from None
+    if not isinstance(values, dict) or values.get("kind") != _KIND:
+        raise UserError(f"{path} is not a model of lifelabel: give the folder of a finished run, or of a model")
+    number = values.get("format")
+    if not isinstance(number, int) or number < 1:
+        raise UserError(f"{path} is damaged: its format is not a number; copy the model again")
+    if number > _FORMAT:
+        raise UserError(f"{path} was written by a newer lifelabel (format {number}): update lifelabel")
+    return values
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, "pt") as file:
+        names = list(file.keys())
+        require(len(names) <= _MAX_TENSORS, "too many tensors")
+        for name in names:
+            require(file.get_slice(name).get_dtype() in _DTYPES, f"the type of {shorten(name)}")
+        tensors = {name: file.get_tensor(name) for name in names}
+    for name, tensor in tensors.items():
+        require(bool(tensor.isfinite().all()), f"{shorten(name)} is not finite")
+    return tensors

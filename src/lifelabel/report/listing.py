@@ -1,0 +1,182 @@
+"""A list of run folders, finished or not. It does not import torch, so that `lifelabel runs` is fast.
+
+The files of a run folder are untrusted: a damaged one is named in the state of its run, and whoever prints their text
+escapes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lifelabel.errors import UserError
+from lifelabel.utils.files import read_limited
+
+__all__ = ["ListedRun", "list_runs"]
+
+_HEADLINE = ("mAP", "CF1", "OF1")
+_MAX_BYTES, _MAX_YAML_BYTES = 64 << 20, 1 << 20
+_WRITTEN = {".lock", "checkpoint.pt", "environment.json", "history.jsonl", "metrics.json"}
+"""A run folder has a config.yaml and at least one of these. Other programs write a config.yaml too."""
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """What is known of a run. None: not known, or not yet."""
+
+    folder: str
+    """Relative to the folder that was listed."""
+    state: str
+    """`finished`, `running`, `stopped` or `damaged`."""
+    reason: str | None = None
+    """Why it is damaged."""
+    task: int | None = None
+    """The task that was begun last, from 1."""
+    tasks: int | None = None
+    stream: str | None = None
+    label: str | None = None
+    """The method and the options that are not the default; only the method before the first task is finished."""
+    seed: int | None = None
+    mAP: float | None = None
+    CF1: float | None = None
+    OF1: float | None = None
+    forgetting: float | None = None
+    """Scores and forgetting (of mAP) are fractions, and None before the run is finished."""
+    seconds: float | None = None
+    date: str | None = None
+    commit: str | None = None
+
+    @property
+    def state_text(self) -> str:
+        """The state in one line: `finished`, `task 3/10`, `running: task 3/10`, or `damaged: reason`."""
+        if self.state == "finished":
+            return self.state
+        if self.state == "damaged":
+            return f"damaged: {self.reason}"
+        task = f"task {self.task}" + (f"/{self.tasks}" if self.tasks else "")
+        return f"running: {task}" if self.state == "running" else task
+
+
+def list_runs(top: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[ListedRun]:
+    """All runs in `top` and below it, by folder. Links to folders are not followed, except `top` itself.
+
+    `on_error` is called for each folder that cannot be read.
+    """
+    for path, folders, files in os.walk(top, onerror=on_error):
+        if "config.yaml" in files and _WRITTEN.intersection(files):
+            folders.clear()
+            folder = Path(path)
+            yield _read(folder, folder.relative_to(top).as_posix())
+        folders.sort()
+
+
+def _read(folder: Path, name: str) -> ListedRun:
+    known: dict[str, Any] = {"task": 1}
+    try:
+        known |= _from_config(folder / "config.yaml")
+        metrics = _read_json(folder / "metrics.json")
+        if metrics is not None:
+            known |= _from_metrics(metrics)
+            known |= _from_environment(_read_json(folder / "environment.json"))
+    except UserError as error:
+        return ListedRun(name, "damaged", str(error), **known)
+    finished = metrics is not None and metrics["finished"] is True
+    state = "finished" if finished else "running" if _is_locked(folder / ".lock") else "stopped"
+    return ListedRun(name, state, **known)
+
+
+def _from_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
+    with _checked("metrics.json"):
+        found = _names(metrics)
+        tasks = len(metrics["tasks"])
+        if metrics["finished"] is not True:
+            ended = metrics["per_task"][-1]["task"] if metrics["per_task"] else 0
+            return {**found, "task": int(ended) + 1, "tasks": tasks}
+        final = metrics["final"]
+        scores = {key: _number(final[key]) for key in _HEADLINE}
+        forgetting = _number((final.get("forgetting") or {}).get("mAP"))
+        return {**found, "task": tasks, "tasks": tasks, **scores, "forgetting": forgetting}
+
+
+def _names(values: dict[str, Any]) -> dict[str, Any]:
+    return {"stream": _text(values["stream"]), "label": _text(values["method"]), "seed": int(values["seed"])}
+
+
+def _from_environment(environment: dict[str, Any] | None) -> dict[str, Any]:
+    if environment is None:
+        raise UserError("environment.json is missing")
+    with _checked("environment.json"):
+        return {
+            "label": _text(environment["label"]), "seconds": _number(environment["seconds"]),
+            "date": _text(environment["date"]), "commit": environment["commit"] and _text(environment["commit"]),
+        }  # fmt: skip
+
+
+def _from_config(path: Path) -> dict[str, Any]:
+    with _checked(path.name):
+        return _names(yaml.load(_read_text(path, _MAX_YAML_BYTES) or "", _Loader))
+
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object in a file; None if there is no such file."""
+    text = _read_text(path)
+    with _checked(path.name, "is not JSON"):
+        value = None if text is None else json.loads(text)
+    if text is not None and not isinstance(value, dict):
+        raise UserError(f"{path.name} is not a JSON object")
+    return value
+
+
+def _read_text(path: Path, limit: int = _MAX_BYTES) -> str | None:
+    if not os.path.lexists(path):
+        return None
+    try:
+        return read_limited(path, limit).decode()
+    except (UserError, ValueError):
+        raise UserError(f"{path.name} cannot be read") from None
+
+
+@contextlib.contextmanager
+def _checked(name: str, what: str = "has other content than that of a run") -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, yaml.YAMLError):
+        raise UserError(f"{name} {what}") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):  # the text of a list of YAML aliases can have billions of characters
+        raise TypeError("not a text")
+    return value
+
+
+def _number(value: Any) -> float | None:
+    if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+        raise TypeError("not a finite number")
+    return value
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a run holds the lock of its folder."""
+    try:
+        import fcntl
+
+        with open(path, "rb") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+            return False  # closing the file ends the lock
+    except (ImportError, OSError):  # Windows has no such lock; no lock file, or not readable
+        return False

@@ -1,0 +1,91 @@
+"""Contact sheets: small images in rows, each above its labels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from lifelabel.utils.files import atomic_write
+from lifelabel.utils.text import printable
+
+__all__ = ["COLUMNS", "WIDTH", "Photo", "draw_sheet", "save_sheet"]
+
+COLUMNS = 6
+WIDTH, _HEIGHT = 200, 150
+"""Size of an image on a sheet, in pixels."""
+_GAP, _TITLE, _HEADING, _LINE = 12, 52, 28, 16
+"""The gap between images and the heights of the title, of a heading and of a line of a caption, in pixels."""
+_CAPTION_LINES = 3
+_MORE = 40
+"""Room for the number of labels that do not fit, as in "… +7", in pixels."""
+_BLACK, _GREY = "#000000", "#8c8c8c"
+
+
+class Photo(NamedTuple):
+    """An image and its labels, each with whether it is black and bold. The others are grey."""
+
+    image: Image.Image
+    labels: Sequence[tuple[str, bool]]
+
+
+def draw_sheet(title: str, key: str, groups: Sequence[tuple[str, Sequence[Photo]]]) -> Image.Image:
+    """A sheet with a title, a line that explains it, and groups of images. The heading of a group may be empty."""
+    cell = _HEIGHT + _LINE * _CAPTION_LINES + _GAP
+    heights = [_HEADING * bool(heading) + -(-len(photos) // COLUMNS) * cell for heading, photos in groups]
+    sheet = Image.new("RGB", (COLUMNS * (WIDTH + _GAP) + _GAP, _TITLE + sum(heights)), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((_GAP, 8), title, _BLACK, _font(15, bold=True))
+    draw.text((_GAP, 29), key, _GREY, _font(12))
+    begin = _TITLE
+    for (heading, photos), height in zip(groups, heights, strict=True):
+        if heading:
+            draw.text((_GAP, begin + 2), heading, _BLACK, _font(14, bold=True))
+        top = begin + _HEADING * bool(heading)
+        for position, photo in enumerate(photos):
+            left, upper = _GAP + position % COLUMNS * (WIDTH + _GAP), top + position // COLUMNS * cell
+            small = ImageOps.contain(photo.image, (WIDTH, _HEIGHT))
+            sheet.paste(small, (left, upper + _HEIGHT - small.height))
+            _draw_caption(draw, left, upper + _HEIGHT + 2, photo.labels)
+        begin += height
+    return sheet
+
+
+def save_sheet(sheet: Image.Image, path: Path) -> None:
+    with atomic_write(path) as file:
+        sheet.save(file, "png", compress_level=1)  # a higher level makes photographs hardly smaller
+
+
+def _draw_caption(draw: ImageDraw.ImageDraw, left: int, top: int, labels: Sequence[tuple[str, bool]]) -> None:
+    """Draw labels in lines as wide as an image, and the number of those that do not fit."""
+    x, line = 0.0, 0
+    for position, (name, bold) in enumerate(labels):
+        font, more = _font(12, bold=bold), len(labels) - position
+        text = _cut(printable(name), font) + ("," if more > 1 else "")
+        length = font.getlength(f"{text} ")
+        is_last_line = line + 1 == _CAPTION_LINES
+        if x and x + length > WIDTH - (_MORE if is_last_line and more > 1 else 0):
+            if is_last_line:
+                draw.text((left + x, top + line * _LINE), f"… +{more}", _GREY, _font(12))
+                return
+            x, line = 0.0, line + 1
+        draw.text((left + x, top + line * _LINE), text, _BLACK if bold else _GREY, font)
+        x += length
+
+
+def _cut(name: str, font: ImageFont.FreeTypeFont) -> str:
+    """A name, cut so that the number of labels that do not fit has room after it."""
+    short = name[:60]
+    while font.getlength(f"{short}…, ") > WIDTH - _MORE:
+        short = short[:-1]
+    return short if short == name else f"{short}…"
+
+
+@functools.cache
+def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    from matplotlib.font_manager import FontProperties, findfont
+
+    return ImageFont.truetype(findfont(FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")), size)

@@ -1,0 +1,272 @@
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from rich.console import Console
+from support import models
+
+import lifelabel
+from lifelabel.cli.image_files import image_files
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model folder. It must not be changed."""
+    path = tmp_path_factory.mktemp("model") / "run"
+    models.write(path / "model")
+    return path
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """Six images in two folders, and a text file. The current folder is the one above."""
+    monkeypatch.chdir(tmp_path)
+    models.write_images(tmp_path / "photos", 4)
+    models.write_images(tmp_path / "photos" / "b" / "c", 2, suffix=".JPG", seed=1)
+    (tmp_path / "photos" / "notes.txt").write_text("no image")
+    (tmp_path / "photos" / ".hidden.png").write_bytes(b"no image")
+    return tmp_path / "photos"
+
+
+PATHS = ["photos/0.png", "photos/1.png", "photos/2.png", "photos/3.png", "photos/b/c/0.JPG", "photos/b/c/1.JPG"]
+
+
+def read_json(done):
+    return {line["image"]: line["labels"] for line in map(json.loads, done.stdout.splitlines())}
+
+
+def test_one_line_per_image(main, folder, images):
+    done = main("predict", folder, "photos", "--threshold", 0, "--device", "cpu")
+    assert done.returncode == 0 and done.stderr == ""
+    model = lifelabel.load(folder, "cpu")
+    lines = []
+    for path in PATHS:
+        labels = "  ".join(f"{name} {value:.2f}" for name, value in model.predict(path, threshold=0).items())
+        lines.append(f"{path:16}  {labels}")
+    assert done.stdout.splitlines() == lines
+    none = main("predict", folder, "photos/0.png", "--threshold", 1)
+    assert none.stdout == "photos/0.png  –\n"
+
+
+def test_json_lines(main, folder, images):
+    done = main("predict", folder, "photos", "--json", "--top", 2)
+    found = read_json(done)
+    assert done.returncode == 0 and list(found) == PATHS
+    model = lifelabel.load(folder, "cpu")
+    for path in PATHS:
+        assert found[path] == pytest.approx(model.predict(path, top=2), abs=1e-5)
+
+
+def test_a_csv_table_can_be_read_as_a_table(main, folder, images, tmp_path):
+    done = main("predict", folder, "photos", "--csv", "--top", 2)
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    model = lifelabel.load(folder, "cpu")
+    assert [row["image"] for row in rows] == PATHS
+    for row in rows:
+        found = dict(zip(row["labels"].split(";"), map(float, row["probabilities"].split(";")), strict=True))
+        assert found == pytest.approx(model.predict(row["image"], top=2), abs=1e-5)
+    (tmp_path / "labels.csv").write_text(done.stdout)
+    from lifelabel.streams.table import read
+
+    collection = read(tmp_path / "labels.csv", None, required=())
+    assert set(collection.classes) == {name for row in rows for name in row["labels"].split(";")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["photos/1.png"], PATHS[1:2]),
+        (["photos/b", "photos/1.png"], [*PATHS[4:], PATHS[1]]),
+        (["photos/*.png"], PATHS[:4]),
+        (["photos/**/*.JPG"], PATHS[4:]),
+        (["photos/**"], sorted(PATHS)),
+        (["phot*"], PATHS),
+        (["photos/[12].*"], PATHS[1:3]),
+        (["photos/notes.txt"], ["photos/notes.txt"]),
+        (["./photos/b/c"], ["./photos/b/c/0.JPG", "./photos/b/c/1.JPG"]),
+    ],
+)
+def test_files_folders_and_patterns(images, arguments, expected):
+    problems = []
+    assert list(image_files(arguments, lambda *problem: problems.append(problem))) == expected and not problems
+
+
+def test_arguments_without_an_image(images):
+    problems = []
+    (images / "empty").mkdir()
+    arguments = ["photos/9.png", "photos/*.gif", "photos/empty", "photos/0.png"]
+    assert list(image_files(arguments, lambda *problem: problems.append(problem))) == ["photos/0.png"]
+    reasons = ["no such file", "no image matches", "no image in this folder"]
+    assert problems == list(zip(arguments, reasons, strict=False))
+
+
+def test_a_folder_with_a_pattern_in_its_name(images):
+    images.rename(images.parent / "a[1]")
+    assert len(list(image_files(["a[1]"], print))) == 6 and list(image_files(["a[1]/0.png"], print)) == ["a[1]/0.png"]
+
+
+def test_files_are_listed_when_they_are_needed(tmp_path, monkeypatch):
+    """In blocks, each sorted; linked folders, which may contain themselves, are left out."""
+    monkeypatch.setattr("lifelabel.cli.image_files._BLOCK", 10)
+    for number in range(35):
+        (tmp_path / f"{number:02}.jpg").write_bytes(b"")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = [os.path.basename(path) for path in image_files([str(tmp_path)], print)]
+    assert sorted(found) == [f"{number:02}.jpg" for number in range(35)]
+    assert all(found[start : start + 10] == sorted(found[start : start + 10]) for start in range(0, 35, 10))
+
+
+def test_paths_on_stdin(lifelabel, folder, images):
+    given = "photos/0.png\n\nphotos/b/c/1.JPG\r\nphotos/none.png\n"
+    done = lifelabel("predict", folder, "-", "--json", input=given)
+    assert list(read_json(done)) == ["photos/0.png", "photos/b/c/1.JPG"] and done.returncode == 1
+    assert done.stderr == "1 without labels:\n  photos/none.png: no such file\n"
+
+
+def test_bad_files_are_listed_at_the_end(main, folder, images):
+    (images / "bad\x1b[2J.png").write_bytes(b"no image")
+    (images / "0.png").write_bytes((images / "0.png").read_bytes()[:100])
+    done = main("predict", folder, "photos", "none.png", "x*.png", "--json")
+    assert done.returncode == 1 and list(read_json(done)) == PATHS[1:]
+    lines = done.stderr.splitlines()
+    assert lines[0] == "4 without labels:" and len(lines) == 5 and "\x1b" not in done.stderr
+    assert "  photos/0.png: truncated" in lines and "  none.png: no such file" in lines
+    assert "  x*.png: no image matches" in lines
+
+
+def test_only_the_first_bad_files_are_listed(main, folder, images):
+    for number in range(30):
+        (images / f"bad{number:02}.png").write_bytes(b"no image")
+    done = main("predict", folder, "photos")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and lines[0] == "30 without labels:" and len(lines) == 22
+    assert lines[-1] == "  … and 10 more" and len(done.stdout.splitlines()) == 6
+
+
+def test_no_image_at_all_is_one_line(refused, lifelabel, error_line, folder, images):
+    assert refused("predict", folder, "none.png") == "no images: none.png: no such file"
+    assert refused("predict", folder, "a.png", "*.gif") == "no images: a.png: no such file; 1 more"
+    (images / "empty").mkdir()
+    assert refused("predict", folder, "photos/empty") == "no images: photos/empty: no image in this folder"
+    assert error_line(lifelabel("predict", folder, "-", input="")) == "no images: stdin has no paths"
+    assert error_line(lifelabel("predict", folder, "-", input="a\n")) == "no images: a: no such file"
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--threshold", "1.5"], "threshold must be 0 to 1, not 1.5"),
+        (["--threshold", "high"], "Invalid value for '--threshold'"),
+        (["--top", "0"], "top must be at least 1, not 0"),
+        (["--json", "--csv"], "--json, --csv and --table: give one of them"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
+        (["--batch-size", "5000"], "batch_size must be 1 to 4,096"),
+        (["--workers", "-1"], "--workers must be at least 0, not -1"),
+        (["--device", "tpu"], "device"),
+        (["--plugin", "none.py"], "there is no plug-in file none.py"),
+    ],
+)
+def test_wrong_values_are_one_line(refused, folder, images, flags, reason):
+    assert reason in refused("predict", folder, "photos", *flags)
+
+
+def test_a_folder_without_a_model_is_one_line(refused, images):
+    assert "has no model" in refused("predict", "photos", "photos")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"]])
+def test_names_cannot_control_the_terminal(main, tmp_path, monkeypatch, flags):
+    monkeypatch.chdir(tmp_path)
+    models.write(tmp_path / "model", classes=("[red]sky", "a,b", '"c"', "é", "=1+1"))
+    models.write_images(tmp_path / "photos", 1)
+    (tmp_path / "photos" / "0.png").rename(tmp_path / "photos" / "a[bold]\x07é.png")
+    done = main("predict", "model", "photos", "--top", 5, *flags)
+    assert done.returncode == 0, done
+    if flags == ["--csv"]:
+        (row,) = csv.DictReader(io.StringIO(done.stdout))
+        assert sorted(row["labels"].split(";")) == sorted(("[red]sky", "a,b", '"c"', "é", "=1+1"))
+        assert row["image"] == "photos/a[bold]\x07é.png"
+    else:
+        assert "\x07" not in done.stdout and "[red]sky" in done.stdout and "a[bold]" in done.stdout
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"]])
+def test_file_names_that_are_not_utf_8(lifelabel, folder, tmp_path, flags):
+    models.write_images(tmp_path, 1)
+    name = os.fsdecode(b"caf\xe9.png")
+    (tmp_path / "0.png").rename(tmp_path / name)
+    done = lifelabel("predict", folder, tmp_path, *flags, errors="surrogateescape", env={**os.environ, "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    if flags:
+        row = json.loads(done.stdout) if flags == ["--json"] else next(csv.DictReader(io.StringIO(done.stdout)))
+        assert row["image"] == str(tmp_path / name)
+    else:
+        assert "caf\ufffd.png" in done.stdout
+
+
+def test_a_reader_that_ends_is_no_error(folder, images):
+    """As `lifelabel predict … | head -1`."""
+    many = images.parent / "many.txt"
+    many.write_text("photos/0.png\n" * 20_000)
+    command = f"{sys.executable} -m lifelabel predict {folder} - --json < many.txt | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
+
+
+def test_ctrl_c_is_one_line_and_keeps_what_was_printed(folder, images):
+    words = [sys.executable, "-m", "lifelabel", "predict", str(folder), "-", "--batch-size", "1"]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    try:
+        process.stdin.write("photos/0.png\n")
+        process.stdin.flush()
+        # the pipe is read ahead, so a second path makes the first line of output appear
+        process.stdin.write("photos/1.png\n" * 2000)
+        process.stdin.flush()
+        assert process.stdout.readline().startswith("photos/0.png")
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert error.startswith("stopped after ") and error.endswith(" images\n") and error.count("\n") == 1
+    assert all(line.startswith("photos/1.png") for line in out.splitlines())
+
+
+def test_annotated_copies(main, folder, images):
+    (images / "b" / "0.png").write_bytes((images / "0.png").read_bytes())
+    done = main("predict", folder, "photos", "../" + images.parent.name + "/photos/1.png", "--annotate", "out")
+    assert done.returncode == 0, done.stderr
+    names = ["0-2.jpg", "0-3.jpg", "0.jpg", "1-2.jpg", "1-3.jpg", "1.jpg", "2.jpg", "3.jpg"]
+    assert sorted(os.listdir("out")) == names and sorted(os.listdir()) == ["out", "photos"]
+    with Image.open("out/0.jpg") as copy:
+        assert copy.format == "JPEG" and copy.size == (320, 320)
+
+
+def test_copies_are_not_taken_for_images_and_replace_nothing(main, refused, folder, images):
+    """The folder of the copies may be among the images."""
+    done = main("predict", folder, "photos", "photos/**", "--annotate", "photos/out")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 12 and len(os.listdir("photos/out")) == 12
+    assert refused("predict", folder, "photos", "--annotate", "photos") == (
+        "no images: photos: no image in this folder"
+    )  # nothing is overwritten
+    message = refused("predict", folder, "photos/0.png", "--annotate", "photos/out")
+    assert message == "--annotate photos/out has files already: give a new folder"
+    assert "cannot write to" in refused("predict", folder, "photos/0.png", "--annotate", "photos/0.png/x")
+
+
+def test_a_progress_bar_in_a_terminal_only(main, folder, images, monkeypatch):
+    """On stderr, and only if the output goes elsewhere: lines and a bar would disturb each other."""
+    monkeypatch.setattr("lifelabel.cli.predict._BAR_FROM", 6)
+    assert main("predict", folder, "photos").stderr == ""
+    screen = io.StringIO()
+    monkeypatch.setattr("lifelabel.cli.predict.err", Console(file=screen, force_terminal=True, width=80))
+    done = main("predict", folder, "photos")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 6 and "6/6" in screen.getvalue()
