@@ -11,6 +11,7 @@ import torch
 
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine import run as engine
+from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search import scheduler
@@ -31,7 +32,8 @@ def plan(folder, method="fine-tuning", seed=0, **more):
 
 def state(folder):
     """The content of every file of a run, and the time when it was written."""
-    return {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in sorted(folder.iterdir()) if p.name != ".lock"}
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
 
 
 def method(monkeypatch, name, **functions):
@@ -63,20 +65,23 @@ def test_a_run_is_the_same_as_that_of_train_and_is_not_repeated(tmp_path, monkey
 
 
 def test_a_run_that_is_killed_between_its_last_files_is_completed(tmp_path, monkeypatch):
-    def write_results(self):
-        self.folder.write_json("metrics.json", self.summary())
-        os.kill(os.getpid(), signal.SIGKILL)
+    """metrics.json is written last, after the last checkpoint."""
+    write_json = RunFolder.write_json
+
+    def kill_at_the_end(self, name, value):
+        if name == "metrics.json" and value["finished"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_json(self, name, value)
 
     one = plan(tmp_path, "multi-task")
     with monkeypatch.context() as patch:
-        patch.setattr(engine.Run, "write_results", write_results)
+        patch.setattr(RunFolder, "write_json", kill_at_the_end)
         assert run_all([one])[0].error
     half = state(one.folder)
-    assert json.loads(half["metrics.json"][0])["finished"]
-    assert "environment.json" not in half
+    assert "metrics.json" not in half and "model/model.json" in half
     assert run_all([one]) == [Outcome(one, None, new=True)]
-    assert (one.folder / "metrics.json").read_bytes() == half["metrics.json"][0]
-    assert (one.folder / "environment.json").exists()
+    assert half.items() <= state(one.folder).items()  # nothing was trained again
+    assert json.loads((one.folder / "metrics.json").read_text())["finished"]
     (one.folder / "checkpoint.pt").unlink()  # a user may delete it to save disk space
     assert run_all([one]) == [Outcome(one)]
 

@@ -160,19 +160,11 @@ def _existing_outcome(plan: PlannedRun) -> Outcome | None:
                 f"{plan.folder} holds a run with other options ({', '.join(other[:3])}{more}): choose another --out, "
                 "or give --overwrite"
             )
-        return Outcome(plan) if _is_finished(folder) else None
+        return Outcome(plan) if folder.is_finished else None
     except UserError as error:
         return Outcome(plan, str(error))
     except (KeyError, TypeError):
         return Outcome(plan, f"{folder / 'metrics.json'} is damaged: train it again with --overwrite")
-
-
-def _is_finished(folder: RunFolder) -> bool:
-    """Whether a run is finished and all its files are written. The last checkpoint is written after the results."""
-    results, checkpoint = folder / "metrics.json", folder / "checkpoint.pt"
-    if not results.exists() or not folder.read_json("metrics.json")["finished"]:
-        return False
-    return not checkpoint.exists() or checkpoint.stat().st_mtime_ns >= results.stat().st_mtime_ns
 
 
 def _differences(existing: Config, wanted: Config) -> list[str]:
