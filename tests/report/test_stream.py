@@ -31,6 +31,7 @@ def test_the_figures(stream):
     assert first == {
         "task": 1, "classes": ["cat", "dog"], "train": 3, "special": 1, "mixed": 2, "paper": None, "test_new": 2,
         "test_cumulative": 2, "images_per_class": [3, 1], "labels": {"visible": 4, "true": 7},
+        "rows_with_hidden_labels": 2,
     }  # fmt: skip
     assert (second["train"], second["special"], second["mixed"]) == (2, 1, 1)
     assert (second["test_new"], second["test_cumulative"], second["images_per_class"]) == (2, 4, [1, 1])

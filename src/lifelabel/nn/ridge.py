@@ -35,8 +35,11 @@ _ITERATIONS = 1
 """Subspace iterations. More of them did not change mAP."""
 _SHIFT = 1e-3
 """Added to the diagonal, relative to its mean, so that directions without an image keep their random vectors."""
-_SMALLEST_VALUE = 1e-3
-"""The smallest second moment of a direction, relative to their mean, that it is scaled by."""
+_SMALLEST_VALUE = 0.03
+"""The smallest second moment of a direction, relative to their mean, that it is scaled by. If the first task has few
+images, they have nothing in most directions, and images of later tasks do: their values would become too large."""
+_SMALLEST_DIFFERENCE = 0.01
+"""The smallest difference of two means, in standard deviations. Below it, rounding would make equal logits."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ class Solution:
         square = negatives * self.without**2 + others * self.square_of_others + within.clamp(min=0)
         variance = (square - (negatives + others) * without**2) / (self.positives + negatives + others)
         odds = (self.positives / (negatives + others)).clamp(max=_LARGEST_ODDS)
-        slope = (self.with_class - without).clamp(min=1e-6) / (_SPREAD * variance.clamp(min=1e-4))
+        variance = variance.clamp(min=1e-4)
+        slope = (self.with_class - without).clamp(min=_SMALLEST_DIFFERENCE * variance.sqrt()) / (_SPREAD * variance)
         return slope, odds.log() - slope * (self.with_class + without) / 2
 
 

@@ -99,7 +99,7 @@ def _tasks(stream: Stream) -> list[dict[str, Any]]:
     out = []
     for index, (task, rows) in enumerate(zip(stream.tasks, stream.train.rows, strict=True)):
         labels = stream.train.labels.take(rows)
-        visible = labels.within(task.columns)
+        visible = labels.within(stream.visible_columns(task))
         special, mixed = counts[index] if counts else (None, None)
         out.append({
             "task": index + 1,
@@ -112,6 +112,7 @@ def _tasks(stream: Stream) -> list[dict[str, Any]]:
             "test_cumulative": cumulative[index],
             "images_per_class": visible.counts()[task.columns].tolist(),
             "labels": {"visible": len(visible.column), "true": len(labels.column) if stream.train.complete else None},
+            "rows_with_hidden_labels": int(np.count_nonzero(visible.per_image() < labels.per_image())),
         })  # fmt: skip
     return out
 
@@ -129,8 +130,8 @@ def _hidden(stream: Stream, tasks: list[dict[str, Any]]) -> dict[str, float | No
         return {"labels": None, "images": None}
     true = sum(task["labels"]["true"] for task in tasks)
     hidden = true - sum(task["labels"]["visible"] for task in tasks)
-    mixed = sum(task["mixed"] for task in tasks)
-    return {"labels": _share(hidden, true), "images": _share(mixed, sum(task["train"] for task in tasks))}
+    rows = sum(task["rows_with_hidden_labels"] for task in tasks)
+    return {"labels": _share(hidden, true), "images": _share(rows, sum(task["train"] for task in tasks))}
 
 
 def _classes(stream: Stream, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:

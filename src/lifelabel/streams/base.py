@@ -340,6 +340,8 @@ class Stream:
         for split in (self.train, self.test):
             if split.unknown is not None and split.unknown.classes.any():
                 digest.update(f"\nunknown classes {np.flatnonzero(split.unknown.classes).tolist()}".encode())
+            if split.unknown is not None and split.unknown.tasks is not None:
+                digest.update(b"\nunknown later classes")
         return digest.hexdigest()
 
     def unknown_lines(self) -> dict[str, list[str]]:

@@ -9,6 +9,9 @@ import numpy as np
 
 __all__ = ["Labels", "Unknown"]
 
+_DENSE = 1 << 24
+"""Entries of a dense table that are in memory at a time."""
+
 
 class Labels:
     """A sparse boolean table, images x classes, in compressed row form.
@@ -144,7 +147,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Unknown:
-    """The labels of a table that are not known: single entries, and classes that are unknown in every image.
+    """The labels of a table that are not known: single entries, classes that are unknown in every image, later classes.
 
     >>> unknown = Unknown(Labels.from_lists([[0], []], classes=3), np.array([False, False, True]))
     >>> unknown.dense().astype(int).tolist(), unknown.count()
@@ -154,6 +157,8 @@ class Unknown:
     entries: Labels
     classes: np.ndarray
     """For each class, whether it is unknown in every image."""
+    tasks: tuple[np.ndarray, np.ndarray] | None = None
+    """The task of each image and of each class: classes of later tasks are unknown in an image."""
 
     @staticmethod
     def of_entries(entries: Labels) -> Unknown:
@@ -161,17 +166,23 @@ class Unknown:
 
     def take(self, rows: np.ndarray) -> Unknown:
         """The given rows, in that order."""
-        return Unknown(self.entries.take(rows), self.classes)
+        tasks = None if self.tasks is None else (self.tasks[0][rows], self.tasks[1])
+        return Unknown(self.entries.take(rows), self.classes, tasks)
 
     def select_classes(self, columns: Sequence[int] | np.ndarray) -> Unknown:
         """The given classes, renumbered: `columns[k]` becomes column k."""
-        return Unknown(self.entries.select_classes(columns), self.classes[np.asarray(columns, np.int64)])
+        index = np.asarray(columns, np.int64)
+        tasks = None if self.tasks is None else (self.tasks[0], self.tasks[1][index])
+        return Unknown(self.entries.select_classes(columns), self.classes[index], tasks)
 
     def dense(self) -> np.ndarray:
         """A boolean array, images x classes: whether each label is unknown."""
-        return self.entries.dense() | self.classes
+        unknown = self.entries.dense() | self.classes
+        return unknown if self.tasks is None else unknown | (self.tasks[0][:, None] < self.tasks[1])
 
     def count(self) -> int:
         """The number of unknown labels."""
-        single = int(np.count_nonzero(~self.classes[self.entries.column]))
-        return single + len(self.entries) * int(np.count_nonzero(self.classes))
+        step = max(1, _DENSE // max(self.entries.classes, 1))
+        starts = range(0, len(self.entries), step)
+        parts = (self.take(np.arange(start, min(start + step, len(self.entries)))) for start in starts)
+        return sum(int(np.count_nonzero(part.dense())) for part in parts)

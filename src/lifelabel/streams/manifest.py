@@ -28,6 +28,7 @@ from lifelabel.streams.base import (
     Task,
     classes_to_tasks,
     manifest_lines,
+    task_of_class,
     true_matrix,
 )
 from lifelabel.streams.files import FileImages, safe_path
@@ -59,6 +60,9 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
         head["image_size"] = stream.image_size
     if stream.labels != LABELS[0]:
         head["labels"] = stream.labels
+    splits = {"train": stream.train, "test": stream.test}
+    if later := [kind for kind, split in splits.items() if split.unknown and split.unknown.tasks is not None]:
+        head["later_classes_unknown"] = later
     head["rules"] = json.loads(json.dumps(stream.rules))  # a copy, as YAML writes shared objects as aliases
     blocks: dict[str, list[Iterable[str]]] = {"train": [], "test": []}
     for kind, _, names, labels in stream.visible():
@@ -237,6 +241,17 @@ def _split(
     names = Names(row_of)
     labels = _labels(np.concatenate(rows), columns_of, len(names), classes)
     unknown = _unknown(manifest.get(f"unknown_{kind}"), row_of, classes, f"{where}: unknown_{kind}")
+    later = manifest.get("later_classes_unknown", [])
+    if not isinstance(later, list):
+        raise UserError(f"{where}: later_classes_unknown must be a list of train and test, not {shorten(later)}")
+    if kind in later:
+        task_of = np.zeros(len(names), np.int64)
+        for task, of_task in zip(tasks, rows, strict=True):
+            task_of[of_task] = task.index
+        none = Labels.from_lists([()] * len(names), classes)
+        unknown = Unknown(
+            unknown.entries if unknown else none, np.zeros(classes, bool), (task_of, task_of_class(tasks))
+        )
     return Split(FileImages(root, names), names, labels, tuple(rows), unknown=unknown), row_of
 
 

@@ -102,10 +102,7 @@ def make_stream(
     not_named = np.array([each not in named for each in classes])
     splits = []
     for kind, pool in (("training", collection.train), ("test", collection.test)):
-        labels, unknown = pool.labels.select_classes(columns), None
-        if pool.unknown is not None or not_named.any():
-            entries = Labels.from_lists([()] * len(labels), len(classes))
-            unknown = Unknown(pool.unknown.select_classes(columns) if pool.unknown else entries, not_named)
+        labels = pool.labels.select_classes(columns)
         if pool.task is not None:
             pool = dataclasses.replace(pool, task=np.where(pool.task >= 0, pool.task + len(learned), -1))
         choices = _task_choices(labels, tasks)
@@ -115,6 +112,7 @@ def make_stream(
             choices = _with_last_task(choices)
         problems.add_all(f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
         rows, task = _assign_images(kind, pool, choices, options, problems)
+        unknown = _unknown(pool, labels, columns, not_named, task_of_class(tasks))
         splits.append(_make_split(collection.root, pool.names, labels, rows, task, len(tasks), unknown))
     train, test = splits
     _check_images(train, test, tasks, collection.name, problems, len(learned))
@@ -131,6 +129,25 @@ def make_stream(
     if learned or _has_given_tasks(collection):  # then the labels of other classes may be unknown
         return stream
     return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, collection))
+
+
+def _unknown(
+    pool: Pool, labels: Labels, columns: Sequence[int], not_named: np.ndarray, class_task: np.ndarray
+) -> Unknown | None:
+    """The labels that the source does not state. None if it states all of them.
+
+    If it states the tasks of images, and none of these images has a label of a later task, such labels are unknown: the
+    classes did not exist yet when the image was labelled.
+    """
+    image_task = np.full(len(labels), -1) if pool.task is None else pool.task
+    image_task = np.where(image_task >= 0, image_task, len(class_task))  # without a task, all labels are known
+    given = image_task < len(class_task)
+    later = class_task[labels.column] > image_task[labels.row()]
+    tasks = (image_task, class_task) if given.any() and not later.any() and class_task[-1] > image_task.min() else None
+    if pool.unknown is None and not not_named.any() and tasks is None:
+        return None
+    none = Labels.from_lists([()] * len(labels), len(columns))
+    return Unknown(pool.unknown.select_classes(columns) if pool.unknown else none, not_named, tasks)
 
 
 def _with_classes(collection: Collection, learned: Sequence[str]) -> Collection:
