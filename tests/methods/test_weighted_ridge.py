@@ -92,7 +92,8 @@ def slow_basis(rows, directions):
         start = torch.randn(WIDTH, directions, generator=generator, dtype=torch.float64).numpy()
         found = np.linalg.qr(z.T @ (z @ start) + 1e-3 * np.mean((z**2).sum(0)) * start).Q
         values, vectors = np.linalg.eigh((z @ found).T @ (z @ found))
-        vectors = found @ vectors * np.maximum(values / values.mean(), 0.03) ** -0.25
+        smallest = np.where(np.arange(directions) <= directions - len(x), 0.1, 1e-3)  # fewer images than directions
+        vectors = found @ vectors * np.maximum(values / values.mean(), smallest) ** -0.25
     basis = np.zeros((WIDTH + 1, vectors.shape[1] + 1))
     basis[:-1, :-1] = scale[:, None] * vectors
     basis[-1, :-1] = -(mean * scale) @ vectors

@@ -48,17 +48,16 @@ def extend(
     if folder.path.resolve() == old.path.resolve():
         raise UserError(f"--out {out} is the run itself: choose another folder")
     folder.check(overwrite)
-    with Run(config, folder, callback or Callback()) as new, folder.new(overwrite):
+    with Run(config, folder, callback or Callback()) as new:
         if state["weights"] != new.made_from["weights"]:
             raise UserError(f"the initial weights of {old.path} are not those of {config.weights}: give the same file")
-        folder.write_text("config.yaml", config.to_yaml())
-        if _is_calibrated(old):
-            new.callback.note(
-                f"the thresholds and probabilities of {old.path} are not kept: run `lifelabel calibrate` again"
-            )
         start = _starting_state(old, state, new)
-        folder.save_checkpoint(start)
-        return new.go(start)
+        if _is_calibrated(old):
+            new.callback.note(f"the calibration of {old.path} is not kept: run `lifelabel calibrate` on the new run")
+        with folder.new(overwrite):
+            folder.save_checkpoint(start)
+            folder.write_text("config.yaml", config.to_yaml())
+            return new.go(start)
 
 
 def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapping[str, Any]) -> Config:

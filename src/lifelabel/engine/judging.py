@@ -119,5 +119,6 @@ def _headline(logits: Tensor, labels: Tensor, rows: np.ndarray | None = None) ->
 def _by_task(records: Sequence[dict[str, Any]], name: str, tasks: int) -> list[list[float | None]]:
     """a[t][j] of one metric, with None above the diagonal and for tasks that were learned before."""
     rows = [[score[name] for score in record["by_task"]] for record in records]
-    before = records[0]["task"] - 1 if len(records) > 1 else 0
+    # a joint run has one record, of its last task
+    before = records[0]["task"] - 1 if records and records[0]["task"] < tasks else 0
     return [[None] * tasks] * before + [row + [None] * (tasks - len(row)) for row in rows]

@@ -131,8 +131,8 @@ class LabelServer:
         """The true matrix. It is available when training is over."""
         return self._request("truth")
 
-    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The labels of test images (images x classes), and the first task in which each image is scored.
+    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The labels of test images (images x classes), whether each is known, and the first task of each image.
 
         They are available when training is over.
         """
@@ -247,7 +247,10 @@ class LabelGate:
             raise HiddenLabel("the true matrix is hidden until the last task has been judged")
         return self.stream.truth
 
-    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.open_task != len(self.stream.tasks):
             raise HiddenLabel("test labels are hidden until the last task has been judged")
-        return self.stream.test.labels.take(rows).dense(), judging.task_of_image(self.stream)[rows]
+        test = self.stream.test
+        labels = test.labels.take(rows).dense()
+        known = np.ones_like(labels) if test.unknown is None else ~test.unknown.take(rows).dense()
+        return labels, known, judging.task_of_image(self.stream)[rows]

@@ -181,6 +181,8 @@ class Run:
         """Run to the end, from the beginning or from a checkpoint."""
         with torch.random.fork_rng(self.gpus), catch_stop_signals(self.request_stop):
             set_random_state(self.random_state, self.gpus)
+            if state is None and self.info.learned:
+                raise UserError(f"{self.folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")
             history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
             if self.progress.task < len(self.tasks):
                 self.history = JsonLines(self.folder / "history.jsonl", history_bytes)
@@ -308,9 +310,9 @@ class Run:
         matrix = method.matrix() if self.info.has_truth else None
         p.records.append(self.label_server.judge(done, rows, scores, matrix, method.sizes))
         if done == len(tasks) and self.config.save_scores:
-            labels, task_of_image = self.label_server.test_labels(rows)
+            labels, known, task_of_image = self.label_server.test_labels(rows)
             self.folder.write_arrays("scores.npz", {
-                "logits": scores, "labels": labels, "task_of_image": task_of_image,
+                "logits": np.where(known, scores, -np.inf), "labels": labels, "task_of_image": task_of_image,
                 "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
             })  # fmt: skip
 
@@ -421,8 +423,8 @@ class Run:
         if not (finished or self.config.keep_tasks):
             return
         network = self.method.network()
-        job = Job("test", self.test_images.rows[:_COMPARED])
-        if network is None or not all(agrees(network, self.method, each.pixels) for each in self.loader.batches([job])):
+        jobs = self.loader.scoring_jobs("test", self.test_images.rows[:_COMPARED])
+        if network is None or not all(agrees(network, self.method, each.pixels) for each in self.loader.batches(jobs)):
             if finished:
                 self.callback.note(
                     f"method {self.config.method} has no network of its own for use after training: no model folder is "

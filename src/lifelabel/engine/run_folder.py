@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,8 +33,14 @@ _FILES = (
     "checkpoint.pt",
     "environment.json",
 )
-_MODEL_FILES = ("model.json", "model.safetensors", "README.md")
+_IN_FOLDERS = {
+    MODEL: ("model.json", "model.safetensors", "README.md"),
+    "evaluation": ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl", "scores.npz"),
+}
+"""The files of the folders in a run folder."""
 _LOCK = ".lock"
+_LOCK_SECONDS = 0.1
+"""`lifelabel runs` holds a lock for an instant: a second attempt follows."""
 
 
 class RunFolder:
@@ -84,8 +91,8 @@ class RunFolder:
         self.check(overwrite)
         self.create()
         with self.locked():
-            for folder in (self / MODEL, *self.path.glob(f"{MODEL}-task-*")):
-                for name in _MODEL_FILES:
+            for folder in (self / "evaluation", self / MODEL, *self.path.glob(f"{MODEL}-task-*")):
+                for name in _IN_FOLDERS[folder.name.partition("-")[0]]:
                     (folder / name).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # not there, or it has other files
                     folder.rmdir()
@@ -107,7 +114,11 @@ class RunFolder:
             raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
         with handle:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    time.sleep(_LOCK_SECONDS)
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"{self.path} is in use by another process; wait for it or stop it first") from None
             try:

@@ -65,7 +65,7 @@ def task_loaders(
         stream = streams.build(resolve_name(stream), options)
     elif options:
         raise UserError(f"a stream that is built takes no options, such as {next(iter(options))}: build it with them")
-    stream = sort_by_name(stream)  # as in a run: the augmentation of an image depends on its row
+    stream = sort_by_name(stream)  # as in a run: the order of a task's images depends on it
     train, test = stream.train, stream.test
     size = image_size or stream.image_size or DEFAULT_IMAGE_SIZE
     first_task = np.where(test.images.present, task_of_image(stream), len(stream.tasks))

@@ -35,9 +35,11 @@ _ITERATIONS = 1
 """Subspace iterations. More of them did not change mAP."""
 _SHIFT = 1e-3
 """Added to the diagonal, relative to its mean, so that directions without an image keep their random vectors."""
-_SMALLEST_VALUE = 0.03
-"""The smallest second moment of a direction, relative to their mean, that it is scaled by. If the first task has few
-images, they have nothing in most directions, and images of later tasks do: their values would become too large."""
+_SMALLEST_VALUE = 1e-3
+"""The smallest second moment of a direction, relative to their mean, that it is scaled by."""
+_WITHOUT_IMAGES = 0.1
+"""The same for the directions in which a first task of few images has none. Images of later tasks have something there,
+which would outweigh the rest if it were divided by less."""
 _SMALLEST_DIFFERENCE = 0.01
 """The smallest difference of two means, in standard deviations. Below it, rounding would make equal logits."""
 
@@ -149,7 +151,9 @@ def choose_basis(gram: Tensor, standardised: Sequence[slice], directions: int | 
     if directions is None:
         return basis
     values, vectors = _main_directions((basis.T @ gram @ basis)[:-1, :-1], directions)
-    vectors = vectors * (values / values.mean().clamp(min=1e-12)).clamp(min=_SMALLEST_VALUE) ** -0.25
+    smallest = torch.full_like(values, _SMALLEST_VALUE)
+    smallest[: max(0, len(values) - int(images) + 1)] = _WITHOUT_IMAGES  # values are in ascending order
+    vectors = vectors * torch.maximum(values / values.mean().clamp(min=1e-12), smallest) ** -0.25
     return torch.cat([basis[:, :-1] @ vectors, basis[:, -1:]], 1)
 
 

@@ -341,7 +341,8 @@ class Stream:
             if split.unknown is not None and split.unknown.classes.any():
                 digest.update(f"\nunknown classes {np.flatnonzero(split.unknown.classes).tolist()}".encode())
             if split.unknown is not None and split.unknown.tasks is not None:
-                digest.update(b"\nunknown later classes")
+                for array in split.unknown.tasks:
+                    digest.update(b"\nunknown later classes" + array.astype(np.int64).tobytes())
         return digest.hexdigest()
 
     def unknown_lines(self) -> dict[str, list[str]]:

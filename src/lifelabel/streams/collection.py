@@ -39,3 +39,5 @@ class Collection:
     train: Pool
     test: Pool
     problems: Problems = field(default_factory=Problems)
+    listed: bool = False
+    """Whether the source lists the names of an image's labels. A name that is not listed may be one that came later."""

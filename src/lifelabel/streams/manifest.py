@@ -53,6 +53,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
     """Write the stream and return its fingerprint. `complete` adds the hidden labels of the training images."""
     if complete and not stream.train.complete:
         raise UserError(f"complete training labels of {stream.name} are not known: write its manifest without them")
+    if stream.learned:
+        raise UserError(f"{stream.name} extends a run: a manifest can be written of a whole stream only")
     hidden = _hidden(stream)
     head: dict[str, Any] = {"lifelabel_stream": _VERSION, "name": stream.name, "dataset": stream.dataset}
     head |= {"sha256": stream.fingerprint}

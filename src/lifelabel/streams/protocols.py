@@ -112,7 +112,10 @@ def make_stream(
             choices = _with_last_task(choices)
         problems.add_all(f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
         rows, task = _assign_images(kind, pool, choices, options, problems)
-        unknown = _unknown(pool, labels, columns, not_named, task_of_class(tasks))
+        unknown = _unknown(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
+        if unknown and unknown.tasks is not None:
+            kind_of = f"{kind} images of a task whose labels of later classes are unknown, because none of them has one"
+            problems.add(kind_of, count=int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1)))
         splits.append(_make_split(collection.root, pool.names, labels, rows, task, len(tasks), unknown))
     train, test = splits
     _check_images(train, test, tasks, collection.name, problems, len(learned))
@@ -132,18 +135,18 @@ def make_stream(
 
 
 def _unknown(
-    pool: Pool, labels: Labels, columns: Sequence[int], not_named: np.ndarray, class_task: np.ndarray
+    pool: Pool, labels: Labels, columns: Sequence[int], not_named: np.ndarray, class_task: np.ndarray | None
 ) -> Unknown | None:
     """The labels that the source does not state. None if it states all of them.
 
-    If it states the tasks of images, and none of these images has a label of a later task, such labels are unknown: the
-    classes did not exist yet when the image was labelled.
+    If it lists names (then `class_task` has the task of each class) and states the task of every image, and no image
+    has a name of a later task, such labels are unknown: the classes did not exist yet when the image was labelled.
     """
-    image_task = np.full(len(labels), -1) if pool.task is None else pool.task
-    image_task = np.where(image_task >= 0, image_task, len(class_task))  # without a task, all labels are known
-    given = image_task < len(class_task)
-    later = class_task[labels.column] > image_task[labels.row()]
-    tasks = (image_task, class_task) if given.any() and not later.any() and class_task[-1] > image_task.min() else None
+    tasks = None
+    if class_task is not None and pool.task is not None and (pool.task >= 0).all():
+        later = class_task[labels.column] > pool.task[labels.row()]
+        if len(pool.task) and pool.task.min() < class_task[-1] and not later.any():
+            tasks = pool.task, class_task
     if pool.unknown is None and not not_named.any() and tasks is None:
         return None
     none = Labels.from_lists([()] * len(labels), len(columns))
@@ -188,8 +191,12 @@ def make_proxy(target: Stream, collection: Collection) -> Stream:
     labelled = np.flatnonzero(choices.per_image())
     draws = _draws("proxy", (names[row] for row in labelled.tolist()))
     task = assign_tasks(choices.take(labelled), draws, np.zeros(len(tasks), np.int64))
-    train = _make_split(collection.root, names, labels, labelled, task, len(tasks))
-    test, truth = train.without_images(), true_matrix(train.labels)
+    unknown = collection.train.unknown
+    if unknown is not None:
+        unknown = unknown.take(rows).select_classes(columns)
+    known = None if unknown is None else Unknown.of_entries(unknown)
+    train = _make_split(collection.root, names, labels, labelled, task, len(tasks), known)
+    test, truth = train.without_images(), true_matrix(train.labels) if known is None else None
     return Stream(f"{target.name}-proxy", tasks, train, test, truth, dataset=target.dataset)
 
 
@@ -245,7 +252,7 @@ def _plan(
     old: set[str],
 ) -> list[list[int]]:  # fmt: skip
     """The columns of the collection that belong to each task. The classes in `old` belong to none."""
-    columns, fixed_tasks = _order_classes(collection, options, dataset, problems)
+    columns, fixed_tasks = _order_classes(collection, options, dataset, problems, old)
     columns = [column for column in columns if collection.classes[column] not in old]
     if fixed_tasks is not None:
         if old:
@@ -274,7 +281,7 @@ def _plan(
 
 
 def _order_classes(
-    collection: Collection, options: ProtocolOptions, dataset: str, problems: Problems
+    collection: Collection, options: ProtocolOptions, dataset: str, problems: Problems, old: set[str]
 ) -> tuple[list[int], Sequence[Sequence[str]] | None]:
     """All columns in the order of the options; or the class names of each task, if the order defines tasks."""
     order, classes = options.order, collection.classes
@@ -296,7 +303,7 @@ def _order_classes(
         return [], paper.TASKS[dataset]
     tasks = _read_order(Path(order), classes)
     named = [name for task in tasks for name in task]
-    problems.add_all(f"classes left out by {Path(order).name}", sorted(set(classes) - set(named)))
+    problems.add_all(f"classes left out by {Path(order).name}", sorted(set(classes) - set(named) - old))
     if len(tasks) > 1:
         return [], tasks
     column_of = {name: column for column, name in enumerate(classes)}
@@ -404,9 +411,9 @@ def _infer_tasks(collection: Collection, columns: Sequence[int], problems: Probl
             plan[owner_of[chosen]].append(chosen)
     if not all(plan):
         raise UserError(
-            f"task {plan.index([]) + 1} has no new class: a class belongs to the first task whose training images have "
-            "it; join it with another task, or list the classes of each task in a text file, one class per line and a "
-            "blank line between tasks (stream.order=FILE)"
+            f"task {plan.index([]) + 1} of the source has no new class: a class belongs to the first task whose images "
+            "have it; join it with another task, or list the classes of each task in a text file, one class per line "
+            "and a blank line between tasks (stream.order=FILE)"
         )
     return plan
 

@@ -130,6 +130,9 @@ def _table(options: _TableOptions) -> Stream:
     root = _optional_root(options, "table")
     found = table.read(path, root, test_share=options.test_share, seed=options.seed, separator=options.separator)
     learned = [_learned_task(task) for task in options.learned]
+    names = [name for task in learned for name in task]
+    if len(set(names)) < len(names):
+        raise UserError("stream.learned names a class twice: it is set by `lifelabel extend`")
     return make_stream(found, options, path.stem, default_tasks=1 if learned else 5, learned=learned)
 
 
@@ -160,7 +163,7 @@ def _with_labels(stream: Stream, labels: str | None) -> Stream:
     if labels == "known" and not stream.train.complete:
         raise UserError(
             f"stream.labels=known: the labels of {stream.name} are known for an image's own task only; leave it out, "
-            "or give the --root of a data set with its annotations"
+            "or, for a published split, give the --root of the data set with its annotations"
         )
     return dataclasses.replace(stream, labels=labels, rules={**stream.rules, "labels": labels})
 

@@ -372,7 +372,8 @@ class _Builder:
             problems.add_all(f"classes that no training image is known to lack{hint}", classes, absent == 0)
         kind = "groups of classes whose names differ only in case, spaces or underscores"
         problems.add_all(kind, [" / ".join(group) for group in _similar_names(classes)])
-        return Collection(path.name, self.root, classes, train, test, problems)
+        listed = self.layout.labels is not None
+        return Collection(path.name, self.root, classes, train, test, problems, listed)
 
     def _pool(self, rows: np.ndarray, tasks: np.ndarray | None) -> Pool:
         names = list(self.row_of)
