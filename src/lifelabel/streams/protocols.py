@@ -114,8 +114,9 @@ def make_stream(
         rows, task = _assign_images(kind, pool, choices, options, problems)
         unknown = _unknown(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
         if unknown and unknown.tasks is not None:
-            kind_of = f"{kind} images of a task whose labels of later classes are unknown, because none of them has one"
-            problems.add(kind_of, count=int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1)))
+            earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
+            kind_of = f"{kind} images whose labels of later classes are unknown (none of them has one)"
+            problems.add(kind_of, count=earlier)
         splits.append(_make_split(collection.root, pool.names, labels, rows, task, len(tasks), unknown))
     train, test = splits
     _check_images(train, test, tasks, collection.name, problems, len(learned))
