@@ -23,18 +23,22 @@ def test_the_python_example_runs_in_under_ten_lines(tmp_path):
     assert len([line for line in code.splitlines() if line.strip()]) < 10
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"mAP 0\.\d+, forgetting -?0\.\d+\n", done.stdout)
+    assert re.fullmatch(r"mAP 0\.\d+, forgetting -?0\.\d+\n\('sky', .*\) \{.*\}\n", done.stdout)
     assert (tmp_path / "runs/python/metrics.json").exists()
 
 
 def write_user_files(folder):
-    """The files that a reader of the page has: photos.csv, photos/ and my_method.py."""
+    """The files that a reader of the page has: photos.csv, more.csv, june.csv, photos/ and my_method.py."""
     (folder / "photos").mkdir()
     rows = ["image,labels"]
     for i in range(60):
         Image.new("RGB", (40, 30), (4 * i, 90, 200 - 3 * i)).save(folder / "photos" / f"IMG_{i:04}.jpg")
         rows.append(f"IMG_{i:04}.jpg,{';'.join(name for k, name in enumerate(('dog', 'beach', 'car')) if (i + k) % 3)}")
     (folder / "photos.csv").write_text("\n".join(rows))
+    (folder / "more.csv").write_text("\n".join(rows[:40]))
+    (folder / "june.csv").write_text(
+        "\n".join([rows[0], *(f"{row};boat" if k % 2 else row for k, row in enumerate(rows[1:]))])
+    )
     (folder / "my_method.py").write_text(MY_METHOD)
 
 
@@ -51,7 +55,8 @@ def test_the_commands_run_in_the_order_of_the_page(tmp_path):
         assert done.returncode == 0, (line, done.stderr)
     assert (tmp_path / "runs/report/report.png").exists() and (tmp_path / "runs/compare/table.tex").exists()
     assert (tmp_path / "runs/inspect/photos/task-1.png").exists()
-    for run in ("a", "b", "mine", "my-method"):
+    assert (tmp_path / "exported/model.onnx").exists()
+    for run in ("a", "b", "mine", "june", "my-method"):
         assert (tmp_path / "runs" / run / "metrics.json").exists(), run
 
 

@@ -1,7 +1,10 @@
 """`lifelabel calibrate`: probabilities and thresholds in a model, and their use by `lifelabel predict`."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -222,3 +225,13 @@ def test_the_help_has_examples(main):
 
 def test_costs_are_two_numbers():
     assert calibrate._costs("2:0.5") == (2, 0.5)
+
+
+def test_a_reader_that_ends_early_leaves_a_calibrated_model(place):
+    """As `lifelabel calibrate … | head -1`: the model is saved before the first line, and nothing is an error."""
+    words = [sys.executable, "-m", "lifelabel", "calibrate", "run", *PHOTOS]
+    read, write = os.pipe()
+    os.close(read)  # no reader at all
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=300)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "") and info()["thresholds"] is not None

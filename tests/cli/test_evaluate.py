@@ -11,6 +11,7 @@ from PIL import Image
 from support import models
 
 import lifelabel
+from lifelabel.nn.weights import sha256
 from lifelabel.streams import table
 
 A, B = models.CLASSES[0], models.CLASSES[3]
@@ -109,6 +110,35 @@ def test_the_table_of_the_run(main, place):
     assert result(place / "evaluation-run")["set"]["images"] == len(run.test.names)
 
 
+@pytest.mark.parametrize("setting", ["seed=5", "test_share=0.9"])
+def test_other_held_out_rows_of_the_table_of_the_run_are_refused(refused, place, setting):
+    shutil.copy("photos.csv", "trained.csv")
+    line = refused("evaluate", "run", "trained.csv", "--root", "photos", "--set", f"stream.{setting}")
+    name = setting.partition("=")[0]
+    assert line.startswith(f"the run was trained on trained.csv with {name} ") and line.endswith(f"stream.{name}")
+    assert not (place / "run" / "evaluation").exists()
+
+
+def test_the_table_of_an_extended_run(main, place):
+    """It is recognised by its content. Values of other types are ignored."""
+    about = json.loads((place / "run/model/model.json").read_text())
+    entry = {"file": "first.csv", "sha256": sha256(place / "photos.csv")}
+    entry |= {"test_share": 0.5, "seed": 3, "separator": ";"}
+    for tables, images in (
+        ([3, {**entry, "seed": "x"}, {**entry, "sha256": None}, entry], None), ({"a": 1}, 60), ([{"file": []}], 60),
+    ):  # fmt: skip
+        about["training"] = {**about["training"], "extends": {"tables": tables}}
+        (place / "run/model/model.json").write_text(json.dumps(about))
+        done = main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu")
+        held_out = len(table.read(place / "photos.csv", place / "photos", test_share=0.5, seed=3).test.names)
+        assert result(place / "run" / "evaluation")["set"]["images"] == (images or held_out) and held_out < 60
+        assert ("the run was trained on photos.csv: only its held-out rows" in done.stdout) == (images is None)
+    about["training"]["extends"] = {"tables": [{**entry, "file": "photos.csv", "sha256": None}]}
+    (place / "run/model/model.json").write_text(json.dumps(about))
+    main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu")
+    assert result(place / "run" / "evaluation")["notes"][0].startswith("if the model was trained on photos.csv")
+
+
 def test_a_model_folder_by_itself(main, place):
     """The results are in the current folder. The model may have been trained on a table of this name."""
     shutil.copytree("run/model", "models/mine")
@@ -173,6 +203,11 @@ def test_class_names_are_not_control_characters(main, place):
         (("run", "photos.csv"), "none of the 60 images of photos.csv can be read (0.png: no such file): check --root"),
         (("run", "photos.csv", "--rows", "some"), "unknown rows 'some': (known: all, test, train)"),
         (("run", "photos.csv", "--rows", "train"), "photos.csv has no train row"),
+        (
+            ("run", "photos.csv", "--set", "stream.tasks=3"),
+            "stream.tasks cannot be set for a table here: the options are stream.root, stream.separator, "
+            "stream.test_share, stream.seed",
+        ),
         (("run", "photos.csv", "--threshold", "0"), "--threshold must be above 0 and at most 1, not 0"),
         (("run", "photos.csv", "--threshold", "x"), "Invalid value for '--threshold'"),
         (("run", "photos.csv", "--set", "method.a=1"), "--set method.…: this command has no method"),
@@ -180,6 +215,14 @@ def test_class_names_are_not_control_characters(main, place):
         (("run", "photos.csv", "--save-scores", "a.txt"), "--save-scores a.txt: the name must end in .npz"),
         (("run", "photos.csv", "--out", "run/model/e"), "run/model/e is in the model folder: choose another --out"),
         (("run", "photos.csv", "--out", "photos.csv"), "cannot write to photos.csv: choose another --out"),
+        (
+            ("run", "photos.csv", "--save-scores", "run/model/s.npz"),
+            "run/model/s.npz is in the model folder: choose another --save-scores",
+        ),
+        (
+            ("run", "photos.csv", "--save-scores", "photos.csv/s.npz"),
+            "cannot write photos.csv/s.npz: choose another --save-scores",
+        ),
         (("run", "photos.csv", "--device", "tpu"), "unknown device 'tpu'"),
         (("run", "photos.csv", "--workers", "-1"), "--workers must be at least 0, not -1"),
         (("run", "photos.csv", "--batch-size", "0"), "batch_size must be 1 to"),

@@ -15,7 +15,8 @@ def model_folder(tmp_path_factory):
 
 def test_a_run_is_exported_and_compared(agcn_run, tmp_path, main):
     images = tmp_path / "images"
-    models.write_images(images, 3, size=50)
+    models.write_images(images, 2, size=50)
+    models.write_images(images / "below", 1, size=50, suffix=".webp")
     done = main("export", agcn_run, "--preprocess", "--images", images, "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     first, second, third, last = done.stdout.splitlines()
@@ -40,7 +41,8 @@ def test_mistakes_are_one_line(model_folder, tmp_path, refused):
     assert refused("export", model_folder) == "Missing option '--out'; see --help"
     assert "is not a folder" in refused("export", tmp_path / "nothing", "--out", out)
     assert "unknown format" in refused("export", model_folder, "--format", "tflite", "--out", out)
-    assert "has no .jpg or .png" in refused("export", model_folder, "--images", tmp_path, "--out", out)
+    line = refused("export", model_folder, "--images", tmp_path, "--out", out)
+    assert line == f"--images {tmp_path}: no image in this folder; give another folder or a file"
     assert not out.exists()
 
 

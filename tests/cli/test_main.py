@@ -1,5 +1,7 @@
 """The command `lifelabel`: help, version and wrong usage."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -89,3 +91,45 @@ def test_a_mistake_in_its_own_process(lifelabel, error_line, tmp_path):
     assert error_line(done) == f"unknown method 'acgn': did you mean 'agcn'? (known: {known})"
     assert done.stdout == ""
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [["--version"], ["list", "methods"], ["--help"]])
+def test_a_reader_that_ends_is_no_error(words):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "lifelabel", *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words", [["predict", "{}", "a.png"], ["evaluate", "{}", "t.csv"], ["runs", "{}"], ["export", "{}", "--out", "a"]]
+)
+def test_a_path_that_the_system_refuses_is_one_line(refused, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.png").touch()
+    name = "n" * 300
+    assert name in refused(*(word.format(name) for word in words))
+
+
+def test_errors_of_the_system_name_the_file(refused, main, monkeypatch):
+    def fail(error):
+        def run(*_, **__):
+            raise error
+
+        monkeypatch.setattr("lifelabel.cli.main.app", run)
+
+    fail(PermissionError(errno.EACCES, "Permission denied", "secret/x"))
+    assert refused("runs", "secret/x") == "secret/x: Permission denied; check the path"
+    fail(OSError(errno.ENOMEM, "Cannot allocate memory"))
+    with pytest.raises(OSError, match="Cannot allocate"):
+        main("runs")
+
+
+@pytest.mark.parametrize(
+    ("command", "resumes"), [("train", True), ("study", True), ("predict", False), ("runs", False)]
+)
+def test_a_stop_names_resume_if_the_command_has_it(main, monkeypatch, command, resumes):
+    monkeypatch.setattr("lifelabel.cli.main.app", lambda *_, **__: 130)
+    done = main(command)
+    assert done.returncode == 130 and ("--resume" in done.stderr) == resumes

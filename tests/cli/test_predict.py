@@ -1,4 +1,5 @@
 import csv
+import errno
 import io
 import json
 import os
@@ -270,3 +271,35 @@ def test_a_progress_bar_in_a_terminal_only(main, folder, images, monkeypatch):
     monkeypatch.setattr("lifelabel.cli.predict.err", Console(file=screen, force_terminal=True, width=80))
     done = main("predict", folder, "photos")
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 6 and "6/6" in screen.getvalue()
+
+
+def test_a_folder_that_cannot_be_read_is_listed(main, refused, folder, images, monkeypatch):
+    def scandir(path, scan=os.scandir):
+        if str(path).endswith("c"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr("lifelabel.cli.image_files.os.scandir", scandir)
+    done = main("predict", folder, "photos", "--json")
+    assert done.returncode == 1 and list(read_json(done)) == PATHS[:4]
+    assert done.stderr == "1 without labels:\n  photos/b/c: cannot be read (Permission denied)\n"
+    message = "no images: photos/b/c: cannot be read (Permission denied)"
+    assert refused("predict", folder, "photos/b/c") == message
+
+
+def test_a_class_name_with_the_separator_has_no_csv_table(main, refused, images, tmp_path):
+    models.write(tmp_path / "model", classes=("a;b", "c", "d", "e", "f"))
+    message = "the class 'a;b' has a ;, which separates labels in the table of --csv: use --json"
+    assert refused("predict", "model", "photos", "--csv") == message
+    assert "a;b" in read_json(main("predict", "model", "photos/0.png", "--json", "--top", 5))["photos/0.png"]
+
+
+def test_a_path_with_a_null_byte_is_listed(lifelabel, folder, images):
+    done = lifelabel("predict", folder, "-", "--json", input="photos/0.png\nphotos/1.png\0photos/2.png\0\n")
+    assert list(read_json(done)) == ["photos/0.png"] and done.returncode == 1
+    assert done.stderr.startswith("1 without labels:\n") and done.stderr.endswith(": not a path\n")
+
+
+def test_without_results_nothing_is_written(lifelabel, folder, images):
+    done = lifelabel("predict", folder, "-", "--csv", "--annotate", "out", input="none.png\n")
+    assert (done.returncode, done.stdout) == (2, "") and not os.path.exists("out")

@@ -14,6 +14,7 @@ from support.methods import same
 import lifelabel
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS
+from lifelabel.nn.weights import sha256
 
 CLASSES = "abcdef"
 COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
@@ -53,7 +54,7 @@ def train(tables, table, out, method, labels="known", **more):
     options = {"order": "alphabetical", "labels": labels, "root": str(tables)}
     method_options = NEEDED.get(method, {})
     given = {"stream": str(tables / f"{table}.csv"), "stream_options": options, "method_options": method_options}
-    return lifelabel.train(out, method=method, **given, **COMMON, **more)
+    return lifelabel.train(out, method=method, **{**given, **COMMON, **more})
 
 
 def extend(tables, run, table, out, labels="known", **more):
@@ -125,7 +126,25 @@ def test_a_run_is_extended_again_and_again(tables, two, tmp_path):
         source = two if step == 1 else tmp_path / "1"
         result = lifelabel.extend(source, tmp_path / f"{name}.csv", tmp_path / str(step), root=str(tables))
     assert result.metrics["tasks"] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
-    assert json.loads((tmp_path / "2" / "model" / "model.json").read_text())["training"]["images"][:2] == [16, 16]
+    training = json.loads((tmp_path / "2" / "model" / "model.json").read_text())["training"]
+    assert training["images"][:2] == [16, 16]
+    earlier = training["extends"]
+    files = {"two.csv": tables / "two.csv", "e.csv": tmp_path / "e.csv"}
+    assert {each["file"]: each["sha256"] for each in earlier["tables"]} == {n: sha256(p) for n, p in files.items()}
+    assert earlier["run"] == "1" and earlier["tables"][0]["test_share"] == 0.2 and earlier["tables"][0]["seed"] == 0
+
+
+def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
+    """Of weights, of plug-ins, or of the run that was extended."""
+    (tmp_path / "my_plugin.py").write_text("")
+    lifelabel.load_plugin(str(tmp_path / "my_plugin.py"))
+    torch.save(lifelabel.backbones.build("resnet18").state_dict(), tmp_path / "w.pth")
+    train(tables, "two", tmp_path / "a", "fine-tuning", backbone="resnet18", weights=str(tmp_path / "w.pth"))
+    extend(tables, tmp_path / "a", "three", tmp_path / "b")
+    for run in ("a", "b"):
+        for name in ("model.json", "README.md"):
+            text = (tmp_path / run / "model" / name).read_text()
+            assert "file w.pth" in text and "my_plugin.py" in text.replace("\\", "") and str(tmp_path) not in text
 
 
 def test_an_extension_that_was_stopped_resumes_to_the_same_bits(tables, two, tmp_path):

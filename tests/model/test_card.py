@@ -25,8 +25,11 @@ def test_a_calibrated_model_says_so(model):
     calibration = {"slope": [1.0] * 5, "shift": [0.0] * 5, "images": 1234, "by": "f1"}
     info = dataclasses.replace(model.info, calibration=calibration, thresholds=(0.1, 0.2, 0.3, 0.4, 0.5))
     card = model_card(info)
-    assert "calibrated on 1,234 labelled images (by f1)" in card and "not calibrated" not in card
-    assert "| sky | 1 | 50.0 | 10.0 |" in card and "at least the threshold of the class" in card
+    assert "calibrated on 1,234 labelled images. " in card and "not calibrated" not in card
+    assert "| sky | 1 | 50.0 | 10.0 |" in card and "at least the threshold of the class (by f1)." in card
+    info = dataclasses.replace(info, calibration={**calibration, "probabilities": "none"})
+    card = model_card(info)
+    assert "They are not calibrated" in card and "1,234" not in card and "threshold of the class (by f1)." in card
 
 
 def test_untrusted_names_are_escaped(model):
@@ -43,6 +46,7 @@ def test_untrusted_names_are_escaped(model):
         {}, {"final": 3, "ap": [1], "images": "many", "plugins": 4, "seed": [1], "date": {}},
         {"final": {"mAP": "high", "forgetting": 3, "ap": {"sky": "x"}}, "images": ["a", None], "plugins": [1, {}]},
         {"final": {"ap": {"sky": 0.25}, "forgetting": {"mAP": None}}, "images": [3], "seed": True},
+        {"final": {"mAP": 10**400, "forgetting": {"mAP": float("nan")}}, "ap": {"sky": 10**400}},
     ],
 )  # fmt: skip
 def test_values_of_other_types_are_left_out(model, training):

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,7 +149,8 @@ def test_pixels_of_any_size_are_resized_as_pillow_does():
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    models.write(folder / "model", calibration=CALIBRATION, thresholds=(0.5, 0.4, 0.3, 0.2, 0.1))
+    more = {"label": "fine-tuning, lr 0.1", "calibration": {**CALIBRATION, "images": 7, "by": "f1", "set": "mine.csv"}}
+    models.write(folder / "model", thresholds=(0.5, 0.4, 0.3, 0.2, 0.1), **more)
     return folder
 
 
@@ -175,6 +177,7 @@ def test_an_onnx_file_says_what_it_needs(exported, run_folder):
     assert json.loads(about["classes"]) == list(models.CLASSES)
     assert json.loads(about["thresholds"]) == [0.5, 0.4, 0.3, 0.2, 0.1]
     assert json.loads(about["calibration"]) == CALIBRATION
+    assert (about["method"], about["label"]) == ("fine-tuning", "fine-tuning, lr 0.1")
     assert (json.loads(about["image_size"]), about["color_order"]) == (models.SIZE, "RGB")
     assert json.loads(about["mean"]) == [0.5] * 3 and json.loads(about["std"]) == [0.25] * 3
     assert about["model_sha256"] == json.loads((run_folder / "model" / "model.json").read_text())["sha256"]
@@ -271,6 +274,21 @@ def test_other_files_are_not_replaced(run_folder, tmp_path):
     assert "the model itself" in refused(run_folder, model, "safetensors", overwrite=True)
     assert "is a file" in refused(run_folder, model / "model.json", "onnx")
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_the_parent_of_a_folder_that_exists_is_not_written(run_folder, tmp_path, monkeypatch):
+    """It may be read-only, or the folder may be on another disk."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "a").symlink_to(tmp_path / "disk", target_is_directory=True)
+    made, mkdir = [], Path.mkdir
+    monkeypatch.setattr(
+        Path, "mkdir", lambda path, *args, **more: made.append(path.parent) or mkdir(path, *args, **more)
+    )
+    export_model(run_folder, tmp_path / "a", "safetensors")
+    assert made and tmp_path not in made
+    assert sorted(file.name for file in (tmp_path / "disk").iterdir()) == [
+        "README.md", "model.json", "model.safetensors",
+    ]  # fmt: skip
 
 
 def test_impossible_options_are_refused(run_folder, tmp_path):

@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import models
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import lifelabel
 from lifelabel.errors import UserError
 from lifelabel.model import ModelInfo, read_model, write_model
+from lifelabel.nn.backbones import build
 from lifelabel.nn.weights import sha256
 from lifelabel.utils.files import partial_name
 
@@ -175,6 +177,39 @@ def test_tensors_that_do_not_fit(copy, change_some):
     refused(copy, "the tensors in .* do not fit its model.json: ")
 
 
+@pytest.mark.parametrize("backbone", ["torchvision/vit_l_16", "torchvision/regnet_y_32gf"])
+def test_a_backbone_is_compared_before_it_takes_memory(copy, backbone, monkeypatch):
+    """A small folder can name large networks. The second one cannot be built on the meta device."""
+    made = 0
+
+    def count(module, name, parameter):
+        nonlocal made
+        made += parameter.numel() if parameter is not None and parameter.device.type != "meta" else 0
+
+    monkeypatch.setattr("lifelabel.model.model._MAX_HEAD", 1_000_000)
+    change(copy, backbone="+".join([backbone] * 3), normalize=[{"mean": [0] * 3, "std": [1] * 3}] * 3)
+    hook = register_module_parameter_registration_hook(count)
+    refused(copy, "the tensors in .* do not fit its model.json: ")
+    hook.remove()
+    assert made < 10_000_000
+
+
+def test_a_network_that_cannot_be_built_without_memory_is_loaded(copy):
+    net = build("torchvision/regnet_y_400mf")
+    tensors = {f"features.backbone.{name}": tensor for name, tensor in net.state_dict().items()}
+    head = {"classifier.weight": torch.zeros(5, net.dim), "classifier.bias": torch.zeros(5)}
+    change_tensors(copy, lambda found: (found.clear(), found.update({**tensors, **head})))
+    change(copy, backbone="torchvision/regnet_y_400mf")
+    assert lifelabel.load(copy, "cpu").logits(models.pixels(1)).shape == (1, 5)
+
+
+def test_a_card_that_fails_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("lifelabel.model.files.model_card", lambda info: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        models.write(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
@@ -217,7 +252,7 @@ def test_the_number_of_networks_must_fit(copy):
 
 def test_a_model_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
     """A crash before the end leaves no model.json, and no temporary file."""
-    monkeypatch.setattr("lifelabel.model.files.model_card", lambda info: 1 / 0)
+    monkeypatch.setattr("lifelabel.model.files.write_text", lambda path, text: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         models.write(tmp_path)
     assert os.listdir(tmp_path) == ["model.safetensors"]

@@ -113,6 +113,11 @@ def test_only_regular_files_are_opened(tmp_path):
         open_image(type(tmp_path)("/dev/zero"))
 
 
+@pytest.mark.parametrize("path", ["a\0b.jpg", "a\ud800.jpg"])
+def test_text_that_cannot_be_a_path(path):
+    assert reason(path) == "not a path"
+
+
 def test_a_huge_file_is_not_read(tmp_path):
     path = stored(tmp_path, JPEG)
     os.truncate(path, decode._MAX_FILE_BYTES + 1)  # sparse: uses no space on the disk

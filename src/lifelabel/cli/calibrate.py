@@ -112,11 +112,6 @@ def _calibrate(
     found = fit_probabilities(scores.logits, *data) if fit else Calibration.identity(len(model.classes))
     thresholds, unreached = fit_thresholds(found.logits(scores.logits), *data, rule, fit)
     columns = _compare(model, scores, after)
-    _print(model, scores, given, columns, found, thresholds)
-    _print_notes(model, scores, given, rule, unreached)
-    if dry_run:
-        print_line("nothing was changed (--dry-run)")
-        return
     about = {
         "by": str(rule), "probabilities": probabilities, "images": len(scores),
         "images_of": {
@@ -128,9 +123,13 @@ def _calibrate(
     }  # fmt: skip
     calibration = {"slope": found.slope.tolist(), "shift": found.shift.tolist(), **about}
     limits = None if thresholds is None else tuple(thresholds.tolist())
-    model.info = dataclasses.replace(model.info, calibration=calibration, thresholds=limits)
-    model.save(target)
-    print_line(f"written to {target}: `lifelabel predict` uses it from now on")
+    if not dry_run:  # before the first line of output, whose reader may end, as in `| head -1`
+        model.info = dataclasses.replace(model.info, calibration=calibration, thresholds=limits)
+        model.save(target)
+    _print(model, scores, given, columns, found, thresholds)
+    _print_notes(model, scores, given, rule, unreached)
+    written = f"written to {target}: `lifelabel predict` uses it from now on"
+    print_line("nothing was changed (--dry-run)" if dry_run else written)
 
 
 def _rule(by: str | None, precision: float | None, cost: str | None) -> Rule:

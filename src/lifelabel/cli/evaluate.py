@@ -83,8 +83,9 @@ def _evaluate(
     folder = out_folder or _default_folder(run, model_folder)
     if folder.resolve().is_relative_to(model_folder.resolve()):
         raise UserError(f"{folder} is in the model folder: choose another --out")
-    for place in (folder, *([] if save_scores is None else [save_scores.parent])):
-        labelled.check_writable(place)
+    labelled.check_writable(folder)
+    if save_scores is not None:
+        _check_scores(save_scores, model_folder)
     model = load(run, device)
     given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info.stream)
     evaluation = Evaluation(model, given.images, labelled.score(model, given.images, batch_size, workers), threshold)
@@ -95,6 +96,15 @@ def _evaluate(
         _write_scores(evaluation, save_scores)
     _print(found)
     print_line(f"written to {folder}: {', '.join(written)}" + (f"; scores in {save_scores}" if save_scores else ""))
+
+
+def _check_scores(path: Path, model_folder: Path) -> None:
+    if path.resolve().is_relative_to(model_folder.resolve()):
+        raise UserError(f"{path} is in the model folder: choose another --save-scores")
+    try:
+        labelled.check_writable(path.parent)
+    except UserError:
+        raise UserError(f"cannot write {path}: choose another --save-scores") from None
 
 
 def _default_folder(run: Path, model_folder: Path) -> Path:
@@ -158,8 +168,11 @@ def _write(evaluation: Evaluation, found: dict[str, Any], folder: Path) -> list[
 def _write_scores(evaluation: Evaluation, path: Path) -> None:
     from lifelabel.engine.run_folder import RunFolder
 
-    with make_folder(path.parent):
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         RunFolder(path.parent).write_arrays(path.name, evaluation.arrays())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --save-scores") from None
 
 
 def _print(found: dict[str, Any]) -> None:

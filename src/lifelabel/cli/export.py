@@ -11,6 +11,7 @@ import typer
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.image_files import image_files
 from lifelabel.errors import UserError
 
 __all__ = ["commands"]
@@ -82,14 +83,9 @@ def _export(
 
 
 def _photographs(paths: list[Path]) -> list[Path]:
-    """The files among the paths, and the JPEG and PNG files in the folders among them."""
-    found: list[Path] = []
-    for path in paths:
-        files = [path]
-        if path.is_dir():
-            names = sorted(each for each in path.iterdir() if each.suffix.lower() in (".jpg", ".jpeg", ".png"))
-            files = list(islice(names, _MAX_IMAGES))
-            if not files:
-                raise UserError(f"--images {path} has no .jpg or .png file: give another folder or a file")
-        found += files
-    return found[:_MAX_IMAGES]
+    """The first files among the paths and in the folders among them."""
+
+    def refuse(path: str, reason: str) -> None:
+        raise UserError(f"--images {path}: {reason}; give another folder or a file")
+
+    return [Path(name) for name in islice(image_files([str(path) for path in paths], refuse), _MAX_IMAGES)]

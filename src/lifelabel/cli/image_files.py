@@ -13,35 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from lifelabel.streams.decode import IMAGE_SUFFIXES
+
 __all__ = ["STDIN", "image_files"]
 
 STDIN = "-"
-_SUFFIXES = frozenset(
-    (
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".png",
-        ".webp",
-        ".gif",
-        ".bmp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".avif",
-        ".mpo",
-    )
-)
 _BLOCK = 100_000
 """Files of a folder that are sorted at a time. It bounds memory."""
+_OnProblem = Callable[[str, str], None]
 
 
-def image_files(
-    arguments: Sequence[str], on_problem: Callable[[str, str], None], without: Path | None = None
-) -> Iterator[str]:
-    """The paths of the images. `on_problem` is called with each argument that names no file, and the reason.
+def image_files(arguments: Sequence[str], on_problem: _OnProblem, without: Path | None = None) -> Iterator[str]:
+    """The paths of the images. `on_problem` is called with each argument that names no file and each folder that
+    cannot be read, and the reason.
 
     Folders are searched with the folders in them, for image suffixes; hidden files and links to folders are left out. A
     pattern has `*`, `?`, `[…]` or `**`. The argument `-` is a list of paths on stdin, one per line. Files in the folder
@@ -53,11 +37,13 @@ def image_files(
             lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in sys.stdin.buffer)
             yield from (line for line in lines if line)
         elif os.path.isdir(argument):
-            yield from _or_problem(_in_folder(argument, is_written), argument, "no image in this folder", on_problem)
+            find = functools.partial(_in_folder, argument, is_written)
+            yield from _or_problem(find, argument, "no image in this folder", on_problem)
         elif os.path.lexists(argument):
             yield argument
         elif glob.has_magic(argument):
-            yield from _or_problem(_matching(argument, is_written), argument, "no image matches", on_problem)
+            find = functools.partial(_matching, argument, is_written)
+            yield from _or_problem(find, argument, "no image matches", on_problem)
         else:
             on_problem(argument, "no such file")
 
@@ -71,17 +57,24 @@ def _inside(folder: Path | None) -> Callable[[str], bool]:
 
 
 def _or_problem(
-    files: Iterator[str], argument: str, reason: str, on_problem: Callable[[str, str], None]
+    find: Callable[[_OnProblem], Iterator[str]], argument: str, reason: str, on_problem: _OnProblem
 ) -> Iterator[str]:
-    first = next(files, None)
-    if first is None:
+    """The files that `find` lists. If it lists none and calls its function for no problem, `reason` is the problem."""
+    nothing = True
+
+    def add(path: str, why: str) -> None:
+        nonlocal nothing
+        nothing = False
+        on_problem(path, why)
+
+    for path in find(add):
+        nothing = False
+        yield path
+    if nothing:
         on_problem(argument, reason)
-        return
-    yield first
-    yield from files
 
 
-def _in_folder(folder: str, is_written: Callable[[str], bool]) -> Iterator[str]:
+def _in_folder(folder: str, is_written: Callable[[str], bool], on_problem: _OnProblem) -> Iterator[str]:
     """The images in a folder, sorted, then those in the folders in it."""
     if is_written(folder):
         return
@@ -97,25 +90,25 @@ def _in_folder(folder: str, is_written: Callable[[str], bool]) -> Iterator[str]:
                         folders.append(entry.path)
                     elif _is_image(entry.name):
                         yield entry.path
-        except OSError:
-            return  # a folder that cannot be opened has no images for us
+        except OSError as error:
+            on_problem(folder, f"cannot be read ({error.strerror})")
 
     yield from _sorted(files())
     for inner in sorted(folders):
-        yield from _in_folder(inner, is_written)
+        yield from _in_folder(inner, is_written, on_problem)
 
 
-def _matching(pattern: str, is_written: Callable[[str], bool]) -> Iterator[str]:
+def _matching(pattern: str, is_written: Callable[[str], bool], on_problem: _OnProblem) -> Iterator[str]:
     for path in _sorted(glob.iglob(pattern, recursive=True)):
         if os.path.isdir(path):
             if "**" not in pattern:  # with **, the files in it match too
-                yield from _in_folder(path, is_written)
+                yield from _in_folder(path, is_written, on_problem)
         elif _is_image(path) and not is_written(os.path.dirname(path) or "."):
             yield path
 
 
 def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in _SUFFIXES
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def _sorted(paths: Iterable[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,10 @@ _MAYBE_TRAINED_ON = (
 )
 
 
+_TABLE_OPTIONS = ("root", "separator", "test_share", "seed")
+_MAX_HASHED, _MAX_JSON = 1 << 30, 100 << 20
+
+
 class Labelled(NamedTuple):
     """A set of labelled images, notes about their choice, and whether the run was trained on some of them."""
 
@@ -120,14 +125,31 @@ def _from_table(run: Path, path: Path, options: dict[str, Any], rows: str, train
     from lifelabel.streams import STREAMS
     from lifelabel.streams.labelled import from_table
 
+    tables = _earlier_tables(run)
     own = _own_options(run, path)
-    values: Any = read(STREAMS["table"].Options, {**(own or {}), **options}, "stream", "the table")
+    if own is None:
+        own = _earlier_options(tables, path)
+    kind = STREAMS["table"].Options
+    values: Any = read(kind, {**(own or {}), **options}, "stream", "the table")
+    for name in options:
+        if name not in _TABLE_OPTIONS:
+            allowed = ", ".join(f"stream.{each}" for each in _TABLE_OPTIONS)
+            raise UserError(f"stream.{name} cannot be set for a table here: the options are {allowed}")
+    if own is not None:
+        trained_with: Any = read(kind, own, "stream", "the table")
+        for name in ("test_share", "seed"):
+            if getattr(values, name) != (right := getattr(trained_with, name)):
+                raise UserError(
+                    f"the run was trained on {path.name} with {name} {right:g}: another value would choose training "
+                    f"rows; remove stream.{name}"
+                )
     share = values.test_share if own is not None or "test_share" in options else None
     root = None if values.root is None else Path(values.root)
     found = from_table(path, root, rows, test_share=share, seed=values.seed, separator=values.separator)
     if own is None:
         # the run folder is not there, but a run calls its stream as the table
-        doubt = found.kind == "all rows" and trained.get("name") == path.stem
+        named = trained.get("name") == path.stem or any(each.get("file") == path.name for each in tables)
+        doubt = found.kind == "all rows" and named
         return Labelled(found, [_MAYBE_TRAINED_ON.format(path.name)] if doubt else [], False)
     if rows != "test":
         return Labelled(found, [_TRAINED_ON], True)
@@ -148,8 +170,35 @@ def _own_options(run: Path, table: Path) -> dict[str, Any] | None:
             if config.get("stream") == "table" and isinstance(options, Mapping):
                 file = options.get("file")
                 if isinstance(file, str) and Path(file).resolve() == table.resolve():
-                    names = ("root", "test_share", "seed", "separator")
-                    return {name: options[name] for name in names if name in options}
+                    return {name: options[name] for name in _TABLE_OPTIONS if name in options}
+    return None
+
+
+def _earlier_tables(run: Path) -> list[Mapping[str, Any]]:
+    """The tables of the runs that this one extends, from model.json: untrusted values."""
+    from lifelabel.model.files import find_model
+    from lifelabel.utils.files import read_limited
+
+    found: Any = None
+    with contextlib.suppress(UserError, OSError, ValueError, RecursionError):
+        found = json.loads(read_limited(find_model(run) / "model.json", _MAX_JSON))
+    for name in ("training", "extends", "tables"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _earlier_options(tables: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Any] | None:
+    """The options of the table with the content of `path`, if there is one."""
+    from lifelabel.nn.weights import sha256
+
+    if not tables or not path.is_file() or path.stat().st_size > _MAX_HASHED:
+        return None
+    digest = sha256(path)
+    for each in tables:
+        share, seed, separator = each.get("test_share"), each.get("seed"), each.get("separator")
+        good = isinstance(share, int | float) and 0 <= share <= 1 and isinstance(seed, int)
+        if good and isinstance(separator, str) and each.get("sha256") == digest:
+            return {"test_share": share, "seed": seed, "separator": separator}
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -52,6 +53,8 @@ for _commands in (
 data.commands.add_typer(convert.commands)
 app.add_typer(data.commands, name="data")
 
+_CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"])
+
 
 def _version(show: bool) -> None:
     if show:
@@ -69,16 +72,28 @@ def _options(
 
 
 def main() -> None:
-    """Run a command. A mistake of the user is one line and exit code 2, a stop one line and exit code 130."""
+    """Run a command. A mistake of the user is one line and exit code 2, a stop one line and exit code 130.
+
+    If the reader of the output has ended, as in `| head -1`, the command ends without a line and with exit code 0.
+    """
     code = None
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as end:  # rich and click raise SystemExit in place of BrokenPipeError
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout when it exits
     except UserError as error:
         _fail(f"error: {error}", 2)
     except Stopped as stop:
         _fail(str(stop), 130)
     except KeyboardInterrupt:
         code = 130
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"error: {os.fsdecode(error.filename)}: {error.strerror}; check the path", 2)
     except Exception as error:
         if type(error).__name__ == "Abort":
             code = 130
@@ -87,11 +102,7 @@ def main() -> None:
         else:
             raise
     if code == 130:
-        hint = (
-            ""
-            if sys.argv[1:2] in (["data"], ["evaluate"], ["calibrate"], ["export"])
-            else "; if the run folder exists, continue with --resume"
-        )
+        hint = "; if the run folder exists, continue with --resume" if sys.argv[1:2] in _CAN_RESUME else ""
         _fail(f"stopped at once{hint}", 130)
     sys.exit(code or 0)
 

@@ -109,8 +109,10 @@ def _predict(
             raise problems.none_found()
         load_plugins(plugin)
         model = _load(run, device, threshold, top)
-        draw = _annotator(annotate) if annotate is not None else None
-        write = _json_lines if json_ else _csv_table() if csv_ else _text_table()
+        if csv_:
+            _check_separator(model.classes)
+        write: _Write | None = None
+        draw: Callable[[str, _Labels], None] | None = None
         for batch in _batches(model, itertools.chain([first], files), images, batch_size, workers):
             found = []
             for path, scores in batch:
@@ -118,15 +120,17 @@ def _predict(
                     problems.add(path, scores)
                 else:
                     found.append((path, model.labels(scores, threshold, top)))
+            if not found:
+                continue
+            if write is None:  # not earlier: a command without results writes no header and creates no folder
+                draw = _annotator(annotate) if annotate is not None else None
+                write = _json_lines if json_ else _csv_table() if csv_ else _text_table()
             write(found)
             sys.stdout.flush()
-            for path, labels in found if draw else ():
-                assert draw is not None
-                draw(path, labels)
+            if draw is not None:
+                for path, labels in found:
+                    draw(path, labels)
             done += len(found)
-    except BrokenPipeError:  # the reader of our output has ended, as in `| head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
     except KeyboardInterrupt:
         raise Stopped(f"stopped after {done:,} images") from None
     if not done and problems.missing == problems.count:
@@ -204,6 +208,12 @@ def _json_lines(found: _Found) -> None:
     for path, labels in found:
         rounded = {name: _rounded(probability) for name, probability in labels.items()}
         sys.stdout.write(json.dumps({"image": path, "labels": rounded}) + "\n")
+
+
+def _check_separator(classes: Sequence[str]) -> None:
+    for name in classes:
+        if ";" in name:
+            raise UserError(f"the class '{name}' has a ;, which separates labels in the table of --csv: use --json")
 
 
 def _csv_table() -> _Write:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from lifelabel.config.config import Config
 from lifelabel.engine.label_server import StreamInfo
 from lifelabel.methods import Method
 from lifelabel.model.files import ModelInfo
+from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.registry import loaded_plugins
 from lifelabel.streams.base import task_of_class
@@ -45,6 +47,9 @@ def describe_model(
     """What model.json holds of a method after its last task."""
     names = [name for task in method.tasks for name in task]
     backbone = network.backbone
+    extends = training.get("extends")
+    if extends is not None:
+        extends = {**extends, "run": Path(extends["run"]).name}
     return ModelInfo(
         classes=tuple(names),
         task_of_class=tuple(task_of_class(info.tasks)[: len(names)].tolist()),
@@ -54,13 +59,25 @@ def describe_model(
         backbone=config.backbone,
         pool=config.pool,
         normalize=tuple({"mean": list(p.normalize.mean), "std": list(p.normalize.std)} for p in backbone.parts),
-        provenance=backbone.provenance.to_dict(),
+        provenance={**backbone.provenance.to_dict(), "source": _without_folders(backbone)},
         network=network.describe(),
         precision=method.setting.precision,
         relations=_relations(method.matrix()),
         stream={"name": info.name, "fingerprint": info.fingerprint, "dataset": info.dataset},
-        training={**training, "plugins": loaded_plugins()},
+        training={**training, "extends": extends, "plugins": [_file_name(each) for each in loaded_plugins()]},
     )
+
+
+def _file_name(path: str) -> str:
+    """A model folder goes to other machines: it has no paths of this one."""
+    return Path(path).name if Path(path).is_absolute() else path
+
+
+def _without_folders(backbone: Backbone) -> str:
+    """The source of the initial weights, with the names of files in place of their paths."""
+    sources = [part.provenance.source for part in backbone.parts]
+    kept = (f"file {Path(each[5:]).name}" if each.startswith("file ") else each for each in sources)
+    return " + ".join(dict.fromkeys(kept))
 
 
 def _relations(matrix: np.ndarray | None) -> tuple[tuple[tuple[int, float], ...], ...] | None:

@@ -5,7 +5,6 @@ All names and figures may come from an untrusted folder: text is escaped, and a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -117,17 +116,18 @@ def _classes(info: ModelInfo) -> Iterator[str]:
 
 
 def _thresholds(info: ModelInfo) -> str:
-    if info.calibration is None:
+    if info.calibration is None or info.calibration.get("probabilities") == "none":
         text = (
             "The probabilities are the sigmoid of the logits. They are not calibrated: of the labels with probability "
             "0.8, more or less than 80 % may be right. `lifelabel calibrate` fits them on labelled images."
         )
     else:
-        images, by = _whole(info.calibration.get("images")), _text(info.calibration.get("by"))
-        text = f"The probabilities are calibrated on {images} labelled images" + (f" (by {by})." if by else ".")
+        text = f"The probabilities are calibrated on {_whole(info.calibration.get('images'))} labelled images."
     if info.thresholds is None:
         return f"{text} An image has the labels whose probability is at least 0.5."
-    return f"{text} An image has the labels whose probability is at least the threshold of the class."
+    by = _text((info.calibration or {}).get("by"))
+    rule = f" (by {by})" if by else ""
+    return f"{text} An image has the labels whose probability is at least the threshold of the class{rule}."
 
 
 def _versions(training: Mapping[str, Any]) -> Iterator[str]:
@@ -152,7 +152,7 @@ def _text(value: object) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e9  # not NaN
 
 
 def _percent(value: Any) -> str:

@@ -128,7 +128,8 @@ def _check_installed() -> None:
 @contextlib.contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """A temporary folder whose files are moved to `out` at the end of the block, if there was no error."""
-    folder = out.absolute().parent / f".{out.name}.{os.getpid()}.new"
+    # inside a folder that exists: it may be on another disk, or its parent read-only
+    folder = (out if out.exists() else out.absolute().parent) / f".{out.name}.{os.getpid()}.new"
     try:
         folder.mkdir(parents=True)
         yield folder

@@ -37,7 +37,7 @@ _DTYPES = ("F32", "I64")
 
 def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> None:
     """Write the folder of a model. model.json is written last: a folder without it is not a model."""
-    folder = Path(folder)
+    folder, card = Path(folder), model_card(info)
     tensors = {name: _on_cpu(tensor) for name, tensor in network.state_dict().items()}
     data_set = info.stream.get("dataset") or info.stream.get("name")
     trained_on = " + ".join(str(name) for name in (info.provenance.get("trained_on"), data_set) if name)
@@ -48,7 +48,7 @@ def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> Non
         raise UserError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
     with atomic_write(folder / _TENSORS) as file:
         file.write(data)
-    write_text(folder / _CARD, model_card(info))
+    write_text(folder / _CARD, card)
     about = {"kind": _KIND, "format": _FORMAT, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     write_text(folder / _INFO, json.dumps(_without_nan({**about, **info.to_dict()}), indent=1, allow_nan=False) + "\n")
 

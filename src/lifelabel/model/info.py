@@ -62,6 +62,9 @@ class ModelInfo:
         given = {each.name: values[each.name] for each in dataclasses.fields(ModelInfo) if each.name in values}
         for name in ("classes", "task_of_class", "normalize"):
             require(isinstance(given.get(name), list), f"no list {name}")
+        for each in dataclasses.fields(ModelInfo):
+            optional = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
+            require(optional or each.name in given, f"no {each.name}")
         for name in ("classes", "task_of_class", "normalize", "thresholds"):
             if isinstance(given.get(name), list):
                 given[name] = tuple(given[name])

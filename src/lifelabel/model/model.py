@@ -13,8 +13,9 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from lifelabel.errors import UserError, unknown
 from lifelabel.model.files import ModelInfo, find_model, read_model, write_model
@@ -36,6 +37,8 @@ __all__ = ["Model", "check_choice", "load"]
 _CPU_CHUNK = 8
 """Images per forward pass on the CPU. The activations of a larger batch do not fit the cache."""
 _MAX_BATCH = 4096
+_MAX_HEAD = 150_000_000
+"""Parameters of a backbone that are built and then removed: those of the classifier of VGG are 124 million."""
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Model:
@@ -296,7 +299,11 @@ def check_choice(threshold: Any, top: Any) -> None:
 def _restore(folder: Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> InferenceNetwork:
     """The network of a model folder. The random state does not change, although a new backbone is random."""
     with torch.random.fork_rng(devices=[]):
-        backbone = _build_backbone(folder, info)
+        if _backbone_fits(folder, info, tensors):
+            backbone = _build_backbone(folder, info)
+        else:
+            with _at_most(sum(map(Tensor.numel, tensors.values())), folder):
+                backbone = _build_backbone(folder, info)
     try:
         network = InferenceNetwork.restore(backbone, info.network, tensors)
         shape = _output_shape(network, info.image_size)
@@ -304,9 +311,49 @@ def _restore(folder: Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> In
             raise ValueError(f"it has {shape[-1]} outputs, not {len(info.classes)}")
     except (KeyError, RuntimeError, ValueError, TypeError, IndexError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = shorten(printable((lines[1:] or lines or [type(error).__name__])[0]))
-        raise UserError(f"the tensors in {folder} do not fit its model.json: {reason}; copy the model again") from None
+        raise _misfit(folder, (lines[1:] or lines or [type(error).__name__])[0]) from None
     return network
+
+
+def _misfit(folder: Path, reason: str) -> UserError:
+    reason = shorten(printable(reason))
+    return UserError(f"the tensors in {folder} do not fit its model.json: {reason}; copy the model again")
+
+
+def _backbone_fits(folder: Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> bool:
+    """Compare the backbone with the tensors before it takes memory: a small folder can name several huge networks.
+
+    Raises a `UserError` if they differ. False if the backbone cannot be built on the meta device.
+    """
+    try:
+        with torch.device("meta"):
+            expected = _build_backbone(folder, info).state_dict()
+    except Exception:  # some networks compute with tensors while they are built; any other error comes again
+        return False
+    for name, tensor in expected.items():
+        found = tensors.get(f"features.backbone.{name}")
+        if found is None or found.shape != tensor.shape:
+            what = "is missing" if found is None else f"has the shape {list(found.shape)}, not {list(tensor.shape)}"
+            raise _misfit(folder, f"{name} {what}")
+    return True
+
+
+@contextlib.contextmanager
+def _at_most(parameters: int, folder: Path) -> Iterator[None]:
+    """Raise a `UserError` as soon as new modules have more parameters than these and those of a head."""
+    count = 0
+
+    def add(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal count
+        count += 0 if parameter is None else parameter.numel()
+        if count > parameters + _MAX_HEAD:
+            raise _misfit(folder, f"the backbone has more than the {parameters:,} values of the tensors")
+
+    hook = register_module_parameter_registration_hook(add)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @torch.no_grad()

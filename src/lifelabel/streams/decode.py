@@ -14,7 +14,12 @@ from PIL import Image, UnidentifiedImageError, features
 
 from lifelabel.streams.base import BadImage
 
-__all__ = ["open_image", "upright_rgb"]
+__all__ = ["IMAGE_SUFFIXES", "open_image", "upright_rgb"]
+
+IMAGE_SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".mpo",
+)  # fmt: skip
+"""The suffixes by which images are found in folders."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else []))
 """Formats that Pillow may try. MPO, a JPEG followed by further images, is opened as JPEG."""
@@ -91,6 +96,8 @@ def _read(path: Path | str) -> bytes:
         raise BadImage("no such file") from error
     except OSError as error:
         raise BadImage(f"cannot be read ({error.strerror})") from error
+    except ValueError as error:  # a null byte, or characters that file names cannot have
+        raise BadImage("not a path") from error
 
 
 def _check_size(image: Image.Image) -> None:

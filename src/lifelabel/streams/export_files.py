@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lifelabel.errors import UserError
+from lifelabel.streams.decode import IMAGE_SUFFIXES
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
 __all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "expect", "load", "objects"]
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
 SPLITS |= {"test": "test", "testing": "test"}
 """The names of splits in folders, file names and tags, and the value that a table has for each."""
