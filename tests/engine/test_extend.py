@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from support.methods import same
+from support.run_files import snapshot
 
 import lifelabel
 from lifelabel.errors import Stopped, UserError
@@ -199,3 +200,23 @@ def test_a_run_that_is_not_finished_is_refused(tables, two, tmp_path):
     (tmp_path / "run/metrics.json").write_text(json.dumps({**metrics, "finished": False}))
     with pytest.raises(UserError, match="is not finished: continue it with"):
         lifelabel.extend(tmp_path / "run", tables / "three.csv", tmp_path / "out", root=str(tables))
+
+
+def test_an_extension_without_its_checkpoint_is_refused(tables, two, tmp_path):
+    extend(tables, two, "three", tmp_path / "x")
+    for name in ("checkpoint.pt", "metrics.json"):
+        (tmp_path / "x" / name).unlink()
+    with pytest.raises(UserError, match="extends a run and has no checkpoint: use `lifelabel extend` again"):
+        lifelabel.resume(tmp_path / "x")
+
+
+def test_a_mistake_leaves_the_run_in_out_as_it_is(tables, two, tmp_path):
+    """With --overwrite too: its files are deleted when everything has been checked."""
+    shutil.copytree(two, tmp_path / "run")
+    state = torch.load(tmp_path / "run/checkpoint.pt", weights_only=True)
+    torch.save({**state, "weights": "other"}, tmp_path / "run/checkpoint.pt")
+    shutil.copytree(two, tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    with pytest.raises(UserError, match=r"the initial weights of .* are not those of none"):
+        extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
+    assert snapshot(tmp_path / "out") == before

@@ -36,7 +36,8 @@ def table(tmp_path):
 
 
 def train(table, out, labels):
-    result = lifelabel.train(out, stream=table, stream_options={"labels": labels, "order": "alphabetical"}, **COMMON)
+    options = {"labels": labels, "order": "alphabetical"}
+    result = lifelabel.train(out, stream=table, stream_options=options, save_scores=True, **COMMON)
     return result.metrics, torch.load(out / "checkpoint.pt", weights_only=True)["method"]
 
 
@@ -65,3 +66,6 @@ def test_unknown_labels_of_test_images_do_not_count(table, tmp_path):
         truth = np.array([row[name] == "1" for row in rows])[is_known]
         expected = lifelabel.metrics.average_precision(logits[is_known, k : k + 1], truth[:, None])
         assert metrics["final"]["ap"][name] == pytest.approx(float(expected), abs=1e-6)
+    with np.load(tmp_path / "run" / "scores.npz") as saved:  # `lifelabel metrics` gives the figures of the run
+        scored = lifelabel.metrics.headline(1 / (1 + np.exp(-saved["logits"])), saved["labels"])
+    assert scored["OF1"] == pytest.approx(metrics["final"]["OF1"])

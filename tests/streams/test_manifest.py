@@ -95,6 +95,17 @@ def test_known_and_unknown_labels_are_written_and_read(tmp_path, complete):
         manifest.read(tmp_path / "m.yaml", None)
 
 
+def test_unknown_labels_of_later_tasks_are_written_and_read(tmp_path):
+    pools = [Pool(Names(names), Labels.from_lists([[0], [0, 1]], 2), np.array([0, 1])) for names in ("xy", "zw")]
+    made = make_stream(Collection("made", tmp_path, ("a", "b"), *pools, listed=True), ProtocolOptions(), "s")
+    assert made.test.unknown.dense().tolist() == [[False, True], [False, False]]
+    manifest.write(made, tmp_path / "m.yaml")
+    again = manifest.read(tmp_path / "m.yaml", None)
+    assert again.fingerprint == made.fingerprint
+    for split, other in ((again.train, made.train), (again.test, made.test)):
+        assert np.array_equal(split.unknown.dense(), other.unknown.dense())
+
+
 def test_if_no_label_is_hidden_the_labels_stay_complete(tmp_path):
     made = stream(protocol="overlap")
     manifest.write(made, tmp_path / "m.yaml")

@@ -281,7 +281,8 @@ def test_the_label_server_returns_only_the_part(source):
             scores = np.zeros((len(names), task.end), np.float32)
             label_server.judge(index + 1, o.test_rows, scores, None, [len(t.classes) for t in expected.tasks])
         assert label_server.truth() is None
-        labels, task_of = label_server.test_labels(o.test_rows)
+        labels, is_known, task_of = label_server.test_labels(o.test_rows)
+        assert is_known.all()
         for row, name in enumerate(names):
             assert {c for c, yes in zip(o.classes, labels[row], strict=True) if yes} == shown[name]
             assert name in by_task[task_of[row]]

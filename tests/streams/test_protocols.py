@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -298,10 +299,23 @@ def test_a_class_belongs_to_the_first_given_task_that_has_it(tmp_path):
     assert [task.classes for task in make_stream(source, ProtocolOptions(), "s").tasks] == [("a", "b"), ("c",)]
 
 
+def test_listed_labels_of_later_tasks_are_unknown_unless_an_image_has_one():
+    train, test = {"1": "a", "2": "b a"}, {"3": "a", "4": "b"}
+    source = collection(train, test, train_tasks=[0, 1], test_tasks=[0, 1])
+    columns = make(source)  # in 0/1 columns a 0 is a 0
+    assert columns.train.unknown is None and columns.test.unknown is None
+    stream = make(dataclasses.replace(source, listed=True))
+    assert [part.unknown.dense().tolist() for part in (stream.train, stream.test)] == [[[False, True], [False] * 2]] * 2
+    assert "1 test images whose labels of later classes are unknown (none of them has one)" in stream.problems.lines()
+    assert stream.fingerprint != columns.fingerprint and stream.truth is None
+    source = collection(train, {"3": "a b", "4": "b"}, train_tasks=[0, 1], test_tasks=[0, 1])
+    assert make(dataclasses.replace(source, listed=True)).test.unknown is None
+
+
 def test_a_given_task_without_a_new_class_needs_a_class_file(tmp_path):
     train = {"1": "a c", "2": "c", "3": "b", "4": "a", "5": "a b c"}
     source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
-    message = r"task 2 has no new class: .* \(stream.order=FILE\)"
+    message = r"task 2 of the source has no new class: .* \(stream.order=FILE\)"
     with pytest.raises(UserError, match=message):
         make(source)
     file = tmp_path / "order.txt"
@@ -314,7 +328,7 @@ def test_a_given_task_without_a_new_class_needs_a_class_file(tmp_path):
 
 
 def test_a_given_task_without_a_class():
-    with pytest.raises(UserError, match=r"task 2 has no new class: .* join it with another task"):
+    with pytest.raises(UserError, match=r"task 2 of the source has no new class: .* join it with another task"):
         make(collection({"1": "a", "2": "b", "3": ""}, train_tasks=[0, 2, 1]))
 
 
