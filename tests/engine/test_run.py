@@ -23,6 +23,7 @@ from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.multi_task import MultiTask
+from lifelabel.model.model import load
 from lifelabel.streams import STREAMS, build, manifest
 
 
@@ -281,3 +282,30 @@ def test_no_host_sync_from_pixels_to_weights_on_the_gpu(tmp_path):
         for step, loaded in enumerate(run.loader.batches(run.jobs(view, np.arange(len(view)), 0, 2))):
             with no_waiting() if step else contextlib.nullcontext():
                 run.method.observe(run.make_batch(view, np.arange(8), loaded))
+
+
+def test_a_run_leaves_a_model_after_its_last_task_or_after_every_task(tmp_path):
+    whole = engine.train(tmp_path / "run", options(method="fine-tuning", keep_tasks=True))
+    folders = ["model", "model-task-1", "model-task-2", "model-task-3"]
+    assert sorted(path.name for path in (tmp_path / "run").glob("model*")) == folders
+    sizes = [len(load(tmp_path / "run" / name).classes) for name in folders]
+    assert sizes == [8, *np.cumsum([len(task) for task in whole.metrics["tasks"]])]
+    last = load(tmp_path / "run")
+    assert last.info.training["final"]["mAP"] == whole.metrics["final"]["mAP"]
+    engine.train(tmp_path / "run", options(method="fine-tuning"), overwrite=True)
+    assert [path.name for path in (tmp_path / "run").glob("model*")] == ["model"]
+
+
+def test_a_plug_in_whose_network_does_not_fit_leaves_no_model(monkeypatch, tmp_path):
+    class Doubled(FineTuning):
+        summary = "logits of its own, and the inherited network"
+
+        def logits(self, features, num_classes=None):
+            return 3 - 2 * super().logits(features, num_classes)
+
+    monkeypatch.setitem(METHODS._items, "doubled", Doubled)
+    notes, callback = [], Callback()
+    callback.note = notes.append
+    engine.train(tmp_path / "run", options(method="doubled"), callback=callback)
+    assert not (tmp_path / "run" / "model").exists()
+    assert any("no model folder is written" in note for note in notes)
