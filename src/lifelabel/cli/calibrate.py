@@ -102,7 +102,7 @@ def _calibrate(
     if not dry_run:
         labelled.check_writable(target)
     model = load(run, device)
-    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info.stream)
+    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info)
     scores = labelled.score(model, given.images, batch_size, workers)
     if not scores.labels.any():
         raise UserError(f"no image of {given.images.name} has a label of the model: there is nothing to fit")

@@ -87,7 +87,7 @@ def _evaluate(
     if save_scores is not None:
         _check_scores(save_scores, model_folder)
     model = load(run, device)
-    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info.stream)
+    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info)
     evaluation = Evaluation(model, given.images, labelled.score(model, given.images, batch_size, workers), threshold)
     found = _complete(evaluation, model_folder, given, time.monotonic() - begin)
     with make_folder(folder):

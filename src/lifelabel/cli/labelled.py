@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from lifelabel.cli.common import progress_bar, stream_settings
 from lifelabel.errors import UserError, unknown
 
 if TYPE_CHECKING:
+    from lifelabel.model.files import ModelInfo
     from lifelabel.model.labelled_scores import LabelledScores
     from lifelabel.model.model import Model
     from lifelabel.streams.labelled import LabelledSet
@@ -72,7 +72,7 @@ _MAYBE_TRAINED_ON = (
 
 
 _TABLE_OPTIONS = ("root", "separator", "test_share", "seed")
-_MAX_HASHED, _MAX_JSON = 1 << 30, 100 << 20
+_MAX_HASHED = 1 << 30
 
 
 class Labelled(NamedTuple):
@@ -90,9 +90,9 @@ def read_labelled(
     root: Path | None,
     settings: Sequence[str] | None,
     rows: str | None,
-    trained: Mapping[str, Any],
+    info: ModelInfo,
 ) -> Labelled:
-    """The images of a table or of a stream. `trained` has name and fingerprint of the stream of the training."""
+    """The images of a table or of a stream. `info` is that of the model in `run`."""
     from lifelabel.streams.labelled import ROWS
 
     if (table is None) == (stream is None):
@@ -105,27 +105,27 @@ def read_labelled(
     if root is not None:
         options["root"] = str(root)
     if stream is not None:
-        return _from_stream(stream, options, rows or "test", trained)
+        return _from_stream(stream, options, rows or "test", info)
     assert table is not None
-    return _from_table(run, table, options, rows or "test", trained)
+    return _from_table(run, table, options, rows or "test", info)
 
 
-def _from_stream(name: str, options: dict[str, Any], rows: str, trained: Mapping[str, Any]) -> Labelled:
+def _from_stream(name: str, options: dict[str, Any], rows: str, info: ModelInfo) -> Labelled:
     from lifelabel import streams
     from lifelabel.registry import resolve_name
     from lifelabel.streams.labelled import from_stream
 
     stream = streams.build(resolve_name(name), options)
-    trained_on = rows != "test" and stream.fingerprint == trained.get("fingerprint")
+    trained_on = rows != "test" and stream.fingerprint == info.stream.get("fingerprint")
     return Labelled(from_stream(stream, rows), [_TRAINED_ON] if trained_on else [], trained_on)
 
 
-def _from_table(run: Path, path: Path, options: dict[str, Any], rows: str, trained: Mapping[str, Any]) -> Labelled:
+def _from_table(run: Path, path: Path, options: dict[str, Any], rows: str, info: ModelInfo) -> Labelled:
     from lifelabel.options import read
     from lifelabel.streams import STREAMS
     from lifelabel.streams.labelled import from_table
 
-    tables = _earlier_tables(run)
+    tables = _earlier_tables(info)
     own = _own_options(run, path)
     if own is None:
         own = _earlier_options(tables, path)
@@ -148,7 +148,7 @@ def _from_table(run: Path, path: Path, options: dict[str, Any], rows: str, train
     found = from_table(path, root, rows, test_share=share, seed=values.seed, separator=values.separator)
     if own is None:
         # the run folder is not there, but a run calls its stream as the table
-        named = trained.get("name") == path.stem or any(each.get("file") == path.name for each in tables)
+        named = info.stream.get("name") == path.stem or any(each.get("file") == path.name for each in tables)
         doubt = found.kind == "all rows" and named
         return Labelled(found, [_MAYBE_TRAINED_ON.format(path.name)] if doubt else [], False)
     if rows != "test":
@@ -174,15 +174,10 @@ def _own_options(run: Path, table: Path) -> dict[str, Any] | None:
     return None
 
 
-def _earlier_tables(run: Path) -> list[Mapping[str, Any]]:
-    """The tables of the runs that this one extends, from model.json: untrusted values."""
-    from lifelabel.model.files import find_model
-    from lifelabel.utils.files import read_limited
-
-    found: Any = None
-    with contextlib.suppress(UserError, OSError, ValueError, RecursionError):
-        found = json.loads(read_limited(find_model(run) / "model.json", _MAX_JSON))
-    for name in ("training", "extends", "tables"):
+def _earlier_tables(info: ModelInfo) -> list[Mapping[str, Any]]:
+    """The tables of the runs that this one extends. The values are untrusted."""
+    found: Any = info.training
+    for name in ("extends", "tables"):
         found = found.get(name) if isinstance(found, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 

@@ -97,7 +97,7 @@ class Method(ABC):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Options by kind of stream (`scenes`, `photographs`), as `lifelabel tune` writes them. They are the defaults."""
     float64: ClassVar[bool] = False
-    """Whether it computes in float64 on the device, which mps does not have."""
+    """Whether the method uses float64 on the device. The device mps does not support it."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which trains on all tasks at once with complete labels."""
 

@@ -28,8 +28,9 @@ from lifelabel.registry import Registry
 
 __all__ = [
     "BUILT_IN", "HEADLINE", "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "brier_score",
-    "calibration_error", "class_calibration_errors", "counts", "forgetting", "headline", "log_loss",
-    "mean_average_precision", "mean_f1", "mean_of_known", "precision_recall_f1", "relative_forgetting", "without_nan",
+    "calibration_error", "calibration_figures", "class_calibration_errors", "counts", "forgetting", "headline",
+    "log_loss", "mean_average_precision", "mean_f1", "mean_of_known", "precision_recall_f1", "relative_forgetting",
+    "without_nan",
 ]  # fmt: skip
 
 _Array: TypeAlias = Tensor | npt.NDArray[Any]
@@ -290,6 +291,16 @@ def log_loss(probabilities: _Array, labels: _Array, known: _Array | None = None)
     total = int(k.sum())
     losses = torch.nn.functional.binary_cross_entropy(p.clamp(1e-15, 1 - 1e-15), y, k.double(), reduction="sum")
     return float(losses) / total if total else math.nan
+
+
+def calibration_figures(probabilities: _Array, labels: _Array, known: _Array | None = None) -> dict[str, float]:
+    """The calibration error over all labels (ECE) and as the mean of the classes, the Brier score and the log loss."""
+    return {
+        "ECE": calibration_error(probabilities, labels, known),
+        "ECE_class": float(class_calibration_errors(probabilities, labels, known).nanmean()),
+        "Brier": brier_score(probabilities, labels, known),
+        "log_loss": log_loss(probabilities, labels, known),
+    }
 
 
 @dataclass(frozen=True, eq=False)

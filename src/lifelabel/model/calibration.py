@@ -16,13 +16,7 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.metrics.functions import (
-    brier_score,
-    calibration_error,
-    class_calibration_errors,
-    log_loss,
-    precision_recall_f1,
-)
+from lifelabel.metrics.functions import calibration_figures, precision_recall_f1
 
 __all__ = [
     "BY", "FEW_POSITIVES", "Calibration", "Rule", "cross_validate", "figures", "fit_probabilities", "fit_thresholds",
@@ -370,9 +364,6 @@ def figures(
     shown = predicted if known is None else predicted & known
     f1 = precision_recall_f1(shown.astype(np.float32), labels if known is None else labels & known)
     return {
-        "ECE": calibration_error(probabilities, labels, known),
-        "ECE_class": float(class_calibration_errors(probabilities, labels, known).nanmean()),
-        "Brier": brier_score(probabilities, labels, known),
-        "log_loss": log_loss(probabilities, labels, known),
+        **calibration_figures(probabilities, labels, known),
         **{name: f1[name] for name in ("CP", "CR", "CF1", "OP", "OR", "OF1")},
     }

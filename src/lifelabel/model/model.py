@@ -22,9 +22,7 @@ from lifelabel.model.files import ModelInfo, find_model, read_model, write_model
 from lifelabel.model.inputs import ImageLike, Images, batches_of, is_single
 from lifelabel.nn import backbones
 from lifelabel.nn.device import resolve_device, resolve_precision
-from lifelabel.nn.freezing import inference_copy
-from lifelabel.nn.frozen_features import PartFeatures
-from lifelabel.nn.inference import InferenceNetwork, PooledFeatures
+from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.normalize import Normalize
 from lifelabel.streams.base import ImageHandle
 from lifelabel.streams.loading import SCORING_BYTES, Job, Loaded, Loader, default_workers
@@ -394,12 +392,5 @@ def _build_backbone(folder: Path, info: ModelInfo) -> backbones.Backbone:
 
 def _fast_copy(network: InferenceNetwork, device: torch.device) -> InferenceNetwork:
     """The same network for inference: on the CPU with batch norm folded, and in channels-last format."""
-    features: PartFeatures | PooledFeatures = network.features
-    if device.type != "cuda":
-        backbone = inference_copy(network.backbone)
-        if isinstance(features, PartFeatures):
-            features = PartFeatures(backbone, features.parts, features.views)
-        else:
-            features = PooledFeatures(backbone, features.standardise)
-    fast = InferenceNetwork(features, network.classifier).eval().to(device)
+    fast = network if device.type == "cuda" else network.folded()
     return fast.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lifelabel.nn.freezing import fold_batch_norm
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import export_onnx, export_program
 
@@ -18,7 +16,7 @@ __all__ = ["Exportable", "PixelNetwork", "ProbabilityNetwork", "onnx_program", "
 
 
 class ProbabilityNetwork(nn.Module):
-    """Normalized images (B x 3 x S x S) to probabilities (B x classes). Batch norm is folded; weights are copies."""
+    """Normalized images (B x 3 x S x S) to probabilities (B x classes). Batch norm is folded, in a copy."""
 
     input_name = "images"
     any_size: ClassVar = {0: "batch"}
@@ -28,9 +26,7 @@ class ProbabilityNetwork(nn.Module):
 
     def __init__(self, network: InferenceNetwork, calibration: Mapping[str, Any] | None = None):
         super().__init__()
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
-        for part in self.network.backbone.parts:
-            fold_batch_norm(part.body, keep=[stage.name for stage in part.layout.stages])
+        self.network = network.folded()
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
         for name in ("slope", "shift"):
             self.register_buffer(name, None if calibration is None else torch.tensor(calibration[name]).float())

@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from lifelabel.nn.backbones import Backbone
 
-__all__ = ["fold_batch_norm", "inference_copy"]
+__all__ = ["fold_backbone", "fold_batch_norm", "inference_copy"]
 
 _CONVOLUTIONS = ("torch.nn.modules.conv.Conv2d", "timm.layers.conv2d_same.Conv2dSame")
 """Layers that are linear in `weight` and add `bias`. Other subclasses may change the weight in the forward pass."""
@@ -26,9 +26,14 @@ def inference_copy(backbone: Backbone) -> Backbone:
     Its features and activations are those of the original up to rounding, but its state dict is another one.
     """
     copied = copy.deepcopy(backbone).eval().requires_grad_(False)
-    for part in copied.parts:
-        fold_batch_norm(part.body, keep=[stage.name for stage in part.layout.stages])
+    fold_backbone(copied)
     return copied
+
+
+def fold_backbone(backbone: Backbone) -> None:
+    """Fold the batch norm of a backbone in place. Its activations stay the same up to rounding."""
+    for part in backbone.parts:
+        fold_batch_norm(part.body, keep=[stage.name for stage in part.layout.stages])
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ What only training needs is folded away: the label graph of AGCN, the sums and m
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lifelabel.nn.backbones import Backbone
+from lifelabel.nn.freezing import fold_backbone
 from lifelabel.nn.frozen_features import PARTS, PartFeatures
 from lifelabel.nn.graph.relations import refine_logits
 
@@ -80,6 +82,12 @@ class InferenceNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.classifier(self.features(images))
+
+    def folded(self) -> InferenceNetwork:
+        """A copy in eval mode that needs no gradient and has its batch norm folded. The classifier is shared."""
+        features = copy.deepcopy(self.features).requires_grad_(False).eval()
+        fold_backbone(features.backbone)
+        return InferenceNetwork(features, self.classifier).eval()
 
     def describe(self) -> dict[str, Any]:
         """What `restore` needs besides the backbone and the tensors, in plain values."""

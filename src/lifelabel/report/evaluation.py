@@ -15,11 +15,9 @@ from lifelabel.metrics.compare import ScoreSet, compare
 from lifelabel.metrics.functions import (
     HEADLINE,
     Scored,
-    brier_score,
-    calibration_error,
+    calibration_figures,
     class_calibration_errors,
     counts,
-    log_loss,
     precision_recall_f1,
     without_nan,
 )
@@ -66,14 +64,12 @@ class Evaluation:
         self.logits = np.where(self.known, scores.calibrated(model)[:, columns], -np.inf)
         self.scored = Scored.from_logits(self.logits, self.labels)
         self.probabilities = self.scored.probabilities.numpy()
-        self.thresholds = self._thresholds(threshold)
+        own = model.info.thresholds
+        self.own_thresholds = None if own is None else np.array(own, np.float64)[columns]
+        self.thresholds = np.full(len(self.names), 0.5) if self.own_thresholds is None else self.own_thresholds
+        if threshold is not None:
+            self.thresholds = np.full(len(self.names), threshold)
         self.found = without_nan(self._figures(threshold))
-
-    def _thresholds(self, threshold: float | None) -> np.ndarray:
-        own = self.model.info.thresholds
-        if threshold is not None or own is None:
-            return np.full(len(self.names), 0.5 if threshold is None else threshold)
-        return np.array(own, np.float64)[self.scores.common]
 
     def _figures(self, threshold: float | None) -> dict[str, Any]:
         scores, info, known = self.scores, self.model.info, self.known
@@ -94,12 +90,7 @@ class Evaluation:
                 "not_evaluated": [name for name in info.classes if name not in evaluated],
             },
             "headline": self._headline(threshold),
-            "calibration": {
-                "ECE": calibration_error(self.probabilities, self.labels, known),
-                "ECE_class": float(class_calibration_errors(self.probabilities, self.labels, known).nanmean()),
-                "Brier": brier_score(self.probabilities, self.labels, known),
-                "log_loss": log_loss(self.probabilities, self.labels, known),
-            },
+            "calibration": calibration_figures(self.probabilities, self.labels, known),
             "per_class": self._per_class(),
             "metrics": compare(ScoreSet(self.logits, self.labels, "logits")),
         }
@@ -107,9 +98,8 @@ class Evaluation:
     def _headline(self, threshold: float | None) -> dict[str, dict[str, float]]:
         """The headline metrics at 0.5, at the thresholds of the model, and at the given threshold."""
         found = {"0.5": self.scored.headline()}
-        if self.model.info.thresholds is not None:
-            own = np.array(self.model.info.thresholds, np.float64)[self.scores.common]
-            found["model"] = self._at(own)
+        if self.own_thresholds is not None:
+            found["model"] = self._at(self.own_thresholds)
         if threshold is not None:
             found[f"{threshold:g}"] = self._at(threshold)
         return found
@@ -320,7 +310,10 @@ def write_mistakes(evaluation: Evaluation, path: Path) -> bool:
 
 
 def _photos(evaluation: Evaluation, column: np.ndarray, rank: np.ndarray, end: float, grey: np.ndarray) -> list[Photo]:
-    """The images with the lowest `rank`, below `end`, with the class `column` and the classes that `grey` marks."""
+    """The images with the lowest `rank`, if it is below `end`.
+
+    Each is shown with its class `column` and, in grey, the classes that `grey` marks.
+    """
     first: list[int] = []
     later: list[int] = []
     taken = Counter[int]()

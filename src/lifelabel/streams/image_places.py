@@ -128,6 +128,6 @@ def _is_file(root: Path, name: str) -> bool:
 
 
 def images_by_stem(root: Path) -> dict[str, str]:
-    """The images below a folder by their paths without the suffix."""
+    """The paths of the images in a folder and its subfolders. The keys are the paths without suffix."""
     images = (name for name in sorted(walk(root, Problems())) if name.lower().endswith(IMAGE_SUFFIXES))
     return {name.rpartition(".")[0]: name for name in images}

@@ -41,7 +41,7 @@ _SIMILAR_COLUMNS = ("label", "tag", "tags", "class", "classes", "category", "cat
 
 _SEPARATOR = ";"
 _OTHER_SEPARATORS = (",", "|", "/", ":", "+", "&", " ")
-"""Characters that may separate labels by mistake. Names rarely contain the first two."""
+"""Characters that users write in place of the separator. Class names rarely contain the first two."""
 
 _WIDE_ROWS = "rows with more fields than the header"
 _URL_ROWS = "rows whose image is a URL; images must be files: download them first"
