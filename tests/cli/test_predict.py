@@ -229,7 +229,7 @@ def test_ctrl_c_is_one_line_and_keeps_what_was_printed(folder, images):
         process.stdin.write("photos/0.png\n")
         process.stdin.flush()
         # the pipe is read ahead, so a second path makes the first line of output appear
-        process.stdin.write("photos/1.png\n" * 4500)  # more than can be labelled before the signal, less than a pipe holds
+        process.stdin.write("photos/1.png\n" * 4500)  # as many as a pipe holds
         process.stdin.flush()
         assert process.stdout.readline().startswith("photos/0.png")
         process.send_signal(signal.SIGINT)
