@@ -1,8 +1,10 @@
 """Metrics: over which images and classes each is computed, from invented scores."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from lifelabel.engine.judging import _acm_error, judge, judge_earlier, summarise
 from lifelabel.streams.base import Names, Split, Stream, equal_tasks
@@ -24,7 +26,7 @@ def make(missing=()):
 def judged(stream, done, scores, rows=None):
     """A record as the engine makes it; `scores` are those of each cumulative set."""
     rows = np.arange(60) if rows is None else rows
-    record = judge(stream, done, rows, scores[-1], None, [2, 2])
+    record, _ = judge(stream, done, rows, scores[-1], None, [2, 2])
     if done == 2:
         record["cumulative"] = [judge_earlier(stream, 0, rows, scores[0]), record["seen"]]
     return record
@@ -88,3 +90,35 @@ def test_acm_error_by_block():
     matrix = np.array([[9.0, 0.1, 0.2], [0.3, 9.0, 0.4], [0.5, 0.7, 9.0]])
     error = _acm_error(matrix, truth, [2, 1])
     assert error == pytest.approx({"all": 2.2 / 6, "intra": 0.2, "old_new": 0.3, "new_old": 0.6})
+
+
+def test_details_after_a_task_are_of_its_classes_on_all_images():
+    stream, labels, _, (first, _) = make()
+    _, details = judge(stream, 1, np.arange(60), first, None, [2])
+    assert details.keys() == {"ap", "counts"}
+    assert details["ap"][1] == pytest.approx(average_precision_score(labels[:, 1], first[:, 1]), abs=1e-9)
+    p = 1 / (1 + np.exp(-first.astype(float)))
+    assert details["counts"].shape == (1, 2, 100) and details["counts"].sum() == 120
+    assert details["counts"][0, 1, 50:].sum() == (labels[:, :2] & (p >= 0.5)).sum()
+
+
+def test_details_after_the_last_task_have_the_precision_over_recall_of_each_class():
+    stream, labels, _, (_, last) = make()
+    _, details = judge(stream, 2, np.arange(60), last, None, [2, 2])
+    p = 1 / (1 + np.exp(-last.astype(float)))
+    precision, recall, thresholds = precision_recall_curve(labels[:, 3], p[:, 3])
+    for r in (1, 37, 100):
+        at = max(k for k in range(len(thresholds)) if recall[k] >= r / 100 - 1e-12)
+        assert details["precision"][3, r] == pytest.approx(precision[at], abs=1e-6)
+        assert details["thresholds"][3, r] == pytest.approx(thresholds[at], abs=1e-6)
+
+
+def test_details_leave_unknown_labels_out():
+    stream, labels, _, (_, last) = make()
+    unknown = np.zeros((60, 4), bool)
+    unknown[:30, 0] = ~labels[:30, 0]
+    test = dataclasses.replace(stream.test, unknown=Labels.from_dense(unknown))
+    _, details = judge(dataclasses.replace(stream, test=test), 2, np.arange(60), last, None, [2, 2])
+    assert details["counts"].sum((1, 2)).tolist() == [120 - unknown.sum(), 120]
+    known = ~unknown[:, 0]
+    assert details["ap"][0] == pytest.approx(average_precision_score(labels[known, 0], last[known, 0]), abs=1e-9)

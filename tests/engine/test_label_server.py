@@ -83,7 +83,7 @@ def test_tasks_open_one_after_the_other(label_server):
     for done in (0, 2, 5):
         with pytest.raises(HiddenLabel, match=f"task {done} cannot be judged now"):
             label_server.judge(done, label_server.info.test_rows, scores, None, [4])
-    assert label_server.judge(1, label_server.info.test_rows, scores, None, [4])["task"] == 1
+    assert label_server.judge(1, label_server.info.test_rows, scores, None, [4])[0]["task"] == 1
     assert label_server.view(1).task == stream.tasks[1]
     with pytest.raises(HiddenLabel, match="labels of task 1 "):
         label_server.view(0)

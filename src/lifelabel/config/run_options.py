@@ -172,6 +172,14 @@ class RunOptions:
     keep_tasks: bool = option(
         False, "keep a model folder after every task, not only after the last one", free=True, flag="Output"
     )
+    pictures: int = option(
+        24,
+        "test images of which the run folder keeps small pictures for the report; 0: none",
+        low=0,
+        high=256,
+        free=True,
+        flag="Output",
+    )
     checkpoint_seconds: float = option(
         30.0, "seconds between checkpoints inside a task; 0: after every step", low=0, free=True, flag="Output"
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lifelabel.metrics.curves import precision_over_recall, score_counts
 from lifelabel.metrics.functions import HEADLINE, Scored, forgetting, mean_of_known, relative_forgetting, without_nan
 from lifelabel.streams.base import Split, Stream, Task
 
@@ -23,28 +24,41 @@ def judge_earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarr
 
 def judge(
     stream: Stream, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int],
-) -> dict[str, Any]:  # fmt: skip
-    """The metrics after `done` tasks, from logits of the test images `rows`.
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # fmt: skip
+    """The metrics after `done` tasks, from logits of the test images `rows`, and the details for reports.
 
     `seen` is over the classes so far on the cumulative test set (the images of the tasks so far). `by_task` is row t of
     a[t][j]: the classes of task j on all test images, the same images for all t. After the last task all metrics are
     computed, and before the first task of a stream that extends a run the AP of every class.
+
+    The details are over all test images: the AP of each class, `score_counts` by task of the class, and after the last
+    task `precision_over_recall` with probabilities as thresholds.
     """
     tasks = stream.tasks
     labels, logits = _labels(stream.test, rows, scores)
+    by_task = [Scored.from_logits(logits[:, task.columns], labels[:, task.columns]) for task in tasks[:done]]
     record: dict[str, Any] = {
         "task": done,
         "seen": _headline(logits, labels, _cumulative(stream, done, rows)),
-        "by_task": [_headline(logits[:, task.columns], labels[:, task.columns]) for task in tasks[:done]],
+        "by_task": [scored.headline() for scored in by_task],
     }
+    details = {"ap": torch.cat([scored.ap for scored in by_task]).numpy(), "counts": _counts(by_task)}
+    if done == len(tasks):
+        record["conventions"] = Scored.from_logits(logits, labels).all_metrics()
+        details["precision"], limits = precision_over_recall(logits.numpy(), labels.numpy())
+        details["thresholds"] = torch.from_numpy(limits).sigmoid().numpy()
     if done in (stream.learned, len(tasks)):
-        scored = Scored.from_logits(logits, labels)
-        if done == len(tasks):
-            record["conventions"] = scored.all_metrics()
-        record["ap"] = dict(zip(stream.classes[: tasks[done - 1].end], scored.ap.tolist(), strict=True))
+        record["ap"] = dict(zip(stream.classes[: tasks[done - 1].end], details["ap"].tolist(), strict=True))
     if matrix is not None and stream.truth is not None:
         record["acm_error"] = _acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], sizes)
-    return without_nan(record)
+    return without_nan(record), details
+
+
+def _counts(by_task: Sequence[Scored]) -> np.ndarray:
+    """`score_counts` of each task, tasks x 2 x bins. Unknown labels have the score minus infinity and are left out."""
+    return np.stack(
+        [score_counts(s.probabilities.numpy(), s.labels.numpy(), s.scores.isfinite().numpy()) for s in by_task]
+    )
 
 
 def _labels(split: Split, rows: np.ndarray, scores: np.ndarray) -> tuple[Tensor, Tensor]:

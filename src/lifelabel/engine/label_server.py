@@ -123,8 +123,11 @@ class LabelServer:
 
     def judge(
         self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int]
-    ) -> dict[str, Any]:
-        """The metrics after `done` tasks, from scores of the test images `rows`. Then the next task opens."""
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The metrics after `done` tasks, from scores of the test images `rows`, and details for reports (`judging`).
+
+        Then the next task opens.
+        """
         return self._request("judge", done, rows, scores, matrix, sizes)
 
     def truth(self) -> np.ndarray | None:
@@ -223,14 +226,14 @@ class LabelGate:
             raise HiddenLabel("the labels of all tasks together are hidden: only a joint method gets them")
         return self.stream.joint_view()
 
-    def judge(self, done: int, rows: np.ndarray, *scored: Any) -> dict[str, Any]:
+    def judge(self, done: int, rows: np.ndarray, *scored: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if self.open_task is None or done != (len(self.stream.tasks) if self.joint else self.open_task + 1):
             raise HiddenLabel(f"task {done} cannot be judged now: each task is judged once, when it ends")
-        record = judging.judge(self.stream, done, rows, *scored)
+        record, details = judging.judge(self.stream, done, rows, *scored)
         if done == len(self.stream.tasks):
             record["cumulative"] = [*(self.earlier[task.index] for task in self.stream.tasks[:-1]), record["seen"]]
         self.open_task = done
-        return record
+        return record, details
 
     def submit_earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> None:
         last = len(self.stream.tasks) - 1

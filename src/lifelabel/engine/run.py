@@ -23,12 +23,13 @@ from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, set_random_state
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
+from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.engine.model_folder import agrees, describe_model
-from lifelabel.engine.run_folder import MODEL, JsonLines, RunFolder
+from lifelabel.engine.run_folder import DETAILS, MODEL, JsonLines, RunFolder
 from lifelabel.engine.saving import AsyncSaver, all_finite
 from lifelabel.engine.scoring import compute_features, compute_scores
 from lifelabel.engine.setup import make_setting
@@ -308,13 +309,35 @@ class Run:
         except FloatingPointError as error:
             raise self.diverged(p.step, str(error)) from None
         matrix = method.matrix() if self.info.has_truth else None
-        p.records.append(self.label_server.judge(done, rows, scores, matrix, method.sizes))
+        record, details = self.label_server.judge(done, rows, scores, matrix, method.sizes)
+        p.records.append(record)
+        self.write_details(done, details, scores)
         if done == len(tasks) and self.config.save_scores:
             labels, known, task_of_image = self.label_server.test_labels(rows)
             self.folder.write_arrays("scores.npz", {
                 "logits": np.where(known, scores, -np.inf), "labels": labels, "task_of_image": task_of_image,
                 "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
             })  # fmt: skip
+
+    def write_details(self, done: int, details: dict[str, np.ndarray], scores: np.ndarray) -> None:
+        """Write what a report shows besides the metrics. After the last task the labels of the examples are known."""
+        rows, tasks = self.test_images.rows, len(self.info.tasks)
+        examples = example_positions(len(rows), len(self.info.classes))
+        probabilities = torch.from_numpy(scores[examples]).sigmoid().numpy()
+        details = {**details, "scores": probabilities.astype(np.float16)}
+        self.folder.write_arrays(f"{DETAILS}/task-{done}.npz", details)
+        if done < tasks:
+            return
+        rows = rows[examples]
+        labels, known, _ = self.label_server.test_labels(rows)
+        chosen = choose_examples(probabilities, labels, known, self.config.pictures)
+        pictures = load_pictures(self.loader, rows[chosen])
+        chosen = chosen[np.isin(rows[chosen], list(pictures))]  # a file may have vanished
+        self.folder.write_arrays(f"{DETAILS}/{EXAMPLES}", {
+            "chosen": chosen, "labels": labels[chosen], "known": known[chosen],
+            "names": np.array([self.info.test.name(row) for row in pictures], dtype=np.str_),
+            **pictures_to_arrays(pictures.values()),
+        })  # fmt: skip
 
     def test_features(self) -> list[Tensor]:
         """The features of all test images. They are kept if they do not change any more, and if memory allows."""

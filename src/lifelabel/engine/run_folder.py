@@ -17,10 +17,12 @@ import torch
 from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write, partial_name, write_text
 
-__all__ = ["MODEL", "JsonLines", "RunFolder"]
+__all__ = ["DETAILS", "MODEL", "JsonLines", "RunFolder"]
 
 MODEL = "model"
 """The name of the model folder in a run folder. Those of earlier tasks are called `model-task-N`."""
+DETAILS = "details"
+"""The name of the folder with the details for reports: see `lifelabel.engine.details`."""
 
 _FORMAT = 3
 _FILES = (
@@ -35,9 +37,10 @@ _FILES = (
 )
 _IN_FOLDERS = {
     MODEL: ("model.json", "model.safetensors", "README.md"),
+    DETAILS: ("task-*.npz", "examples.npz"),
     "evaluation": ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl", "scores.npz"),
 }
-"""The files of the folders in a run folder."""
+"""The files of the folders in a run folder, as patterns."""
 _LOCK = ".lock"
 _LOCK_SECONDS = 0.1
 """`lifelabel runs` holds a lock for an instant: a second attempt follows."""
@@ -91,9 +94,10 @@ class RunFolder:
         self.check(overwrite)
         self.create()
         with self.locked():
-            for folder in (self / "evaluation", self / MODEL, *self.path.glob(f"{MODEL}-task-*")):
-                for name in _IN_FOLDERS[folder.name.partition("-")[0]]:
-                    (folder / name).unlink(missing_ok=True)
+            for folder in (self / "evaluation", self / DETAILS, self / MODEL, *self.path.glob(f"{MODEL}-task-*")):
+                for pattern in _IN_FOLDERS[folder.name.partition("-")[0]]:
+                    for path in folder.glob(pattern):
+                        path.unlink()
                 with contextlib.suppress(OSError):  # not there, or it has other files
                     folder.rmdir()
             for name in reversed(_FILES):  # config.yaml last: until then the folder still holds a run
@@ -154,6 +158,7 @@ class RunFolder:
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write a compressed .npz array by array. Views of one array take no more memory than the array."""
+        (self / name).parent.mkdir(exist_ok=True)
         with atomic_write(self / name) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
             for key, array in arrays.items():
                 with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
