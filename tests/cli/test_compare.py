@@ -22,7 +22,7 @@ from lifelabel.search.scheduler import Outcome
 
 TINY = [f"stream.{name}" for name in ("classes=10", "tasks=5", "train_images=40", "test_images=16")]
 SMALL = [*(word for setting in TINY for word in ("--set", setting)), "--device", "cpu"]
-FILES = ("table.md", "table.csv", "table.tex", "table.json", "report.png")
+FILES = ("table.md", "table.csv", "table.tex", "table.json", "report.html", "figures")
 
 
 def read(folder, name="table.json"):
@@ -59,7 +59,7 @@ def test_every_run_and_every_file(compared):
         order = int("-o1" in name)
         assert name == f"{config['method']}{'-o1' if order else ''}-s{config['seed']}"
         assert config["task_order"] == order
-    with Image.open(out / "report.png") as figure:
+    with Image.open(out / "figures" / "learning-curves-mAP.png") as figure:
         figure.load()
 
 
@@ -115,7 +115,7 @@ def test_the_table_states_what_is_equal(compared):
 
 def test_the_same_command_repeats_nothing_and_fewer_methods_make_a_smaller_table(main, compared, tmp_path):
     done, out = compared
-    runs = {path: snapshot(path) for path in out.iterdir() if path.is_dir()}
+    runs = {path: snapshot(path) for path in out.glob("*-s?")}
     tables = {name: (out / name).read_bytes() for name in FILES[:4]}
     args = ("--methods", "multi-task,fine-tuning,frozen", "--seeds", "0,1,1", "--orders", "2")
     again = main("compare", *args, *SMALL, "--set", "workers=0", "--out", out)
@@ -127,7 +127,7 @@ def test_the_same_command_repeats_nothing_and_fewer_methods_make_a_smaller_table
     part = main("compare", "--methods", "frozen", "--seeds", "0", *SMALL, "--out", copy, "-q")
     assert (part.returncode, part.stderr) == (0, "")
     assert [(row["name"], len(row["runs"])) for row in read(copy)["rows"]] == [("frozen", 1)]
-    assert {path: snapshot(path) for path in out.iterdir() if path.is_dir()} == runs
+    assert {path: snapshot(path) for path in out.glob("*-s?")} == runs
 
 
 # Stops
@@ -302,7 +302,8 @@ def test_flags_of_compare_and_study(main):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study(main, tmp_path, name):
+def test_a_study(main, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("lifelabel.report.vega.write_figure", lambda figure, folder: [])  # they take a minute
     out = tmp_path / "out"
     done = main("study", name, "--seeds", "0", "--jobs", "2", *SMALL, "--set", "first_tasks=2", "--out", out, "-q")
     assert (done.returncode, done.stderr) == (0, "")
@@ -364,7 +365,8 @@ def test_the_demo_makes_the_table_of_three_methods(main, monkeypatch, agcn_run, 
     assert [plan.values for plan in planned] == [
         {"method": plan.values["method"], "method_options": {}, "seed": 0, "task_order": 0} for plan in planned
     ]
-    assert {path.name for path in (tmp_path / "demo").iterdir() if path.is_file()} == set(FILES)
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {*FILES, *(plan.folder.name for plan in planned)}
+    assert f"{tmp_path / 'demo' / 'report.html'}: open it in a browser\n" in done.stdout
     rows = table_of((tmp_path / "demo" / "table.md").read_text(encoding="utf-8"))
     assert [row[0] for row in rows if row[0] in ("multi-task", "fine-tuning", "agcn")][:3] == [
         "multi-task", "fine-tuning", "agcn",

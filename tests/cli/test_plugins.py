@@ -323,8 +323,7 @@ class Mine(FineTuning):
         args = ("--method", "mine.py:Mine", "--set", f"method.width={width}", *SMALL, "--out", f"w{width}")
         assert main("train", *args).returncode == 0
     assert main("report", "w1", "w2", "--out", "report").returncode == 0
-    line = r"NOT equal: width \(1: mine:Mine \(stream[^;]*; 2: mine:Mine \(width=2, "
-    assert re.search(line, Path("report/table.md").read_text())
+    assert "NOT equal: width (1: mine:Mine; 2: mine:Mine (width=2))." in Path("report/table.md").read_text()
 
 
 def test_a_cell_of_a_notebook_may_register_again():
@@ -416,8 +415,8 @@ class Tuned(FineTuning):
     for name in ("Plain", "Tuned"):
         assert main("train", "--method", f"mine.py:{name}", *SMALL, "--out", name).returncode == 0
     assert main("report", "Plain", "Tuned", "--out", "report").returncode == 0
-    note = r"NOT equal: these have no preset, and the default options: mine:Plain \([^;]*\)\."
-    assert re.search(note, Path("report/table.md").read_text())
+    note = "NOT equal: these have no preset, and the default options: mine:Plain."
+    assert note in Path("report/table.md").read_text()
 
 
 def test_a_plugin_that_changed_is_noted(lifelabel, plugin):

@@ -1,11 +1,14 @@
 """`lifelabel report` and `lifelabel list`."""
 
 import json
+import re
 
 import pytest
 import yaml
 from PIL import Image
 from support.run_files import read_json
+
+from lifelabel.cli import report
 
 
 def test_report(main, agcn_run, agcn_copy, tmp_path):
@@ -19,7 +22,7 @@ def test_report(main, agcn_run, agcn_copy, tmp_path):
     assert "agcn" in done.stdout
     assert "Forgetting ↓" in done.stdout
     assert "…" not in done.stdout  # no name and no number is cut
-    names = ["report.png", "table.csv", "table.json", "table.md", "table.tex"]
+    names = ["figures", "report.html", "table.csv", "table.json", "table.md", "table.tex"]
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == names
     table = (tmp_path / "report" / "table.md").read_text(encoding="utf-8")
     assert "\n| method | mAP ↑ | CF1 ↑ | OF1 ↑ |" in table
@@ -29,12 +32,29 @@ def test_report(main, agcn_run, agcn_copy, tmp_path):
     forgetting = " | ".join(f"{100 * final['forgetting'][name]:.2f} ± 0.00" for name in ("mAP", "CF1", "OF1"))
     assert f"| Forgetting ↓ | {forgetting} |" in table
     assert "seeds 0, 1" in table
-    with Image.open(tmp_path / "report" / "report.png") as figure:
+    assert f"the report is {tmp_path / 'report' / 'report.html'}: open it in a browser\n" in done.stdout
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>") and scores.split(" | ")[0] in page
+    files = {path.name for path in (tmp_path / "report" / "figures").iterdir()}
+    assert {f"learning-curves-mAP.{kind}" for kind in ("svg", "pdf", "png")} <= files
+    with Image.open(tmp_path / "report" / "figures" / "learning-curves-mAP.png") as figure:
         assert figure.format == "PNG"
         figure.load()
 
 
-def test_a_folder_of_runs_is_reported_like_its_runs(main, agcn_copy, tmp_path):
+@pytest.mark.parametrize("module", ["vl_convert", "jinja2"])
+def test_without_the_packages_of_the_report_there_are_tables(main, agcn_run, tmp_path, monkeypatch, module):
+    monkeypatch.setattr(report, "find_spec", lambda name: None if name == module else True)
+    monkeypatch.setattr(report, "_write_report", lambda *_: ["report.html"])
+    done = main("report", agcn_run, "--out", tmp_path / "report")
+    assert done.returncode == 0 and "mAP" in done.stdout
+    package = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}[module]
+    assert done.stdout.endswith(f"report.html needs other packages: pip install {package}\n")
+    assert (tmp_path / "report" / "table.md").exists() and "open it in a browser" not in done.stdout
+
+
+def test_a_folder_of_runs_is_reported_like_its_runs(main, agcn_copy, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_write_report", lambda *_: [])  # it takes seconds
     for given in (agcn_copy, agcn_copy.parent):
         assert main("report", given, "--out", tmp_path / "report" / given.name).returncode == 0
     tables = [(tmp_path / "report" / given.name / "table.md").read_bytes() for given in (agcn_copy, agcn_copy.parent)]
@@ -51,10 +71,14 @@ def test_report_of_damaged_metrics(refused, agcn_copy, tmp_path):
     assert "metrics.json is damaged" in refused("report", agcn_copy, "--out", tmp_path / "report")
 
 
-def test_report_of_a_damaged_matrix(refused, agcn_copy, tmp_path):
+def test_report_of_a_damaged_matrix(main, agcn_copy, tmp_path):
+    """The matrix is left out, and a note says so."""
     data = (agcn_copy / "acm.npz").read_bytes()
     (agcn_copy / "acm.npz").write_bytes(data[: len(data) // 2])
-    assert "acm.npz" in refused("report", agcn_copy, "--out", tmp_path / "report")
+    done = main("report", agcn_copy, "--out", tmp_path / "report")
+    assert done.returncode == 0 and re.search(r"NOT everything of agcn .* is in the report: \S*acm\.npz", done.stdout)
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "acm.npz" in page and 'id="curves"' in page and 'id="matrix"' not in page
 
 
 def test_report_into_a_folder_that_cannot_be_written(refused, agcn_run, tmp_path):

@@ -1,157 +1,464 @@
 """Figures of runs, from run folders written by hand."""
 
 import json
+import re
 
 import numpy as np
 import pytest
-from matplotlib import pyplot
-from matplotlib.figure import Figure
-from PIL import Image
-from report.run_folders import edit_json, runs_of_two_and_one_task, scores, write_matrices, write_run
+import vl_convert
+from report.run_folders import CLASSES, edit_json, runs_of_two_and_one_task, scores, write_matrices, write_run
+from report.test_vega import contrast
 
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.report import figures
-from lifelabel.report.charts import save_figure
-from lifelabel.report.figures import _FEW_CURVES, _draw_curves, draw_runs
-from lifelabel.report.runs import group_by_label, read_run
+from lifelabel.report import figures, vega
+from lifelabel.report.figure_parts import COLOURS, GRAY
+from lifelabel.report.runs import read_run
+from lifelabel.report.tables import ResultTable
+
+MATRIX = np.array([[1, 0.5, 0.25, 0.2], [0.125, 1, 0.75, 0.04], [0.5, 0.625, 1, 0.04], [0.2, 0.04, 0.3, 1]])
+TRUTH = np.full((4, 4), 0.5)
+AP = {"sky": [0.9, 0.5], "boat": [0.4, 0.6], "sea": [None, 0.3], "tree": [None, None]}
+"""The AP of each class after each task."""
+HOSTILE = ["$5_to_$10", "<b>x</b>", "a\"b'c\\\x1b\u202e" + "x" * 300, "datum.x + '"]
 
 
-def pixels(path):
-    with Image.open(path) as image:
-        assert image.format == "PNG"
-        image.load()
-        return np.asarray(image.convert("RGB"))
+def svg(figure, **values):
+    """The figure as the page draws it after its inputs are set."""
+    assert values.keys() <= {param["name"] for param in figure.spec["params"]}
+    params = [{**param, "value": values.get(param["name"], param["value"])} for param in figure.spec["params"]]
+    spec = {**figure.spec, "params": params, "width": 500}
+    return vl_convert.vegalite_to_svg(spec, config=vega.config(dark=False), allowed_base_urls=[])
+
+
+def texts(drawn):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+
+
+def marks(drawn, layer):
+    """The number of marks in a layer."""
+    group = re.search(rf'<g class="[^"]* {layer}_marks".*?</g>', drawn)
+    return len(re.findall("<(?:path|line|text)", group[0])) if group else 0
+
+
+def curve_heights(drawn):
+    """The vertical positions of the points of the first line."""
+    path = re.search(r'aria-roledescription="line mark container".*? d="([^"]*)"', drawn)[1]
+    return [point.split(",")[1] for point in re.findall(r"[-\d.]+,[-\d.]+", path)]
+
+
+def param(figure, name):
+    return next(each["value"] for each in figure.spec["params"] if each["name"] == name)
+
+
+def write_details(folder, numbers=(1, 2), classes=2):
+    """Details of a run of two tasks. The AP is that of AP; all pairs have the probabilities 0.055, 0.505 and 0.905."""
+    (folder / "details").mkdir()
+    for number in numbers:
+        count = number * classes
+        counts = np.zeros((number, 2, 100), np.int64)
+        counts[:, 0, [5, 50, 90]] = 80, 15, 5
+        counts[:, 1, [5, 50, 90]] = 20, 5, 15
+        aps = [np.nan if pair[number - 1] is None else pair[number - 1] for pair in AP.values()][:count]
+        arrays = {"ap": np.array(aps, np.float32), "counts": counts, "scores": np.zeros((3, count), np.float32)}
+        if number == 2:
+            precision = np.tile(np.linspace(1, 0.5, 101, dtype=np.float32), (count, 1))
+            precision[1] = 0.25
+            precision[3] = np.nan
+            arrays |= {"precision": precision, "thresholds": precision}
+        np.savez(folder / "details" / f"task-{number}.npz", **arrays)
+
+
+def make_run(folder, label="agcn", stored=0, matrices=None, details=True, names=CLASSES, joint=False, **more):
+    ap = {name: pair[1] for name, pair in zip(names, AP.values(), strict=True)}
+    tasks = [list(names[:2]), list(names[2:])]
+    by_task = {"mAP": [[0.25, 0.75]] if joint else [[0.8, None], [0.25, 0.75]]}
+    environment = {"label": label, "footprint": {"images": 0, "bytes": stored}}
+    errors = {"acm_error": {"all": 0.25, "intra": 0.5}} if matrices else {}
+    more["more"] = {"tasks": tasks, "classes": list(names), "by_task": by_task}
+    write_run(folder, environment=environment, joint=joint, ap=ap, **errors, **more)
+    if matrices:
+        np.savez(folder / "acm.npz", classes=np.array(names), **matrices)
+    if details:
+        write_details(folder, (2,) if joint else (1, 2))
+    return read_run(folder)
+
+
+FROZEN = {"task_1": MATRIX[:2, :2], "task_2": MATRIX, "truth": TRUTH}
+CHANGED = {"task_1": np.array([[0.9, 0.25], [np.nan, 1]]), "task_2": MATRIX}
 
 
 @pytest.fixture
 def runs(tmp_path):
-    """AGCN with two seeds and matrices, fine-tuning, multi-task."""
-    for seed in (0, 1):
-        write_matrices(write_run(tmp_path / f"agcn-{seed}", seed=seed, mAP=0.5 + seed / 10))
-    write_run(tmp_path / "fine", method="fine-tuning", mAP=0.25)
-    write_run(tmp_path / "joint", method="multi-task", mAP=0.9, joint=True)
-    return [read_run(tmp_path / name) for name in ("agcn-0", "agcn-1", "fine", "joint")]
+    """AGCN with two seeds and matrices, fine-tuning without details, multi-task."""
+    return [
+        make_run(tmp_path / "a1", seed=1, mAP=0.6, matrices=FROZEN, stored=2_000_000),
+        make_run(tmp_path / "a0", seed=0, mAP=0.5, matrices=FROZEN, stored=2_000_000),
+        make_run(tmp_path / "f", label="fine-tuning", method="fine-tuning", mAP=0.25, details=False),
+        make_run(tmp_path / "j", label="multi-task", method="multi-task", mAP=0.9, joint=True),
+    ]
 
 
-def test_the_figure_is_a_png_with_something_on_it(runs, tmp_path):
-    draw_runs(group_by_label(runs), tmp_path / "report.png")
-    shown = pixels(tmp_path / "report.png")
-    assert shown.shape[0] > 300
-    assert shown.shape[1] > 900
-    assert len(np.unique(shown.reshape(-1, 3), axis=0)) > 50
-    assert not pyplot.get_fignums()
+def rows_of(runs):
+    return ResultTable.from_runs(runs).rows
 
 
-def test_the_figure_has_the_matrices_that_exist(runs, tmp_path):
-    width = {}
-    for name, chosen in {"curves": runs[2:], "all": runs}.items():
-        draw_runs(group_by_label(chosen), tmp_path / f"{name}.png")
-        width[name] = pixels(tmp_path / f"{name}.png").shape[1]
-    without_truth = write_run(tmp_path / "untrue")
-    write_matrices(without_truth, truth=False)
-    draw_runs({"agcn": [read_run(without_truth)]}, tmp_path / "untrue.png")
-    assert width["curves"] < pixels(tmp_path / "untrue.png").shape[1] < width["all"]
+def all_figures(runs):
+    rows = rows_of(runs)
+    first = {row.name: row.first_run for row in rows}
+    found = [figures.learning_curves(rows), figures.cost(rows)]
+    found += [
+        make(first)
+        for make in (figures.class_ap, figures.precision_recall, figures.reliability, figures.false_positives)
+    ]
+    for label, run in first.items():
+        one = (figures.matrix, figures.label_graph, figures.forgetting, figures.class_changes)
+        found += [make(run, label) for make in one]
+    return [figure for figure in found if figure]
 
 
-def test_the_last_matrix_is_the_last_by_number(tmp_path, monkeypatch):
-    folder = write_run(tmp_path / "a")
-    classes = [f"c{i}" for i in range(11)]
-    records = [{"task": t, "seen": scores(0.5)} for t in range(1, 12)]
-    edit_json(folder / "metrics.json", tasks=[[name] for name in classes], per_task=records)
-    matrices = {f"task_{t}": np.eye(t) for t in range(1, 12)}
-    np.savez(folder / "acm.npz", **matrices, classes=np.array(classes))
-    drawn = []
-    monkeypatch.setattr("lifelabel.report.figures._draw_matrix", lambda axis, matrix, *more: drawn.append(matrix.shape))
-    draw_runs({"agcn": [read_run(folder)]}, tmp_path / "a.png")
-    assert drawn == [(11, 11)]  # task_9 is the last by name
-    assert set(read_run(folder).matrices()) == {*matrices, "classes"}
+# All figures
 
 
-def test_a_curve_with_a_gap_is_drawn(tmp_path):
+def strings(value):
+    """All strings in a specification that are not data."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "data" or (key == "value" and "name" in value):
+                continue
+            yield key
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def test_every_figure_fits_its_inputs_and_files(runs):
+    made = all_figures(runs)
+    assert [figure.name for figure in made] == [
+        "learning-curves", "cost", "class-ap", "precision-recall", "reliability", "false-positives", "matrix-agcn",
+        "label-graph-agcn", "forgetting-agcn", "class-changes-agcn", "forgetting-fine-tuning",
+    ]  # fmt: skip
+    for figure in made:
+        json.dumps(figure.spec, allow_nan=False)
+        assert figure.alt.endswith(".")
+        assert figure.spec["width"] == "container"
+        assert "bind" not in set(strings(figure.spec))
+        for control in figure.controls:
+            assert param(figure, control.signal) == control.default
+            if control.kind == "slider":
+                assert control.values[0] <= control.default <= control.values[1]
+            else:
+                options = [value for value, _ in control.values]
+                assert control.default == options if control.kind == "checks" else control.default in options
+        for values in figure.static.values():
+            assert values.keys() <= {each["name"] for each in figure.spec["params"]}
+
+
+def test_hostile_names_are_data_only(tmp_path):
+    """The specifications of runs that differ in names only differ in data only, and the names are drawn as text."""
+    made = {}
+    for kind, names, label in (("plain", CLASSES, "agcn"), ("hostile", HOSTILE, "</script>' + alert(1) + '")):
+        changed = make_run(tmp_path / kind, names=names, label=label, matrices=FROZEN)
+        other = make_run(tmp_path / f"{kind}2", names=names, label=f"{label} 2", matrices=FROZEN)
+        made[kind] = all_figures([changed, other])
+    for plain, hostile in zip(made["plain"], made["hostile"], strict=True):
+        assert list(strings(plain.spec)) == list(strings(hostile.spec))
+        for names in (each["value"] for each in hostile.spec["params"] if each["name"] in ("names", "methods")):
+            assert all(len(name) <= 48 and name.isprintable() for name in names)
+        drawn = svg(hostile)
+        assert "<b>" not in drawn
+        assert "script>" not in drawn.replace("/script&gt;", "")
+        if hostile.name.startswith(("matrix", "label-graph", "class-ap")):
+            assert {"$5_to_$10", "&lt;b&gt;x&lt;/b&gt;"} <= set(texts(drawn))
+
+
+def test_every_method_has_its_own_style_with_contrast(tmp_path):
+    made = [make_run(tmp_path / name, label=name, method=name, joint=name == "multi-task") for name in METHODS]
+    figure = figures.learning_curves(rows_of(made))
+    line, points = figure.spec["layer"][1]["encoding"], figure.spec["layer"][2]["encoding"]
+    ranges = [each["scale"]["range"] for each in (line["color"], line["strokeDash"], points["shape"])]
+    colours, dashes, shapes = ranges
+    assert len(set(zip(colours, map(str, dashes), strict=True))) == len(METHODS)
+    assert len(set(zip(colours, shapes, strict=True))) == len(METHODS)
+    joint = list(METHODS).index("multi-task")
+    assert colours.count(GRAY) == 1
+    assert colours[joint] == GRAY
+    assert dashes.count(dashes[joint]) == 1
+    for colour in (*COLOURS, GRAY):
+        assert contrast(colour, "#ffffff") > 3
+        assert contrast(colour, "#16181d") > 3
+
+
+def test_a_real_run(agcn_run, tmp_path):
+    run = read_run(agcn_run)
+    made = {figure.name: figure for figure in all_figures([run])}
+    one = ("matrix-agcn", "label-graph-agcn", "forgetting-agcn", "class-changes-agcn")
+    several = ("learning-curves", "class-ap", "precision-recall", "reliability", "false-positives")
+    assert {re.sub("agcn.*", "agcn", name) for name in made} == {*one, *several}
+    points = [p for p in made["learning-curves"].spec["data"]["values"] if p["s"] == 0]
+    assert [p["t"] for p in points] == [1, 2, 3, 4, 5]
+    records = run.metrics["per_task"]
+    assert [p["v"] for p in points] == pytest.approx([100 * record["seen"]["mAP"] for record in records], abs=0.006)
+    (name,) = (name for name in made if name.startswith("matrix"))
+    (group,) = made[name].spec["layer"][0]["data"]["values"]  # old entries are frozen
+    assert (group["from"], group["to"], group["size"]) == (1, 5, 20)
+    assert group["v"] == pytest.approx((1000 * run.matrices()["task_5"]).ravel(), abs=0.501)
+    assert figures.changed_relations(run) == []
+    strongest = figures.strongest_relations(run)
+    assert len(strongest) == 12
+    off_diagonal = run.matrices()["task_5"] - np.eye(20)
+    assert strongest[0].p == off_diagonal.max()
+    files = vega.write_figure(made["learning-curves"], tmp_path)
+    assert len(files) == len(list(tmp_path.iterdir())) == 9
+
+
+def test_the_run_of_a_row_is_that_of_the_lowest_seed(runs):
+    (row, *_) = rows_of(runs)
+    assert [run.seed for run in row.runs] == [1, 0]
+    assert row.first_run == runs[1]
+
+
+# Learning curves and cost
+
+
+def test_learning_curves(runs):
+    figure = figures.learning_curves(rows_of(runs))
+    points = figure.spec["data"]["values"]
+    assert [p for p in points if p["m"] == 0 and p["s"] == 0] == [
+        {"m": 0, "t": 1, "s": 0, "v": 80, "l": 80, "h": 80, "n": 2},
+        {"m": 0, "t": 2, "s": 0, "v": 55, "l": 50, "h": 60, "n": 2},
+    ]
+    assert [p["v"] for p in points if p["m"] == 0 and p["t"] == 2] == [55, 27.5, 13.75]  # mAP, CF1, OF1
+    assert [p["v"] for p in points if p["m"] == 2 and p["s"] == 0] == [80, 90]  # of the joint run on the same images
+    assert "agcn 55.0, fine-tuning 25.0, multi-task 90.0" in figure.alt
+    assert list(figure.static) == ["-mAP", "-CF1", "-OF1"]
+
+    drawn = svg(figure)
+    assert {"mAP of the classes seen so far (%)", "55.0  agcn", "90.0  multi-task"} <= set(texts(drawn))
+    assert marks(drawn, "layer_2") == 6
+    drawn = svg(figure, metric=1, shown=[0, 2])
+    assert {"CF1 of the classes seen so far (%)", "27.5  agcn"} <= set(texts(drawn))
+    assert marks(drawn, "layer_2") == 4
+
+
+def test_a_curve_with_a_gap(tmp_path):
     folder = write_run(tmp_path / "a")
     metrics = json.loads((folder / "metrics.json").read_text())
     metrics["per_task"][0]["seen"]["mAP"] = None
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    draw_runs({"agcn": [read_run(folder)]}, tmp_path / "a.png")
-    assert pixels(tmp_path / "a.png").shape[1] > 100
+    figure = figures.learning_curves(rows_of([read_run(folder)]))
+    assert [(p["t"], p["v"]) for p in figure.spec["data"]["values"] if p["s"] == 0] == [(2, 50)]
+
+
+def test_the_curve_of_a_run_that_extends_another_begins_later(tmp_path):
+    folder = write_run(tmp_path / "a")
+    records = [{"task": t, "seen": scores(0.5), "by_task": []} for t in (2, 3)]
+    edit_json(folder / "metrics.json", tasks=[["a"], ["b"], ["c"]], per_task=records)
+    figure = figures.learning_curves(rows_of([read_run(folder)]))
+    assert [p["t"] for p in figure.spec["data"]["values"] if p["s"] == 0] == [2, 3]
 
 
 def test_runs_with_different_numbers_of_tasks_have_no_common_curve(tmp_path):
     two, one = runs_of_two_and_one_task(tmp_path)
     with pytest.raises(UserError, match=r"^runs of 'agcn' have different numbers of tasks: report them separately$"):
-        draw_runs({"agcn": [two, one]}, tmp_path / "a.png")
-    assert not (tmp_path / "a.png").exists()
-    assert not pyplot.get_fignums()
-    draw_runs({"two tasks": [two], "one task": [one]}, tmp_path / "b.png")
-    pixels(tmp_path / "b.png")
+        rows_of([two, one])
+    edit_json(one.path / "environment.json", label="one task")
+    figure = figures.learning_curves(rows_of([two, read_run(one.path)]))
+    assert [(p["m"], p["t"]) for p in figure.spec["data"]["values"] if p["s"] == 0] == [(0, 1), (0, 2), (1, 1)]
 
 
-@pytest.mark.parametrize("count", [_FEW_CURVES, len(METHODS)])
-def test_every_curve_has_its_own_style(tmp_path, count):
-    groups = {}
-    for name in list(METHODS)[-count:]:
-        folders = [write_run(tmp_path / f"{name}-{seed}", method=name, seed=seed, mAP=0.4 + seed) for seed in (0, 1)]
-        groups[name] = [read_run(folder) for folder in folders]
-    axis = Figure().subplots()
-    _draw_curves(axis, groups)
-    styles = {(line.get_color(), line.get_marker()) for line in axis.get_lines()}
-    assert len(styles) == len(axis.get_lines()) == count
-    assert len(axis.collections) == (count if count <= _FEW_CURVES else 0)  # bands of a dozen would hide each other
-    assert [text.get_text().split()[1] for text in axis.get_legend().get_texts()] == list(groups)
-    draw_runs(groups, tmp_path / "a.png")
-    assert pixels(tmp_path / "a.png").shape[0] < 1000
+def test_cost(runs, tmp_path):
+    figure = figures.cost(rows_of(runs))
+    points = figure.spec["data"]["values"]
+    assert [(p["x"], p["v"], p["l"], p["h"]) for p in points] == [(2, 55, 50, 60), (0, 25, 25, 25), (0, 90, 90, 90)]
+    drawn = svg(figure)
+    assert {"agcn", "fine-tuning", "multi-task", "0", "0.1", "10"} <= set(texts(drawn))
+    assert figures.cost(rows_of(runs[:2])) is None  # one point says nothing
 
 
-def test_a_real_run(agcn_run, tmp_path, monkeypatch):
-    """The curve, the last matrix and the true one have the values of the files of the run, and are in the PNG."""
-    drawn = []
-    monkeypatch.setattr(figures, "save_figure", lambda figure, path: (drawn.append(figure), save_figure(figure, path)))
-    draw_runs(group_by_label([read_run(agcn_run)]), tmp_path / "report.png")
-    (figure,) = drawn
-    curves, last, truth, bar = figure.axes
-    records = json.loads((agcn_run / "metrics.json").read_text())["per_task"]
-    (curve,) = curves.get_lines()
-    assert curve.get_xdata().tolist() == [1, 2, 3, 4, 5]
-    assert curve.get_ydata() == pytest.approx([100 * record["seen"]["mAP"] for record in records])
-    with np.load(agcn_run / "acm.npz", allow_pickle=False) as arrays:
-        for panel, name in ((last, "task_5"), (truth, "truth")):
-            (image,) = panel.get_images()
-            off_diagonal = ~np.eye(20, dtype=bool)
-            assert np.array_equal(image.get_array()[off_diagonal], arrays[name][off_diagonal])
-            assert image.get_array().mask[~off_diagonal].all()
-            assert [label.get_text() for label in panel.get_yticklabels()] == arrays["classes"].tolist()
-    assert (truth.get_title(), bar.get_ylabel()) == ("the true matrix", "P(row | column)")
-
-    page = pixels(tmp_path / "report.png").astype(int)
-    height, width = page.shape[:2]
-    assert (height, width) == (572, 1669)  # 5.2 and 15.18 inches at 110 dots per inch
-    has_colour = page.max(2) - page.min(2) > 60
-    right = 0.0
-    for panel in figure.axes:
-        box = panel.get_position()
-        assert right < box.x0  # side by side
-        right = box.x1
-        rows = slice(height - round(box.y1 * height), height - round(box.y0 * height))
-        inside = has_colour[rows, round(box.x0 * width) : round(box.x1 * width)]
-        # the curve ends shortly before both borders; a matrix and the colour bar fill their panel
-        assert inside.any(0).mean() > 0.85 if panel is curves else inside.mean() > 0.85
+def test_the_texts_of_close_points_are_apart(tmp_path):
+    made = [make_run(tmp_path / str(n), label=f"method {n}", mAP=0.5 + n / 10_000) for n in range(12)]
+    made.append(make_run(tmp_path / "high", label="high", mAP=0.9))
+    figure = figures.cost(rows_of(made))
+    low, high = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    places = sorted(p["place"] for p in figure.spec["data"]["values"])
+    assert low < places[0]
+    assert places[-1] < high
+    assert min(np.diff(places)) * figure.spec["height"] / (high - low) > 13.5  # pixels
 
 
-# Untrusted text
+# Matrices
 
 
-HOSTILE = ["$5_to_$10", r"$\frac{", "\x1b[2J犬\n", "$" * 300]
+def test_matrix(runs):
+    figure = figures.matrix(runs[1], "agcn")
+    assert list(figure.static) == ["-task-1", "-task-2", "-truth", "-error"]
+    assert [control.signal for control in figure.controls] == ["task", "view"]
+    assert "sea given boat 0.62" not in figure.alt  # of a pair, the direction with the higher P
+    assert "boat given sea 0.75" in figure.alt
+    (group,) = figure.spec["layer"][0]["data"]["values"]
+    assert group == {"from": 1, "to": 2, "size": 4, "v": [round(1000 * v) for v in MATRIX.ravel()]}
+    drawn = svg(figure)
+    assert set(CLASSES) <= set(texts(drawn))
+    assert marks(drawn, "layer_0") == 12  # without the diagonal
+    assert (marks(drawn, "layer_1"), marks(drawn, "layer_2")) == (1, 1)  # the border of the tasks
+    drawn = svg(figure, task=1, view="error")
+    assert marks(drawn, "layer_0") == 2
+    assert "agcn: P(row | column) minus the true one, after task 1" in texts(drawn)
+    red, blue = (np.array(re.findall(r"\d+", fill), int) for fill in re.findall(r'd="[^"]*" fill="(rgb[^"]*)"', drawn))
+    assert np.ptp(red) < 10  # 0.5 - 0.5: the middle of the scale
+    assert blue[2] > blue[0] + 30  # 0.125 - 0.5
 
 
-@pytest.mark.parametrize("groups", [1, _FEW_CURVES + 1])
-def test_hostile_names_of_classes_and_labels_are_drawn(tmp_path, groups):
-    """In the titles, in the legend of one or two columns, and at the axes of the matrices."""
-    label = r"a$b^{$ \frac$ " + "$x_" * 60
-    runs = []
-    for number in range(groups):
-        folder = write_run(tmp_path / str(number), environment={"label": f"{label}{number}"[number:]})
-        write_matrices(folder, classes=HOSTILE)
-        runs.append(read_run(folder))
-    draw_runs(group_by_label(runs), tmp_path / "a.png")
-    pixels(tmp_path / "a.png")
+def test_a_matrix_that_changes_and_has_gaps(tmp_path):
+    run = make_run(tmp_path / "a", matrices=CHANGED)
+    figure = figures.matrix(run, "agcn")
+    second, first = figure.spec["layer"][0]["data"]["values"]
+    assert (second["from"], second["to"], second["size"]) == (2, 2, 4)
+    assert first == {"from": 1, "to": 1, "size": 2, "v": [900, 250, None, 1000]}
+    assert marks(svg(figure, task=1), "layer_0") == 1
+    assert [control.signal for control in figure.controls] == ["task"]  # the truth is not known
+    changes = figures.changed_relations(run)
+    assert [(c.i, c.j, c.task) for c in changes if np.isfinite(c.before)] == [("sky", "boat", 2)]
+    assert changes[0][3:] == (0.25, 0.5)
+
+
+def test_many_classes(tmp_path):
+    count = 300
+    folder = write_run(tmp_path / "a")
+    names = [f"c{n}" for n in range(count)]
+    edit_json(folder / "metrics.json", tasks=[names[:150], names[150:]])
+    matrix = np.where(np.eye(count, dtype=bool), 1, 0.01)
+    matrix[np.arange(0, 200, 2), np.arange(1, 200, 2)] = 0.5
+    matrix[np.arange(100, 219), 299] = 0.9  # 120 classes have a stronger relation
+    np.savez(folder / "acm.npz", task_1=matrix[:150, :150], task_2=matrix, classes=np.array(names))
+    run = read_run(folder)
+    figure = figures.matrix(run, "agcn")
+    shown = param(figure, "names")
+    assert shown == [*names[100:219], "c299"]
+    assert "The 120 classes with the strongest relations, of 300" in figure.note
+    assert list(figure.static) == ["-task-2"]
+    graph = figures.label_graph(run, "agcn")
+    assert param(graph, "names") == shown
+    assert len(json.dumps(figure.spec)) < 100_000
+
+
+def test_label_graph(runs):
+    figure = figures.label_graph(runs[1], "agcn")
+    lines = {(line["i"], line["j"]): line for line in figure.spec["layer"][0]["data"]["values"]}
+    assert lines == {
+        (0, 1): {"from": 1, "to": 2, "i": 0, "j": 1, "p": 500, "q": 125},
+        (1, 2): {"from": 2, "to": 2, "i": 1, "j": 2, "p": 750, "q": 625},
+        (2, 0): {"from": 2, "to": 2, "i": 2, "j": 0, "p": 500, "q": 250},
+        (3, 2): {"from": 2, "to": 2, "i": 3, "j": 2, "p": 300, "q": 40},
+        (0, 3): {"from": 2, "to": 2, "i": 0, "j": 3, "p": 200, "q": 200},
+    }  # 0.04 is too weak
+    for values, expected in (({"threshold": 0.05}, 5), ({"threshold": 0.5}, 3), ({"threshold": 0.05, "task": 1}, 1)):
+        assert marks(svg(figure, **values), "layer_0") == expected
+    drawn = svg(figure, task=1, threshold=0.8)
+    assert {"sky", "boat"} <= set(texts(drawn))
+    assert "sea" not in texts(drawn)
+
+
+def test_forgetting(runs):
+    figure = figures.forgetting(runs[1], "agcn")
+    assert figure.spec["data"]["values"] == [
+        {"t": 1, "j": 1, "v": 80}, {"t": 2, "j": 1, "v": 25}, {"t": 2, "j": 2, "v": 75},
+    ]  # fmt: skip
+    assert "task 1 from 80.0 to 25.0" in figure.alt
+    assert {"80.0", "25.0", "75.0"} <= set(texts(svg(figure)))
+    assert figures.forgetting(runs[3], "multi-task") is None
+
+
+def test_runs_without_data_have_no_figure(tmp_path):
+    run = read_run(write_run(tmp_path / "a"))
+    for make in (figures.matrix, figures.label_graph, figures.forgetting, figures.class_changes):
+        assert make(run, "agcn") is None
+    for make in (figures.class_ap, figures.precision_recall, figures.reliability, figures.false_positives):
+        assert make({"agcn": run}) is None
+    assert figures.strongest_relations(run) == []
+    assert figures.changed_relations(run) == []
+    assert figures.learning_curves([]) is None
+
+
+def test_relations_as_text(runs, tmp_path):
+    assert figures.strongest_relations(runs[1], 2) == [("boat", "sea", 0.75, 0.5), ("sky", "boat", 0.5, 0.5)]
+    assert [r.p for r in figures.strongest_relations(runs[1])] == [0.75, 0.5, 0.5, 0.3, 0.2]
+    write_matrices(write_run(tmp_path / "equal"), truth=False)
+    assert figures.strongest_relations(read_run(tmp_path / "equal")) == []
+
+
+# Classes
+
+
+def test_class_ap(runs):
+    figure = figures.class_ap({"agcn": runs[1], "fine-tuning": runs[2]})
+    assert figure.spec["data"]["values"] == [{"m": m, "v": [500, 600, 300]} for m in (0, 1)]
+    names = [text for text in texts(svg(figure)) if text in CLASSES]
+    assert names == ["boat", "sky", "sea"]  # the highest first; trees are not in the test images
+    assert "agcn 46.7" in figure.alt
+    assert list(figure.static) == ["-agcn", "-fine-tuning"]
+
+
+def test_class_changes(runs):
+    figure = figures.class_changes(runs[1], "agcn")
+    assert figure.spec["data"]["values"] == [{"c": 0, "t": 1, "a": 90, "b": 50}, {"c": 1, "t": 1, "a": 40, "b": 60}]
+    assert param(figure, "names") == ["sky", "boat"]  # the largest loss first
+    assert "sky lost most: from 90.0 to 50.0 %. boat gained most: from 40.0 to 60.0 %." in figure.alt
+    assert "AP (%)" in texts(svg(figure))
+    assert figures.class_changes(runs[2], "fine-tuning") is None  # no details
+    assert figures.class_changes(runs[3], "multi-task") is None  # one task
+
+
+def test_precision_recall(runs):
+    figure = figures.precision_recall({"agcn": runs[1], "fine-tuning": runs[2], "multi-task": runs[3]})
+    curves = {(row["m"], row["c"]): row["v"] for row in figure.spec["data"]["values"]}
+    assert curves.keys() == {(m, c) for m in (0, 2) for c in (0, 1, 2, 3)}  # the fourth has no positive image
+    assert curves[0, 1][::50] == [1000, 750, 500]
+    assert set(curves[0, 2]) == {250}
+    assert curves[0, 0][::50] == [750, 583, 417]  # the mean of the three classes
+    assert figure.controls[0].values[:2] == ((0, "mean of all classes"), (1, "sky"))
+    drawn = svg(figure, chosen=2)
+    assert {"Class: boat", "AP 60.0  agcn", "AP 60.0  multi-task"} <= set(texts(drawn))
+    heights = {chosen: curve_heights(svg(figure, chosen=chosen)) for chosen in (1, 2)}
+    assert len(heights[1]) == 101
+    assert len(set(heights[1])) > 90
+    assert len(set(heights[2])) == 1
+
+
+def test_reliability(runs):
+    figure = figures.reliability({"fine-tuning": runs[2], "agcn": runs[1]})
+    assert figure.spec["data"]["values"] == [
+        {"m": 1, "bin": "0.0 to 0.1", "x": 0.055, "y": 0.2, "n": 200},
+        {"m": 1, "bin": "0.5 to 0.6", "x": 0.505, "y": 0.25, "n": 40},
+        {"m": 1, "bin": "0.9 to 1.0", "x": 0.905, "y": 0.75, "n": 40},
+    ]
+    error = (200 * 0.145 + 40 * 0.255 + 40 * 0.155) / 280
+    assert param(figure, "errors") == [None, round(error, 3)]
+    assert param(figure, "method") == 1
+    assert {f"agcn: expected calibration error {error:.3f}", "200", "40"} <= set(texts(svg(figure)))
+
+
+def test_false_positives(runs):
+    figure = figures.false_positives({"agcn": runs[1], "multi-task": runs[3]})
+    values = figure.spec["data"]["values"]
+    assert [(row["m"], row["t"]) for row in values] == [(0, 2), (1, 2)]  # after task 1 there are no earlier classes
+    rates = dict(zip([round(0.05 * n, 2) for n in range(1, 20)], values[0]["v"], strict=True))
+    assert [rates[threshold] for threshold in (0.05, 0.1, 0.5, 0.55, 0.9, 0.95)] == [100, 20, 20, 5, 5, 0]
+    assert "agcn 20.00, multi-task 20.00" in figure.alt
+    drawn = svg(figure, threshold=0.55)
+    assert "false-positive rate (%) at threshold 0.55" in texts(drawn)
+
+
+@pytest.mark.parametrize("change", [{"by_task": {"mAP": [["x"]]}}, {"by_task": {"mAP": 3}}, {"by_task": []}])
+def test_damaged_metrics(tmp_path, change):
+    run = make_run(tmp_path / "a")
+    edit_json(run.path / "metrics.json", **change)
+    with pytest.raises(UserError, match=r"^metrics\.json of .* is damaged, or of another version of lifelabel$"):
+        figures.forgetting(read_run(run.path), "agcn")
+    edit_json(run.path / "metrics.json", final={**run.metrics["final"], "ap": {"sky": "x"}})
+    with pytest.raises(UserError, match=r"^metrics\.json of .* is damaged"):
+        figures.class_ap({"agcn": read_run(run.path)})

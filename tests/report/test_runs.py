@@ -8,6 +8,7 @@ from report.run_folders import (
     CLASSES,
     edit_json,
     forgetting,
+    make_run,
     runs_of_two_and_one_task,
     table_of,
     write_matrices,
@@ -15,7 +16,7 @@ from report.run_folders import (
 )
 
 from lifelabel.errors import UserError
-from lifelabel.report.runs import find_runs, group_by_label, read_run
+from lifelabel.report.runs import common_options, find_runs, group_by_label, read_run
 from lifelabel.report.tables import ResultTable, _markdown, notes, one_line
 
 
@@ -237,7 +238,8 @@ def test_a_damaged_matrix_file_is_refused(tmp_path, content):
 
 def test_a_folder_of_runs_stands_for_its_runs(tmp_path):
     folders = [write_run(tmp_path / "demo" / name) for name in "ab"]
-    (tmp_path / "demo" / "report.png").touch()
+    (tmp_path / "demo" / "report.html").touch()
+    (tmp_path / "demo" / "figures").mkdir()
     other = write_run(tmp_path / "other")
     assert find_runs([tmp_path / "demo", other]) == [*folders, other]
     assert find_runs([tmp_path / "nowhere"]) == [tmp_path / "nowhere"]
@@ -290,6 +292,9 @@ FINAL = {"mAP": 0.5, "CF1": 0.5, "OF1": 0.5}
         {"seed": "one"},
         {"seed": None},
         {"tasks": 2},
+        {"tasks": [["sky"], 3]},
+        {"tasks": [["sky"], []]},
+        {"tasks": [["sky", 7]]},
         {"per_task": []},
         {"per_task": [{"seen": {"mAP": "x"}}, {"seen": {"mAP": 0.5}}]},
     ],
@@ -354,3 +359,13 @@ def test_a_real_run(agcn_run):
     assert run.curve()[-1] == pytest.approx(100 * run.metrics["final"]["mAP"])
     assert all(value is not None for name, value in run.figures().items())
     assert run.matrices()["task_5"].shape == (20, 20)
+
+
+def test_options_that_all_runs_have_are_not_in_their_labels(tmp_path):
+    runs = [
+        make_run(tmp_path / "a", "agcn", options={"word_dim": 50, "method_options": {"mix": 0.2}}),
+        make_run(tmp_path / "b", "er", options={"word_dim": 50}),
+    ]
+    assert list(group_by_label(runs)) == ["agcn (mix=0.2)", "er"]
+    assert common_options(runs) == ["word_dim=50"]
+    assert list(group_by_label(runs[1:])) == ["er (word_dim=50)"]

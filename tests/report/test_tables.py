@@ -275,7 +275,7 @@ def test_hostile_text_is_escaped_in_latex(hostile):
     commands = set(re.findall(r"\\([A-Za-z]+)", code))
     assert commands == {
         "begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "textbf", "medskip", "smallskip",
-        "textbackslash", "textasciitilde", "textasciicircum", "uparrow", "downarrow",
+        "textbackslash", "textasciitilde", "textasciicircum", "textbar", "uparrow", "downarrow",
     }  # fmt: skip
     assert _tex("x^{\\input{i}}") == r"x\textasciicircum{}\{\textbackslash{}input\{i\}\}"
     assert _tex("x^{\\input j}") == r"x\textasciicircum{}\{\textbackslash{}input j\}"
@@ -293,3 +293,28 @@ def test_control_characters_are_replaced_in_the_terminal_and_in_csv(hostile, tmp
     assert [row["name"] for row in json.loads((tmp_path / "table.json").read_text())["rows"]] == [
         f"1{HOSTILE}", f"2{HOSTILE}",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "label", ["[5cm]x", "=cmd|' /C calc'!A0", "+ x", "- x", "> x", "1. x", "@SUM(A1)", "^^M", "a&b~{}%"]
+)
+def test_a_label_has_no_effect_at_the_beginning_of_a_line_or_cell(label, tmp_path):
+    run = make_run(tmp_path / "a", "er", environment={"label": label})
+    table = ResultTable("t", ("method",), (Row((label,), (run,), 2),))
+    code = "\n".join(check_latex(_latex(table)))
+    assert not re.search(r"\\(midrule|toprule|\\)\s*[\[*]", code) and "^^" not in code  # no optional argument
+    tags, lines = render(_markdown(table))
+    assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "p"}
+    assert label in lines and f"{label}: 1 of 2 runs." in lines
+    (row,) = csv.reader(io.StringIO(_csv(table).split("\n", 1)[1]))
+    assert row[0] == (f"'{label}" if label[0] in "=+-@" else label)
+
+
+def test_a_metric_of_a_plug_in_has_no_effect_as_a_head(tmp_path):
+    name = "=1+1 \x1b[2J | $x_1$"
+    run = make_run(tmp_path / "a", "er", conventions={name: 0.5})
+    table = ResultTable.from_runs([run])
+    assert [column.key for column in table.metric_columns] == [name]
+    assert "\x1b" not in printed(table) + _latex(table) + _csv(table) + _markdown(table)
+    assert "'=1+1" in _csv(table).splitlines()[0] and r"=1+1 ?{[}2J \textbar{} \$x\_1\$" in _latex(table)
+    check_latex(_latex(table))

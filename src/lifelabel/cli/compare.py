@@ -19,6 +19,7 @@ from lifelabel.cli.common import (
     parse_methods,
     parse_seeds,
 )
+from lifelabel.cli.completion import STUDY_NAMES, complete_list, complete_name, method_names
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.cli.report import show_table
 from lifelabel.config.run_options import VARIED
@@ -61,7 +62,13 @@ Examples:
 )
 @with_option_flags(without=tuple(VARIED))
 def _compare(
-    methods: Annotated[str, typer.Option(help="all, or names of `lifelabel list methods`, as er,lwf,agcn.")] = "all",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="all, or names of `lifelabel list methods`, as er,lwf,agcn.",
+            autocompletion=complete_list(method_names),
+        ),
+    ] = "all",
     seeds: _Seeds = "0-2",
     orders: _Orders = 1,
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the tables.")] = Path(
@@ -76,7 +83,7 @@ def _compare(
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Compare methods on one stream, as in the paper's Table 1: a table and a figure.
+    """Compare methods on one stream, as in the paper's Table 1: tables, figures and a report.
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """
@@ -106,7 +113,14 @@ Examples:
 )
 @with_option_flags(without=tuple(VARIED))
 def _study(
-    name: Annotated[str, typer.Argument(metavar="STUDY", help="acm (Table 2), lambdas (Table 3) or weighted-ridge.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="acm (Table 2), lambdas (Table 3) or weighted-ridge.",
+            autocompletion=complete_name(lambda: STUDY_NAMES),
+        ),
+    ],
     seeds: _Seeds = "0-2",
     orders: _Orders = 1,
     out_folder: Annotated[
@@ -147,7 +161,7 @@ def _demo(
     overwrite: _Overwrite = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Compare fine-tuning, AGCN and multi-task on the embedded stream: a table and a figure in about a minute.
+    """Compare fine-tuning, AGCN and multi-task on the embedded stream: a report in about a minute.
 
     Finished runs are not repeated, and stopped runs continue.
     """
@@ -188,7 +202,7 @@ def _run(plan: Plan, jobs: int | None, overwrite: bool, quiet: bool, layout: dic
         row, failed = _row(variant, [next(remaining) for _ in runs])
         rows.append(row)
         failures += failed
-    show_table(ResultTable(rows=tuple(rows), failures=tuple(failures), **layout), plan.out)
+    show_table(ResultTable(rows=tuple(rows), failures=tuple(failures), **layout), plan.out, quiet)
     if failures:
         raise typer.Exit(1)
 

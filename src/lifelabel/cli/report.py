@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder
+from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
 __all__ = ["commands", "show_table"]
+
+_REPORT = "report.html"
+_NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
+"""Modules that the report needs, and their packages. The tables do not need them."""
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
@@ -26,12 +32,15 @@ def _report(
         list[Path],
         typer.Argument(help="Run folders, or folders that contain runs; seeds of one method share a row."),
     ],
-    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the tables and the figure.")] = Path(
-        "runs/report"
-    ),
+    out_folder: Annotated[
+        Path, typer.Option("--out", help="Folder for the report, the tables and the figures.")
+    ] = Path("runs/report"),
     plugin: Plugins = None,
 ) -> None:
-    """Make a table and a figure of finished runs, from their folders. Runs of plug-ins need no `--plugin`."""
+    """Make a report of finished runs, from their folders: a page for the browser, tables and figures.
+
+    Runs of plug-ins need no `--plugin`.
+    """
     load_plugins(plugin)
     from lifelabel.report.runs import find_runs, read_run
     from lifelabel.report.tables import ResultTable
@@ -39,15 +48,13 @@ def _report(
     show_table(ResultTable.from_runs([read_run(path) for path in find_runs(runs)]), out_folder)
 
 
-def show_table(table: ResultTable, folder: Path) -> None:
-    """Write a table in all formats and its figure into `folder`, and print the table with its notes."""
-    from lifelabel.report.figures import draw_runs
+def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
+    """Write a table in all formats into `folder`, print it with its notes, and write its report and figures."""
     from lifelabel.report.tables import notes, terminal, write_tables
 
     if table.runs:
         with make_folder(folder):
             written = write_tables(table, folder)
-            draw_runs({row.name: row.runs for row in table.rows if row.runs}, folder / "report.png")
         for each in terminal(table):
             print_table(each)
         for line in notes(table):
@@ -55,7 +62,23 @@ def show_table(table: ResultTable, folder: Path) -> None:
     for failure in table.failures:
         print_line(f"not finished: {failure.name}: {failure.reason}", "red")
     if table.runs:
-        print_line(f"written to {folder}: {', '.join(written)}, report.png")
+        missing = [package for module, package in _NEEDED.items() if not find_spec(module)]
+        if missing:
+            last = f"{_REPORT} needs other packages: pip install {' '.join(missing)}"
+        else:
+            written += _write_report(table, folder, quiet)
+            last = f"the report is {(folder / _REPORT).resolve()}: open it in a browser"
+        print_line(f"written to {folder}: {', '.join(written)}")
+        print_line(last)
+
+
+def _write_report(table: ResultTable, folder: Path, quiet: bool) -> list[str]:
+    """Write the report. Returns the names of its parts, of the figures only the folder and their number."""
+    from lifelabel.report.page import write_report
+
+    with make_folder(folder), nullcontext() if quiet else progress_bar("figures") as progress:
+        page, *figures = write_report(table, folder, progress)
+    return [page, f"figures/ ({len(figures)} files)"]
 
 
 class _Listing(str, Enum):

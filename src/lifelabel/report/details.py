@@ -62,10 +62,10 @@ class RunDetails:
 def read_details(run: FinishedRun) -> RunDetails | None:
     """The details of a run; None if its folder has none."""
     folder, sizes = run.path / DETAILS, [len(task) for task in run.metrics["tasks"]]
-    numbers = [record["task"] for record in run.metrics["per_task"]]
-    if not (folder / f"task-{len(sizes)}.npz").exists():
+    if DETAILS in run.unread or not (folder / f"task-{len(sizes)}.npz").exists():
         return None
     try:
+        numbers = range(len(sizes) + 1 - len(run.metrics["per_task"]), len(sizes) + 1)
         files = {number: read_arrays(folder / f"task-{number}.npz", _MAX_BYTES) for number in numbers}
         tasks = tuple(_task(number, arrays, sizes[:number]) for number, arrays in files.items())
         last, shape = files[len(sizes)], (sum(sizes), RECALLS)
@@ -81,7 +81,7 @@ def read_details(run: FinishedRun) -> RunDetails | None:
 
 def _task(number: int, arrays: Mapping[str, np.ndarray], sizes: list[int]) -> TaskDetails:
     counts, scores = arrays["counts"], arrays["scores"]
-    if counts.shape != (len(sizes), 2, BINS) or counts.dtype.kind not in "iu" or (counts < 0).any():
+    if counts.shape != (len(sizes), 2, BINS) or counts.dtype.kind not in "iu" or not _fit(counts):
         raise ValueError("counts")
     return TaskDetails(
         number,
@@ -89,6 +89,11 @@ def _task(number: int, arrays: Mapping[str, np.ndarray], sizes: list[int]) -> Ta
         counts.astype(np.int64),
         _floats(scores, (len(scores), sum(sizes))),
     )
+
+
+def _fit(counts: np.ndarray) -> bool:
+    """Whether their sums fit into 64 bits."""
+    return bool(counts.min() >= 0 and counts.max() < 1 << 40)
 
 
 def _floats(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,82 +1,210 @@
-"""Figures of finished runs: learning curves, and the correlation matrix next to the true one."""
+"""Figures of finished runs. Here are the learning curves and the costs; all others can be imported from here too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import math
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from lifelabel.metrics.functions import HEADLINE
+from lifelabel.report.class_figures import class_ap, class_changes, false_positives, precision_recall, reliability
+from lifelabel.report.figure_parts import method_styles, methods_param, rounded, title
+from lifelabel.report.matrix_figures import changed_relations, forgetting, label_graph, matrix, strongest_relations
+from lifelabel.report.runs import check_same_tasks
+from lifelabel.report.tables import Row
+from lifelabel.report.vega import Control, Figure, chart_text
 
-from lifelabel.report.charts import chart_text, new_figure, save_figure
-from lifelabel.report.runs import FinishedRun, check_same_tasks
+__all__ = [
+    "changed_relations", "class_ap", "class_changes", "cost", "false_positives", "forgetting",
+    "label_graph", "learning_curves", "matrix", "precision_recall", "reliability",
+    "strongest_relations",
+]  # fmt: skip
 
-__all__ = ["draw_runs"]
-
-_COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#000000",
-    "#00429d", "#a0522d", "#7f7f7f",
-)  # fmt: skip
-_MARKERS = "os^Dv*PX<>hpd"
 _FEW_CURVES = 6
-"""Up to this many curves, each has a band from its lowest to its highest run, and the legend has one column."""
-_MAX_NAMED_CLASSES = 40
+"""Up to this many curves, each has a band from its lowest to its highest run. More bands would hide each other."""
+_LABEL_GAP = 14
+"""Pixels from one text to the next."""
+_SMALL = 0.1
+"""MB up to which the axis of stored bytes is linear."""
 
 
-def draw_runs(groups: Mapping[str, Sequence[FinishedRun]], path: Path) -> None:
-    """Draw the learning curve of each group of runs. If a run has a matrix, its last one is next to the true one."""
-    for name, group in groups.items():
-        check_same_tasks(name, group)
-    runs = ((name, run) for name, group in groups.items() for run in group)
-    with_matrix = next(((name, run, arrays) for name, run in runs if (arrays := run.matrices())), None)
-    matrices = _matrices(*with_matrix) if with_matrix else {}
-    width = [1.3] + [1.0] * len(matrices)
-    size = 4.6 * sum(width), 5.2 if len(groups) <= _FEW_CURVES else 6.2
-    figure, axes = new_figure(*size, columns=len(width), width_ratios=width)
-    _draw_curves(axes[0], groups)
-    classes = with_matrix[2]["classes"].tolist() if with_matrix else []
-    image = None
-    for axis, (title, matrix) in zip(axes[1:], matrices.items(), strict=True):
-        image = _draw_matrix(axis, matrix, classes, title)
-    if image is not None:
-        figure.colorbar(image, ax=list(axes[1:]), shrink=0.8, label="P(row | column)")
-    save_figure(figure, path)
-
-
-def _matrices(name: str, run: FinishedRun, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The matrices to draw, by title."""
-    title = chart_text(f"matrix after the last task, seed {run.seed}: {name}", 120, wrap=44)
-    last = {title: arrays[f"task_{len(run.metrics['tasks'])}"]}
-    return {**last, "the true matrix": arrays["truth"]} if "truth" in arrays else last
-
-
-def _draw_curves(axis: Any, groups: Mapping[str, Sequence[FinishedRun]]) -> None:
-    few = len(groups) <= _FEW_CURVES
-    styles = [{"marker": marker, "color": colour} for marker, colour in zip(_MARKERS, _COLOURS, strict=True)]
-    for number, (name, group) in enumerate(groups.items()):
-        curves = np.array([run.curve() for run in group], dtype=float)
-        tasks = np.arange(1, curves.shape[1] + 1)
-        mean = curves.mean(0)
-        style: dict[str, Any] = {"linestyle": "--", "color": "0.4"} if group[0].joint else styles[number % len(styles)]
-        label = chart_text(f"{mean[-1]:.1f}  {name}", 130, wrap=60 if few else 28)
-        axis.plot(tasks, mean, label=label, linewidth=1.5 if few else 1.2, markersize=6 if few else 5, **style)
-        if len(group) > 1 and few:
-            axis.fill_between(tasks, curves.min(0), curves.max(0), color=style["color"], alpha=0.15)
-        axis.set_xticks(tasks)
-    axis.set(xlabel="tasks learned", ylabel="mAP of the classes seen so far (%)", title="learning curves")
-    axis.grid(alpha=0.3)
-    axis.legend(
-        title="final mAP, method", loc="upper left", bbox_to_anchor=(0, -0.13), borderaxespad=0,
-        ncols=1 if few else 2, fontsize=9 if few else 8,
+def learning_curves(rows: Sequence[Row]) -> Figure | None:
+    """A metric of the classes seen so far after each task: the mean over the runs, and the lowest and highest."""
+    rows = [row for row in rows if row.runs]
+    for row in rows:
+        check_same_tasks(row.name, row.runs)
+    values = [point for number, row in enumerate(rows) for point in _curve_points(number, row)]
+    if not values:
+        return None
+    last = {s: [row.stats[name].mean for row in rows] for s, name in enumerate(HEADLINE)}
+    params = [
+        methods_param(row.name for row in rows),
+        {"name": "metric", "value": 0},
+        {"name": "metrics", "value": list(HEADLINE)},
+        {"name": "shown", "value": list(range(len(rows)))},
+        {"name": "final", "value": [[rounded(mean, 1) for mean in means] for means in last.values()]},
+    ]
+    tasks = max(value["t"] for value in values)
+    x = {
+        "field": "t", "type": "quantitative", "title": "tasks learned",
+        "scale": {"domain": [1, tasks] if tasks > 1 else [0, 2], "nice": False, "padding": 12},
+        "axis": {"values": list(range(1, tasks + 1)), "format": "d", "grid": False, "labelOverlap": "greedy"},
+    }  # fmt: skip
+    y = {"field": "v", "type": "quantitative", "title": None, "scale": {"zero": False}, "axis": {"tickCount": 6}}
+    score = "final[metric][datum.value]"
+    label = f"(isValid({score}) ? format({score}, '.1f') + '  ' : '') + methods[datum.value]"
+    style = method_styles([row.joint for row in rows], range(len(rows)), label)
+    band = f"length(shown) <= {_FEW_CURVES} ? 0.16 : 0"
+    layers = [
+        {
+            "transform": [{"filter": "datum.n > 1"}],
+            "mark": {"type": "area", "opacity": {"expr": band}, "interpolate": "linear"},
+            "encoding": {"y": {**y, "field": "l"}, "y2": {"field": "h"}, "color": style["color"]},
+        },
+        {
+            "mark": {"type": "line", "strokeWidth": 1.8},
+            "encoding": {"y": y, "color": style["color"], "strokeDash": style["strokeDash"]},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+            "encoding": {"y": y, "color": style["color"], "shape": style["shape"], "tooltip": [
+                {"field": "name", "title": "method"},
+                {"field": "t", "title": "after task"},
+                {"field": "v", "title": "mean (%)", "format": ".2f"},
+                {"field": "l", "title": "lowest (%)", "format": ".2f"},
+                {"field": "h", "title": "highest (%)", "format": ".2f"},
+                {"field": "n", "title": "runs"},
+            ]},
+        },
+    ]  # fmt: skip
+    spec = {
+        "params": params,
+        "title": title("metrics[metric] + ' of the classes seen so far (%)'"),
+        "width": "container",
+        "height": 320,
+        "data": {"values": values},
+        "transform": [
+            {"filter": "datum.s == metric && indexof(shown, datum.m) >= 0"},
+            {"calculate": "methods[datum.m]", "as": "name"},
+        ],
+        "encoding": {"x": x},
+        "layer": layers,
+    }
+    options = tuple(enumerate(params[0]["value"]))
+    controls = (
+        Control("metric", "choice", "metric", tuple(enumerate(HEADLINE)), 0),
+        Control("shown", "checks", "methods", options, [number for number, _ in options]),
+    )
+    each = ", ".join(f"{name} {mean:.1f}" for (_, name), mean in zip(options, last[0], strict=True) if mean is not None)
+    alt = f"Learning curves over {tasks} tasks, of mAP, CF1 or OF1. mAP (%) after the last task: {each}."
+    note = "Lines are means over the runs of a method."
+    if any(value["n"] > 1 for value in values):
+        note += f" With at most {_FEW_CURVES} methods, bands reach from the lowest to the highest run."
+    return Figure(
+        "learning-curves", "Learning curves", alt, spec, controls, note,
+        {f"-{name}": {"metric": number} for number, name in enumerate(HEADLINE)},
     )  # fmt: skip
 
 
-def _draw_matrix(axis: Any, matrix: np.ndarray, classes: list[str], title: str) -> Any:
-    off_diagonal = np.where(np.eye(len(matrix), dtype=bool), np.nan, matrix)  # the diagonal is 1 by definition
-    image = axis.imshow(off_diagonal, vmin=0, vmax=1, cmap="viridis")
-    if len(classes) <= _MAX_NAMED_CLASSES:
-        names = [chart_text(name, 24) for name in classes]
-        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
-        axis.set_yticks(range(len(names)), names, fontsize=7)
-    axis.set_title(title, fontsize=10)
-    return image
+def _curve_points(number: int, row: Row) -> list[dict[str, Any]]:
+    """The points of the curves of a row: method, task, metric, mean, lowest, highest and number of the runs."""
+    points = []
+    for metric, name in enumerate(HEADLINE):
+        curves = [run.curve(name) for run in row.runs]
+        first = len(row.runs[0].metrics["tasks"]) - len(curves[0]) + 1
+        for task, found in enumerate(zip(*curves, strict=True), first):
+            known = [value for value in found if value is not None]
+            if known:
+                v, low, high = (rounded(value, 2) for value in (sum(known) / len(known), min(known), max(known)))
+                points.append({"m": number, "t": task, "s": metric, "v": v, "l": low, "h": high, "n": len(known)})
+    return points
+
+
+def cost(rows: Sequence[Row]) -> Figure | None:
+    """mAP after the last task over what a method stores in addition to its network."""
+    rows = [row for row in rows if row.runs]
+    points: list[dict[str, Any]] = []
+    for number, row in enumerate(rows):
+        scores = [score for run in row.runs if (score := run.figures()["mAP"]) is not None]
+        stored = row.stats["stored_bytes"].mean
+        if scores and stored is not None and stored >= 0:
+            three = {"v": sum(scores) / len(scores), "l": min(scores), "h": max(scores)}
+            point = {"m": number, "x": float(f"{stored / 1e6:.4g}"), "n": len(scores)}
+            points.append(point | {name: rounded(value, 2) for name, value in three.items()})
+    if len(points) < 2:
+        return None
+    height = max(320, _LABEL_GAP * (len(points) + 2))
+    low, high = min(point["l"] for point in points), max(point["h"] for point in points)
+    margin = max(0.1 * (high - low), 1)
+    low, high = low - margin, high + margin
+    most = max(point["x"] for point in points)
+    for point, place in zip(points, _spread([point["v"] for point in points], low, high, height), strict=True):
+        point["place"] = place
+        # the text is right of the point, and left of it near the right border
+        point["right"] = int(math.log1p(point["x"] / _SMALL) <= 0.5 * math.log1p(most / _SMALL))
+    ticks = [0, *(10.0**power for power in range(-1, max(0, math.ceil(math.log10(max(most, 1)))) + 1))]
+    x = {
+        "field": "x", "type": "quantitative", "title": "stored in addition to the network (MB)",
+        "scale": {
+            "type": "symlog", "constant": _SMALL, "domain": [0, max(ticks[-1], most)], "nice": False, "padding": 12,
+        },
+        "axis": {"values": ticks, "format": ",.2~f", "grid": False},
+    }  # fmt: skip
+    y = {"type": "quantitative", "scale": {"domain": [rounded(low, 2), rounded(high, 2)], "nice": False}}
+    mean = {**y, "field": "v", "title": "mAP after the last task (%)"}
+    styles = method_styles([row.joint for row in rows], [point["m"] for point in points])
+    style = {channel: {**styles[channel], "legend": None} for channel in ("color", "shape")}
+    spec = {
+        "params": [methods_param(row.name for row in rows)],
+        "width": "container",
+        "height": height,
+        "data": {"values": points},
+        "transform": [{"calculate": "methods[datum.m]", "as": "name"}],
+        "encoding": {"x": x},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 0.7, "x2Offset": {"expr": "datum.right ? 13 : -13"}},
+                "encoding": {"y": mean, "x2": {"field": "x"}, "y2": {"field": "place"}},
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"y": {**y, "field": "l"}, "y2": {"field": "h"}, "color": style["color"]},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+                "encoding": {"y": mean, **style, "tooltip": [
+                    {"field": "name", "title": "method"},
+                    {"field": "x", "title": "stored (MB)", "format": ",.4~g"},
+                    {"field": "v", "title": "mean mAP (%)", "format": ".2f"},
+                    {"field": "l", "title": "lowest (%)", "format": ".2f"},
+                    {"field": "h", "title": "highest (%)", "format": ".2f"},
+                    {"field": "n", "title": "runs"},
+                ]},
+            },
+            {
+                "mark": {
+                    "type": "text", "baseline": "middle", "limit": {"expr": "0.45 * width"},
+                    "dx": {"expr": "datum.right ? 16 : -16"}, "align": {"expr": "datum.right ? 'left' : 'right'"},
+                },
+                "encoding": {"y": {**y, "field": "place"}, "text": {"field": "name"}},
+            },
+        ],
+    }  # fmt: skip
+    names = [chart_text(rows[point["m"]].name, 60) for point in points]
+    each = ", ".join(f"{name} {p['x']:g} MB and {p['v']:.1f}" for name, p in zip(names, points, strict=True))
+    note = "Points are means over the runs; vertical lines reach from the lowest to the highest run."
+    return Figure("cost", "mAP and stored bytes", f"mAP (%) over stored megabytes: {each}.", spec, note=note)
+
+
+def _spread(values: Sequence[float], low: float, high: float, height: int) -> list[float]:
+    """Places for the texts of points, near them and far enough from each other to be read."""
+    gap = _LABEL_GAP * (high - low) / height
+    order = sorted(range(len(values)), key=lambda number: values[number])
+    places = [values[number] for number in order]
+    for n in range(1, len(places)):
+        places[n] = max(places[n], places[n - 1] + gap)
+    top = high - gap / 2
+    for n in reversed(range(len(places))):
+        places[n] = min(places[n], top)
+        top = places[n] - gap
+    return [round(place, 3) for _, place in sorted(zip(order, places, strict=True))]

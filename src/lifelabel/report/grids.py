@@ -22,7 +22,7 @@ def rich_grid(
     for index, head in enumerate(heads):
         is_text = index < left
         table.add_column(
-            Text(head), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold",
+            Text(printable(head)), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold",
             max_width=max_width if is_text else None,
         )  # fmt: skip
     for row in rows:

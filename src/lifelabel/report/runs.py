@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
-import zlib
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,14 @@ from lifelabel.config.config import read_yaml
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+from lifelabel.utils.arrays import read_arrays
 
-__all__ = ["FinishedRun", "check_same_tasks", "facts", "find_runs", "group_by_label", "provenance", "read_run"]
+__all__ = [
+    "MATRICES", "FinishedRun", "check_same_tasks", "common_options", "facts", "find_runs", "group_by_label",
+    "provenance", "read_run",
+]  # fmt: skip
 
+MATRICES = "acm.npz"
 _BLOCKS = ("all", "intra", "old_new", "new_old")
 _MAX_VALUES = 100_000
 """Values in a config.yaml, with aliases expanded: a few aliases can stand for billions of values."""
@@ -36,6 +40,8 @@ class FinishedRun:
     config: dict[str, Any]
     metrics: dict[str, Any]
     environment: dict[str, Any]
+    unread: dict[str, str] = field(default_factory=dict)
+    """What is wrong with damaged parts of the folder, `details` or `acm.npz`. They are not read again."""
 
     @property
     def label(self) -> str:
@@ -107,31 +113,33 @@ class FinishedRun:
         found |= {f"acm_error_{block}": _number(errors.get(block)) for block in _BLOCKS}
         return found | self.plugin_metrics
 
-    def curve(self) -> list[float | None]:
-        """mAP (%) of the classes seen so far on the cumulative test set, after each task.
+    def curve(self, name: str = "mAP") -> list[float | None]:
+        """A metric (%) of the classes seen so far on the cumulative test set, after each task of the run.
 
-        A joint run has one record: its curve has its final scores on the same test sets.
+        A joint run has one record: its curve has its final scores on the same test sets. The curve of a run that
+        extends another one begins after the tasks of the other.
         """
         records = self.metrics["per_task"]
         scores = records[-1]["cumulative"] if self.joint else [record["seen"] for record in records]
-        return [_percent(score["mAP"]) for score in scores]
+        return [_percent(score[name]) for score in scores]
 
     def matrices(self) -> dict[str, np.ndarray]:
         """The arrays in acm.npz; empty if the method has no matrix."""
-        path = self.path / "acm.npz"
-        if not path.exists():
+        path = self.path / MATRICES
+        if MATRICES in self.unread or not path.exists():
             return {}
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-            raise UserError(f"{path} is damaged or cut short") from None
-        last, classes = f"task_{len(self.metrics['tasks'])}", arrays.get("classes", np.empty(0))
-        drawn = [arrays[name] for name in (last, "truth") if name in arrays]
-        fit = all(array.shape == 2 * classes.shape and array.dtype.kind in "biuf" for array in drawn)
-        if last not in arrays or classes.ndim != 1 or not classes.size or not fit:
+        arrays = read_arrays(path)
+        sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
+        shapes: dict[str, tuple[int, ...]] = {f"task_{number}": (size, size) for number, size in enumerate(sizes, 1)}
+        shapes |= {"truth": (sizes[-1], sizes[-1]), "classes": (sizes[-1],)}
+        found = {name: arrays[name] for name in shapes if name in arrays}
+        fit = all(
+            a.shape == shapes[name] and a.dtype.kind in ("U" if name == "classes" else "biuf")
+            for name, a in found.items()
+        )
+        if not fit or not {"classes", f"task_{len(sizes)}"} <= found.keys():
             raise UserError(f"{path} does not hold the matrices of this run")
-        return arrays
+        return found
 
 
 def _number(value: Any) -> float | None:
@@ -164,11 +172,20 @@ def read_run(path: str | Path) -> FinishedRun:
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
         run = FinishedRun(folder.path, _plain(config), metrics, environment)
-        run.figures(), run.curve(), run.label, run.method_options.keys(), provenance([run])
+        _check_tasks(metrics["tasks"])
+        run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
+        run.method_options.keys(), run.equal_options.keys()
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None
     return run
+
+
+def _check_tasks(tasks: Any) -> None:
+    """Raise TypeError unless `tasks` is a list of lists of names, none of them empty."""
+    fit = isinstance(tasks, list) and tasks and all(isinstance(task, list) and task for task in tasks)
+    if not fit or not all(isinstance(name, str) for task in tasks for name in task):
+        raise TypeError("not the classes of tasks")
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
@@ -186,14 +203,17 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
 def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs by label: the seeds and task orders of one label together, each run once.
 
-    If there are several streams, the label has the name of the stream too.
+    Options that all labels have are left out. If there are several streams, the label has the name of the stream too.
     """
     grouped: dict[str, list[FinishedRun]] = {}
     unique = list({run.path.resolve(): run for run in runs}.values())
     streams = {run.stream for run in unique}
     ambiguous = _ambiguous_streams(unique)
+    common = common_options(unique)
     for run in unique:
-        label = run.label
+        name, options = _label_parts(run.label)
+        options = [option for option in options if option not in common]
+        label = f"{name} ({', '.join(options)})" if options else name
         if len(streams) > 1:
             label += f" on {run.stream}"
         if run.stream in ambiguous:
@@ -207,6 +227,23 @@ def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
     for label, group in grouped.items():
         check_same_tasks(label, group)
     return grouped
+
+
+def common_options(runs: Sequence[FinishedRun]) -> list[str]:
+    """The options, as NAME=VALUE, that the labels of all runs have. None if all labels are the same."""
+    labels = {run.label for run in runs}
+    parts = [_label_parts(label)[1] for label in labels]
+    return [option for option in parts[0] if all(option in part for part in parts)] if len(labels) > 1 else []
+
+
+def _label_parts(label: str) -> tuple[str, list[str]]:
+    """The method and the options of a label.
+
+    >>> _label_parts("agcn (paper, lambdas=[1, 2], lr=0.1)")
+    ('agcn', ['paper', 'lambdas=[1, 2]', 'lr=0.1'])
+    """
+    name, bracket, options = label.removesuffix(")").partition(" (")
+    return (name, re.split(r", (?=[\w.]+=)", options)) if bracket and label.endswith(")") else (label, [])
 
 
 def check_same_tasks(name: str, runs: Sequence[FinishedRun]) -> None:

@@ -6,13 +6,14 @@ A row is a method or a variant of one. Its figures are mean ± sample standard d
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import io
 import json
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +23,20 @@ from rich.table import Table
 
 from lifelabel.config.config import short_value
 from lifelabel.config.run_options import VARIED
+from lifelabel.engine.run_folder import DETAILS
+from lifelabel.errors import UserError
 from lifelabel.metrics.functions import HEADLINE
+from lifelabel.report.details import read_details
 from lifelabel.report.grids import rich_grid
-from lifelabel.report.runs import FinishedRun, facts, group_by_label, provenance
+from lifelabel.report.runs import MATRICES, FinishedRun, common_options, facts, group_by_label, provenance
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import printable
 
-__all__ = ["Failure", "ResultTable", "Row", "notes", "one_line", "terminal", "write_tables"]
+__all__ = [
+    "Failure", "Grid", "ResultTable", "Row", "cost_grid", "equal_options", "error_grid", "main_grid", "notes",
+    "one_line", "rows_by_value", "table_texts", "terminal", "write_tables",
+]  # fmt: skip
 
 _FORGETTING_ROW = "Forgetting ↓"
 _METRICS_NOTE = (
@@ -127,6 +134,15 @@ class Row:
         keys = dict.fromkeys([*(column.key for column in _COLUMNS), *(key for value in values for key in value)])
         return {key: _Stat.from_values([value.get(key) for value in values]) for key in keys}
 
+    @functools.cached_property
+    def first_run(self) -> FinishedRun:
+        """The run that figures of one run show: that of the first task order and the lowest seed.
+
+        Damaged parts of its folder are left out.
+        """
+        run = min(self.runs, key=lambda run: (run.task_order, run.seed))
+        return dataclasses.replace(run, unread=_damage(run))
+
     def stat(self, key: str) -> _Stat:
         """The statistics of one figure. Runs may lack the metrics of plug-ins that other rows have."""
         return self.stats.get(key) or _Stat.from_values([])
@@ -168,6 +184,18 @@ class ResultTable:
     @property
     def has_errors(self) -> bool:
         return self.errors and any(row.stats["acm_error_all"].n for row in self.rows)
+
+
+def _damage(run: FinishedRun) -> dict[str, str]:
+    """The damaged parts of a run folder that its table does not need, and what is wrong with them."""
+    found = {}
+    readers: dict[str, Callable[[FinishedRun], object]] = {MATRICES: FinishedRun.matrices, DETAILS: read_details}
+    for name, read in readers.items():
+        try:
+            read(run)
+        except UserError as error:
+            found[name] = str(error)
+    return found
 
 
 def one_line(run: FinishedRun) -> str:
@@ -225,6 +253,32 @@ def _error_body(table: ResultTable) -> Iterator[_Line]:
         yield _Line([*row.cells, *(column.text(row.stats[column.key]) for column in _ERRORS)])
 
 
+class Grid(NamedTuple):
+    """A table as text. The first `left` columns are text, the others numbers."""
+
+    heads: list[str]
+    lines: list[_Line]
+    left: int
+
+
+def main_grid(table: ResultTable) -> Grid:
+    """The figures of each row. The forgetting of a row is a line of its own after it."""
+    return Grid(_heads(table), list(_body(table)), len(table.head))
+
+
+def error_grid(table: ResultTable) -> Grid | None:
+    """The error of the matrix by block, of the rows for which it is known."""
+    rows = [row for row in table.rows if row.stats["acm_error_all"].n]
+    lines = list(_error_body(dataclasses.replace(table, rows=tuple(rows))))
+    return Grid(_error_heads(table), lines, len(table.head)) if rows else None
+
+
+def cost_grid(table: ResultTable) -> Grid:
+    """What each row costs."""
+    lines = [_Line([*row.cells, *(column.text(row.stat(column.key)) for column in _COSTS)]) for row in table.rows]
+    return Grid([*table.head, *(column.head for column in _COSTS)], lines, len(table.head))
+
+
 def notes(table: ResultTable) -> list[str]:
     """The sentences under the table: how it was measured, what differs between rows, and what is missing."""
     lines = [provenance(table.runs), _same_stream(table.runs), *_fairness(table)]
@@ -234,6 +288,9 @@ def notes(table: ResultTable) -> list[str]:
     if len({row.runs[0].has_preset for row in table.rows if row.runs}) > 1:
         names = ", ".join(row.name for row in table.rows if row.runs and not row.runs[0].has_preset)
         lines.append(f"NOT equal: these have no preset, and the default options: {names}.")
+    for row in table.rows:
+        damage = row.first_run.unread.values() if row.runs else ()
+        lines += [f"NOT everything of {row.name} is in the report: {reason}." for reason in damage]
     if table.metric_columns:
         names = ", ".join(column.key for column in table.metric_columns)
         lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
@@ -260,19 +317,26 @@ def _fingerprints(runs: Sequence[FinishedRun]) -> dict[int, list[str]]:
 
 def _fairness(table: ResultTable) -> list[str]:
     """Which options are equal for all rows, and one line for each option that is not."""
-    same, different = _equal_options(table)
+    same, different = equal_options(table)
     equal = ", ".join(f"{name} {'default' if value is None else short_value(value)}" for name, value in same.items())
     lines = [f"Equal for all: {equal}; one pass over the images."]
+    if common := common_options(table.runs):
+        lines.append(f"In all runs, and not the default: {', '.join(common)}.")
     for name, by_row in different.items():
-        values: dict[str, list[str]] = {}
-        for row, value in by_row.items():
-            values.setdefault(short_value(value), []).append(row)
-        each = "; ".join(f"{value}: {', '.join(rows)}" for value, rows in values.items())
+        each = "; ".join(f"{value}: {', '.join(rows)}" for value, rows in rows_by_value(by_row).items())
         lines.append(f"NOT equal: {name} ({each}).")
     return lines
 
 
-def _equal_options(table: ResultTable) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def rows_by_value(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of the rows that have each value of an option, from the values by row."""
+    found: dict[str, list[str]] = {}
+    for row, value in values.items():
+        found.setdefault(short_value(value), []).append(row)
+    return found
+
+
+def equal_options(table: ResultTable) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The options that a comparison should hold equal: those that are, and by row those that are not."""
     found: dict[str, dict[str, Any]] = {}
     for row in table.rows:
@@ -300,6 +364,17 @@ def write_tables(table: ResultTable, folder: Path) -> list[str]:
     return list(files)
 
 
+def table_texts(table: ResultTable) -> dict[str, str]:
+    """The table in the formats for other documents, by their names. Markdown: without title and notes."""
+    heads, lines, left = main_grid(table)
+    markdown = "\n".join(grid(heads, [line.cells for line in lines], left)) + "\n"
+    return {"Markdown": markdown, "CSV": _csv(table), "LaTeX": _latex(table)}
+
+
+_BLOCK = re.compile(r"^(\d{0,9})(>|[-+.)](?=\s|$))")
+"""The sign of a list or a quotation at the beginning of a line. The name of a row can be there."""
+
+
 def _markdown(table: ResultTable) -> str:
     left = len(table.head)
     lines = [f"# {escape(table.title)}", ""]
@@ -308,7 +383,7 @@ def _markdown(table: ResultTable) -> str:
         lines += ["", "Error of the matrix:", ""]
         lines += grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
     for note in notes(table):
-        lines += ["", escape(note)]
+        lines += ["", _BLOCK.sub(r"\1\\\2", escape(note))]
     if table.failures:
         lines += ["", f"Not finished, and not in the table ({len(table.failures)}):", ""]
         lines += [f"- {escape(f.name)}: {escape(f.reason)}" for f in table.failures]
@@ -321,18 +396,32 @@ def _csv(table: ResultTable) -> str:
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "sd", "n")
     keys = [column.key for column in (*_COLUMNS, *table.metric_columns)]
-    names = map(printable, keys)
+    names = map(_csv_text, keys)
     writer.writerow([*table.head, "runs", "planned", *(f"{name}_{part}" for name in names for part in parts)])
     for row in table.rows:
         stats = [getattr(row.stat(key), part) for key in keys for part in parts]
-        cells = map(printable, row.cells)
+        cells = map(_csv_text, row.cells)
         writer.writerow([*cells, len(row.runs), row.planned, *("" if value is None else value for value in stats)])
     return out.getvalue()
 
 
+def _csv_text(text: str) -> str:
+    """Text for a cell. A spreadsheet reads text that begins with =, +, - or @ as a formula, unless it is quoted.
+
+    >>> _csv_text("=1+1"), _csv_text("+ R^t"), _csv_text("-0.5")
+    ("'=1+1", "'+ R^t", '-0.5')
+    """
+    text = printable(text)
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return text
+
+
 def _json(table: ResultTable) -> dict[str, Any]:
     """Everything: the figures of every run, their statistics, equal and unequal options, and failures."""
-    same, different = _equal_options(table)
+    same, different = equal_options(table)
     return {
         "title": table.title,
         "rows": [_json_row(table, row) for row in table.rows],
@@ -389,7 +478,9 @@ _SYMBOLS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "↑": r"$\uparrow$",
     "↓": r"$\downarrow$", "×": r"$\times$", "√": r"$\surd$", "λ": r"$\lambda$", "–": "--", "≠": r"$\neq$",
+    "|": r"\textbar{}", "[": "{[}", "]": "{]}", "\N{REPLACEMENT CHARACTER}": "?",
 }  # fmt: skip
+"""A bracket at the beginning of a row would be the width of the rule above it. A | is a dash in some fonts."""
 _FORMULAS = re.compile(
     r"(?P<base>[A-Za-z0-9]+)\^(?P<power>\{[A-Za-z0-9+-]+\}|[A-Za-z0-9]+)|λ(?P<index>[0-9])|(?P<minus>(?<!\w)-(?=\d))"
 )

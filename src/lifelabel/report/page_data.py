@@ -1,0 +1,182 @@
+"""The data of the sections of a report. Nothing is escaped here: the page escapes all text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lifelabel.config.config import short_value
+from lifelabel.report import figures
+from lifelabel.report.details import read_details
+from lifelabel.report.matrix_figures import Change, Relation
+from lifelabel.report.runs import FinishedRun
+from lifelabel.report.tables import ResultTable, Row, equal_options, rows_by_value
+from lifelabel.report.vega import Figure
+
+__all__ = [
+    "ClassThreshold", "Configuration", "MatrixText", "Panel", "RunSection", "best_method", "configuration",
+    "run_sections", "threshold_section",
+]  # fmt: skip
+
+_MAX_OPTIONS = 300
+"""Options of one run that are listed."""
+_MAX_CHANGES = 20
+"""Changed relations that are listed."""
+_MAX_VALUE = 200
+"""Characters of the value of an option."""
+
+
+@dataclass(frozen=True)
+class MatrixText:
+    """A correlation matrix in words."""
+
+    relations: list[Relation]
+    changes: list[Change]
+    changed: int
+    """The number of changes; `changes` has the largest ones."""
+    has_old: bool
+    """Whether the run has several tasks, so that an entry of old classes could change."""
+
+
+@dataclass(frozen=True)
+class ClassThreshold:
+    """The threshold of a class with the best F1 on the test images. None: it has no positive image."""
+
+    name: str
+    task: int
+    threshold: float | None
+    f1: float | None
+    precision: float | None
+    recall: float | None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a section shows of one method."""
+
+    method: int
+    """The number of the row of the table."""
+    name: str
+    seed: int
+    figure: Figure | None = None
+    text: MatrixText | None = None
+    thresholds: Sequence[ClassThreshold] = ()
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """A section that shows one run at a time: a panel for each method that has data, and the method shown first."""
+
+    panels: tuple[Panel, ...]
+    chosen: int
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Options that a comparison should hold equal, and all options of each method."""
+
+    equal: dict[str, str]
+    different: list[tuple[str, str, str]]
+    """Option, value, and the methods that have it."""
+    methods: list[tuple[str, list[tuple[str, str]]]]
+
+
+def run_sections(rows: Sequence[Row]) -> dict[str, RunSection]:
+    """The sections of one run, by their names. Those without data are left out."""
+    makers: dict[str, Callable[[FinishedRun, str], Figure | None]] = {
+        "matrix": figures.matrix,
+        "graph": figures.label_graph,
+        "forgetting": figures.forgetting,
+        "changes": figures.class_changes,
+    }
+    found = {}
+    for name, make in makers.items():
+        panels = []
+        for number, row in enumerate(rows):
+            run = row.first_run
+            figure = make(run, row.name)
+            if figure:
+                text = _matrix_text(run) if name == "matrix" else None
+                panels.append(Panel(number, row.name, run.seed, figure, text))
+        if panels:
+            found[name] = _section(panels, rows)
+    return found
+
+
+def threshold_section(rows: Sequence[Row]) -> RunSection | None:
+    """The best thresholds of the classes, for each method."""
+    panels = []
+    for number, row in enumerate(rows):
+        run = row.first_run
+        found = _thresholds(run)
+        if found:
+            panels.append(Panel(number, row.name, run.seed, thresholds=found))
+    return _section(panels, rows) if panels else None
+
+
+def _section(panels: Sequence[Panel], rows: Sequence[Row]) -> RunSection:
+    return RunSection(tuple(panels), best_method(rows, [panel.method for panel in panels]))
+
+
+def best_method(rows: Sequence[Row], methods: Sequence[int]) -> int:
+    """The method with the highest mAP, of those that are not upper bounds if there are any. `methods` are rows."""
+    return max(methods, key=lambda number: (not rows[number].joint, rows[number].stats["mAP"].mean or 0.0))
+
+
+def _matrix_text(run: FinishedRun) -> MatrixText:
+    changes = figures.changed_relations(run)
+    several = len(run.metrics["tasks"]) > 1
+    return MatrixText(figures.strongest_relations(run), changes[:_MAX_CHANGES], len(changes), several)
+
+
+def _thresholds(run: FinishedRun) -> list[ClassThreshold]:
+    details = read_details(run)
+    if details is None:
+        return []
+    recall = np.linspace(0, 1, details.precision.shape[1])
+    precision = np.nan_to_num(details.precision.astype(float), nan=-1.0)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
+    best = f1.argmax(1)
+    names = [(name, number) for number, task in enumerate(run.metrics["tasks"], 1) for name in task]
+    found = []
+    for k, (name, task) in enumerate(names):
+        r = best[k]
+        at: list[float | None] = [
+            float(details.thresholds[k, r]), float(f1[k, r]), float(precision[k, r]), float(recall[r]),
+        ]  # fmt: skip
+        if np.isnan(details.precision[k, r]):
+            at = [None] * len(at)
+        found.append(ClassThreshold(str(name), task, *at))
+    return found
+
+
+def configuration(table: ResultTable) -> Configuration:
+    """What is equal, what differs, and the options of the first run of each row."""
+    same, different = equal_options(table)
+    equal = {name: "default" if value is None else short_value(value) for name, value in same.items()}
+    grouped = [
+        (name, value, ", ".join(rows))
+        for name, by_row in different.items()
+        for value, rows in rows_by_value(by_row).items()
+    ]
+    methods = [(row.name, _options(row.first_run.config)) for row in table.rows if row.runs]
+    return Configuration(equal, grouped, methods)
+
+
+def _options(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The options of a run by name. Those of the method and of the stream have its word before a dot."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = value if name in ("method_options", "stream_options") and isinstance(value, dict) else None
+        prefix = name.removesuffix("_options")
+        flat |= {name: value} if inner is None else {f"{prefix}.{key}": each for key, each in inner.items()}
+    return [(name, _value(value)) for name, value in list(flat.items())[:_MAX_OPTIONS]]
+
+
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
