@@ -16,7 +16,7 @@ from lifelabel.metrics import METRICS
 from lifelabel.version import __version__
 
 FILES = [
-    "acm.npz", "checkpoint.pt", "config.yaml", "environment.json", "history.jsonl", "metrics.json", "model",
+    "acm.npz", "checkpoint.pt", "config.yaml", "details", "environment.json", "history.jsonl", "metrics.json", "model",
     "skipped.jsonl",
 ]  # fmt: skip
 

@@ -180,6 +180,13 @@ class RunOptions:
         free=True,
         flag="Output",
     )
+    log: str = option(
+        "none",
+        "also write losses and metrics to the folder tensorboard of the run, as event files",
+        choices=("none", "tensorboard"),
+        free=True,
+        flag="Output",
+    )
     checkpoint_seconds: float = option(
         30.0, "seconds between checkpoints inside a task; 0: after every step", low=0, free=True, flag="Output"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,14 +37,14 @@ class LossHistory:
 
     The losses of a group of steps are copied to the host, and written when the next group is complete. Then the copy
     has arrived. `on_steps` is called with the task index, the number of images and the last losses of each group, and
-    `diverged` makes the exception that is raised if a loss of a step is not finite.
+    `diverged` makes the exception that is raised if a loss of a step is not finite. `on_line` is called with each line.
     """
 
     def __init__(
         self, file: JsonLines, on_steps: Callable[[int, int, dict[str, float]], None],
-        diverged: Callable[[int, str], Exception],
+        diverged: Callable[[int, str], Exception], on_line: Callable[[dict[str, Any]], None] | None = None,
     ):  # fmt: skip
-        self.file, self.on_steps, self.diverged = file, on_steps, diverged
+        self.file, self.on_steps, self.diverged, self.on_line = file, on_steps, diverged, on_line
         self._waiting: list[PendingStep] = []
         self._copied: list[PendingStep] = []
         self._copy: HostCopy | None = None
@@ -73,5 +74,7 @@ class LossHistory:
                     raise self.diverged(step.step, f"the loss '{name}' is {value}")
             line = {"task": step.task + 1, "step": step.step, "images": step.total_images, "losses": losses}
             self.file.write(line)
+            if self.on_line:
+                self.on_line(line)
         if steps:
             self.on_steps(steps[-1].task, sum(step.images for step in steps), losses)

@@ -33,6 +33,7 @@ from lifelabel.engine.run_folder import DETAILS, MODEL, JsonLines, RunFolder
 from lifelabel.engine.saving import AsyncSaver, all_finite
 from lifelabel.engine.scoring import compute_features, compute_scores
 from lifelabel.engine.setup import make_setting
+from lifelabel.engine.tensorboard import EventLog, check_tensorboard
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, Batch, HostBatch, Method
 from lifelabel.model.files import write_model
@@ -151,6 +152,8 @@ class Run:
 
     def set_up(self) -> None:
         c = self.config
+        if c.log == "tensorboard":
+            check_tensorboard()
         # an upper bound that is extended learns only the new images: the old ones are not stored
         joint = self.joint = METHODS[c.method].joint and not getattr(c.stream_options, "learned", ())
         part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
@@ -187,7 +190,9 @@ class Run:
             history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
             if self.progress.task < len(self.tasks):
                 self.history = JsonLines(self.folder / "history.jsonl", history_bytes)
-                self.losses = LossHistory(self.history, self.callback.steps, self.diverged)
+                self.events = self.make_log()
+                on_line = self.events.losses if self.events else None
+                self.losses = LossHistory(self.history, self.callback.steps, self.diverged, on_line)
                 self.skipped = JsonLines(self.folder / "skipped.jsonl", skipped_bytes)
                 if state is None:
                     self.list_missing()
@@ -196,12 +201,22 @@ class Run:
                 self.callback.begin(self.config, self.tasks, self.images, self.progress.task, self.progress.images)
                 self.label_server.begin(self.progress.task)
                 with contextlib.ExitStack() as at_exit:  # in reverse order, and all of them in any case
-                    for close in (self.callback.end, self.skipped.close, self.history.close, self.saver.close):
+                    log_close = [self.events.close] if self.events else []
+                    closes = (self.callback.end, *log_close, self.skipped.close, self.history.close, self.saver.close)
+                    for close in closes:
                         at_exit.callback(close)
                     self.run_tasks()
         summary = self.summary()
         self.folder.write_json("metrics.json", summary)  # after the last checkpoint: it marks a finished run
         return Result(self.folder.path, self.config, summary, self.folder.read_json("environment.json"))
+
+    def make_log(self) -> EventLog | None:
+        """The log for TensorBoard, with the points before the checkpoint if the run resumes; None: no log."""
+        if self.config.log == "none":
+            return None
+        log = EventLog(self.folder, self.config, self.info.tasks, self.callback.note)
+        log.replay(self.folder / "history.jsonl", self.progress.records, self.method.matrix())
+        return log
 
     def run_tasks(self) -> None:
         try:
@@ -248,6 +263,8 @@ class Run:
         self.write_results()
         self.save()
         self.callback.evaluated(p.records[-1])
+        if self.events:
+            self.events.evaluated(p.records, self.method.matrix())
         if p.task < len(self.tasks):
             self.check_stop()
 

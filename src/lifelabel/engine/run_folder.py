@@ -17,12 +17,14 @@ import torch
 from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write, partial_name, write_text
 
-__all__ = ["DETAILS", "MODEL", "JsonLines", "RunFolder"]
+__all__ = ["DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder"]
 
 MODEL = "model"
 """The name of the model folder in a run folder. Those of earlier tasks are called `model-task-N`."""
 DETAILS = "details"
 """The name of the folder with the details for reports: see `lifelabel.engine.details`."""
+TENSORBOARD, EVENT_FILES = "tensorboard", "events.out.tfevents.*.lifelabel"
+"""The name of the folder with the log for TensorBoard, and the names of its files."""
 
 _FORMAT = 3
 _FILES = (
@@ -38,6 +40,7 @@ _FILES = (
 _IN_FOLDERS = {
     MODEL: ("model.json", "model.safetensors", "README.md"),
     DETAILS: ("task-*.npz", "examples.npz"),
+    TENSORBOARD: (EVENT_FILES,),
     "evaluation": ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl", "scores.npz"),
 }
 """The files of the folders in a run folder, as patterns."""
@@ -94,7 +97,8 @@ class RunFolder:
         self.check(overwrite)
         self.create()
         with self.locked():
-            for folder in (self / "evaluation", self / DETAILS, self / MODEL, *self.path.glob(f"{MODEL}-task-*")):
+            others = (self / name for name in _IN_FOLDERS)
+            for folder in (*others, *self.path.glob(f"{MODEL}-task-*")):
                 for pattern in _IN_FOLDERS[folder.name.partition("-")[0]]:
                     for path in folder.glob(pattern):
                         path.unlink()

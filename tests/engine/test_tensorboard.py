@@ -1,0 +1,140 @@
+"""The log for TensorBoard: its points, runs that resume, and runs without it."""
+
+import json
+import shutil
+import signal
+import sys
+
+import numpy as np
+import pytest
+import yaml
+from engine.small_runs import options
+
+from lifelabel.engine import run as engine
+from lifelabel.engine.callback import Callback
+from lifelabel.engine.run_folder import RunFolder
+from lifelabel.engine.tensorboard import draw_matrix
+from lifelabel.errors import Stopped, UserError
+
+tensorboard = pytest.importorskip("tensorboard")
+LOGGED = {"method": "agcn", "log": "tensorboard", "checkpoint_seconds": 0.0}
+
+
+def read(folder):
+    """All points of a run by tag, pictures too, in the order of the file. Nothing is purged."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util.tensor_util import make_ndarray
+
+    (file,) = (folder / "tensorboard").iterdir()
+    points = {}
+    for event in EventFileLoader(str(file)).Load():
+        for value in event.summary.value:
+            points.setdefault(value.tag, []).append((event.step, make_ndarray(value.tensor).tolist()))
+    return points
+
+
+class Stop(Callback):
+    """Stops the run after some calls of `steps`."""
+
+    def __init__(self, left):
+        self.left = left
+
+    def steps(self, task, images, losses):
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return engine.train(tmp_path_factory.mktemp("logged") / "run", options(**LOGGED)).folder
+
+
+def test_the_log_has_the_figures_of_the_other_files(whole):
+    points, metrics = read(whole), json.loads((whole / "metrics.json").read_text())
+    history = [json.loads(line) for line in (whole / "history.jsonl").read_text().splitlines()]
+    for name in ("cls", "dst", "gph"):
+        expected = [(line["images"], line["losses"][name]) for line in history if name in line["losses"]]
+        assert [step for step, _ in points[f"loss/{name}"]] == [step for step, _ in expected]
+        assert np.allclose([v for _, v in points[f"loss/{name}"]], [v for _, v in expected], atol=1e-6)
+    ends = [max(line["images"] for line in history if line["task"] == task) for task in (1, 2, 3)]
+    for name in ("mAP", "CF1", "OF1"):
+        steps, values = zip(*points[f"seen/{name}"], strict=True)
+        assert list(steps) == ends
+        assert np.allclose(values, [record["seen"][name] for record in metrics["per_task"]])
+        assert len(points[f"{name} by task/task 1"]) == 3 and len(points[f"{name} by task/task 3"]) == 1
+        assert np.isclose(points[f"forgetting/{name}"][-1][1], metrics["final"]["forgetting"][name])
+        assert [step for step, _ in points[f"forgetting/{name}"]] == ends[1:]
+    assert np.isclose(points["error of the matrix/all"][-1][1], metrics["final"]["acm_error"]["all"])
+    assert [step for step, _ in points["matrix"]] == ends
+
+
+def test_the_configuration_is_shown_as_it_is(whole):
+    from tensorboard.plugin_util import markdown_to_safe_html
+
+    ((_, (text,)),) = read(whole)["configuration/text_summary"]
+    page = markdown_to_safe_html(text)
+    assert page.startswith("<pre><code># ") and page.count("<") == 4  # no other tag
+    assert "\nmethod: agcn\n" in page and "\n  mix: " in page
+
+
+def test_metrics_do_not_depend_on_the_log(whole, tmp_path):
+    plain = engine.train(tmp_path / "plain", options(method="agcn")).folder
+    for name in ("metrics.json", "history.jsonl", "acm.npz"):
+        assert (plain / name).read_bytes() == (whole / name).read_bytes()
+    assert not (plain / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("first", ["none", "tensorboard"])
+def test_a_resumed_run_has_every_point_once(first, whole, tmp_path):
+    """Also if the log is switched on when the run resumes."""
+    with pytest.raises(Stopped):
+        engine.train(tmp_path / "run", options(**{**LOGGED, "log": first}), callback=Stop(6))
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**config, "log": "tensorboard"}))
+    engine.resume(tmp_path / "run")
+    resumed, expected = read(tmp_path / "run"), read(whole)
+    del resumed["configuration/text_summary"], expected["configuration/text_summary"]
+    assert resumed == expected
+
+
+def test_overwrite_deletes_its_own_event_files(whole, tmp_path):
+    folder = RunFolder(shutil.copytree(whole, tmp_path / "run"))
+    mine = folder / "tensorboard" / "events.out.tfevents.1.mine"
+    mine.touch()
+    with folder.new(overwrite=True):
+        assert list((folder / "tensorboard").iterdir()) == [mine]
+
+
+def test_a_missing_package_is_one_line_and_nothing_is_written(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UserError) as caught:
+        engine.train(tmp_path / "run", options(**LOGGED))
+    message = "--log tensorboard needs the package tensorboard: pip install 'lifelabel[tensorboard]'"
+    assert str(caught.value) == message and not (tmp_path / "run").exists()
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_run(whole, tmp_path, monkeypatch):
+    from torch.utils.tensorboard import SummaryWriter
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    notes = []
+    callback = Callback()
+    callback.note = notes.append
+    monkeypatch.setattr(SummaryWriter, "flush", full)
+    result = engine.train(tmp_path / "run", options(**LOGGED), callback=callback)
+    assert (result.folder / "metrics.json").read_bytes() == (whole / "metrics.json").read_bytes()
+    assert [note.partition(": ")[2] for note in notes] == ["No space left on device; the log for TensorBoard ends here"]
+
+
+def test_the_picture_of_a_matrix():
+    picture = draw_matrix(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), [2, 1])
+    yellow, dark = (253, 231, 36), (68, 1, 84)
+    assert picture.dtype == np.uint8 and picture.shape == (480, 480, 3)
+    assert tuple(picture[80, 80]) == (255, 255, 255) and tuple(picture[80, 240]) == dark
+    assert tuple(picture[80, 400]) == yellow and tuple(picture[319, 10]) == (160, 160, 160)
+    assert draw_matrix(np.eye(700), [300, 400]).shape == (700, 700, 3)
