@@ -23,7 +23,7 @@ LAYERS = (
     ("config",),
     ("engine",),
     ("report",),
-    ("search",),
+    ("search", "serve"),
     ("cli",),
 )
 """From the lowest to the highest. A module imports only from its own package and from lower layers."""

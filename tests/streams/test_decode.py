@@ -12,7 +12,7 @@ from support.drawn_images import BLUE, GREEN, RED, WHITE, noise, quarters
 
 from lifelabel.streams import decode
 from lifelabel.streams.base import BadImage
-from lifelabel.streams.decode import open_image
+from lifelabel.streams.decode import NotAnImage, TooManyPixels, decode_image, open_image
 
 # pytest sets its own filters for each test, so the filters of `_ignore_pillow_warnings` have no effect here
 pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning", "ignore:Corrupt EXIF data")
@@ -125,9 +125,17 @@ def test_a_huge_file_is_not_read(tmp_path):
 
 
 def test_a_large_image_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr(decode, "_MAX_PIXELS", 40 * 24 - 1)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
-    assert reason(stored(tmp_path, PNG)) == "more than 100 megapixels"
+    assert reason(stored(tmp_path, png(10_000, 10_001, 8, 2, b""))) == "more than 100 megapixels"
+    with pytest.raises(TooManyPixels, match=r"more than 0\.000959 megapixels"):
+        decode_image(PNG, max_pixels=40 * 24 - 1)
+
+
+def test_bytes_are_decoded_like_the_file_that_has_them(tmp_path):
+    expected = open_image(stored(tmp_path, JPEG))
+    assert decode_image(JPEG).tobytes() == expected.tobytes()
+    with pytest.raises(NotAnImage):
+        decode_image(b"text")
 
 
 def test_pillow_does_not_warn_and_its_settings_do_not_change(tmp_path):

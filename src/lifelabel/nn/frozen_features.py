@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,13 +127,19 @@ class PartFeatures(nn.Module):
             self.register_buffer(f"bias{number}", bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        size = images.shape[0]  # not len(): an exported network takes batches of any size
+        return self.of_activations(self.activations(images))
+
+    def activations(self, images: Tensor) -> list[Activations]:
+        """The activations of each network. With two views, those of the mirrored images follow."""
         if self.views == 2:
             images = torch.cat([images, images.flip(3)])
         images = images.contiguous(memory_format=torch.channels_last)
+        return [part.activations(images) for part in self.backbone.parts]
+
+    def of_activations(self, given: Sequence[Activations]) -> Tensor:
+        """The features (B x dim) of `activations`."""
         found: list[Tensor] = []
-        for number, part in enumerate(self.backbone.parts):
-            activations = part.activations(images)
+        for number, activations in enumerate(given):
             if "map" in self.parts:
                 found.append(_of_map(activations))
             if "stages" in self.parts:
@@ -142,6 +148,7 @@ class PartFeatures(nn.Module):
             if "head" in self.parts and weight is not None:
                 found += _of_head(activations.maps, weight, bias)
         features = torch.cat(found, 1)
+        size = features.shape[0] // self.views  # not len(): an exported network takes batches of any size
         return (features[:size] + features[size:]) / 2 if self.views == 2 else features
 
 

@@ -6,13 +6,14 @@ What only training needs is folded away: the label graph of AGCN, the sums and m
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lifelabel.nn.activations import Activations
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.freezing import fold_backbone
 from lifelabel.nn.frozen_features import PARTS, PartFeatures
@@ -28,8 +29,24 @@ class PooledFeatures(nn.Module):
         super().__init__()
         self.backbone, self.standardise = backbone, standardise
 
+    views = 1
+
     def forward(self, images: Tensor) -> Tensor:
-        features = self.backbone(images).float()
+        return self._standardised(self.backbone(images))
+
+    def activations(self, images: Tensor) -> list[Activations]:
+        """The activations of each network."""
+        return [part.activations(images) for part in self.backbone.parts]
+
+    def of_activations(self, given: Sequence[Activations]) -> Tensor:
+        """The features (B x dim) of the feature maps in `activations`."""
+        pools = (part.pool for part in self.backbone.parts)
+        maps = (each.maps for each in given)
+        pooled = (m.amax((2, 3)) if pool == "max" else m.mean((2, 3)) for m, pool in zip(maps, pools, strict=True))
+        return self._standardised(torch.cat(list(pooled), 1))
+
+    def _standardised(self, features: Tensor) -> Tensor:
+        features = features.float()
         return F.layer_norm(features, features.shape[1:], eps=1e-12) if self.standardise else features
 
 
@@ -83,6 +100,36 @@ class InferenceNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.classifier(self.features(images))
 
+    def activation(self, images: Tensor, classes: Sequence[int] | None = None) -> Tensor | None:
+        """Where in the images the evidence for classes is (B x classes x h x w). None if there are no feature maps.
+
+        This is Grad-CAM on the last feature map: each channel is weighted by the mean of its gradient. For a linear
+        classifier of pooled features these are its weights, applied at each place. Elsewhere it is a linear
+        approximation at the image: of standardised features, of the square roots of `PartFeatures`, of its `head`, and
+        of label relations. Evidence in earlier stages has no place in the map, and is left out. Places with evidence
+        against the class are negative. With two views, the map of the mirrored image is mirrored back and added.
+        """
+        if any(part.layout.order == "NLC" for part in self.backbone.parts):
+            return None
+        with torch.no_grad():
+            given = self.features.activations(images)
+        with torch.enable_grad():
+            maps = [each.maps.detach().float().requires_grad_() for each in given]
+            logits = self.classifier(
+                self.features.of_activations([each._replace(maps=m) for each, m in zip(given, maps, strict=True)])
+            )
+            columns = range(logits.shape[1]) if classes is None else classes
+            found = [torch.autograd.grad(logits[:, c].sum(), maps, retain_graph=True) for c in columns]
+        largest = max((m.shape[2:] for m in maps), key=lambda shape: shape[0] * shape[1])
+        total: Tensor = sum(  # type: ignore[assignment]  # there is at least one map
+            _resized(torch.stack([_weighted(m.detach(), gradient) for gradient in gradients], 1), largest)
+            for m, gradients in zip(maps, zip(*found, strict=True), strict=True)
+        )
+        if self.features.views == 2:
+            upright, mirrored = total.chunk(2)
+            return upright + mirrored.flip(3)
+        return total
+
     def folded(self) -> InferenceNetwork:
         """A copy in eval mode that needs no gradient and has its batch norm folded. The classifier is shared."""
         features = copy.deepcopy(self.features).requires_grad_(False).eval()
@@ -117,3 +164,15 @@ class InferenceNetwork(nn.Module):
         network = InferenceNetwork(features, classifier)
         network.load_state_dict(dict(tensors))
         return network.eval().requires_grad_(False)
+
+
+def _resized(maps: Tensor, size: Sequence[int]) -> Tensor:
+    if maps.shape[2:] == tuple(size):
+        return maps
+    return F.interpolate(maps, list(size), mode="bilinear", align_corners=False)
+
+
+def _weighted(maps: Tensor, gradient: Tensor) -> Tensor:
+    """B x h x w: the channels of maps, weighted by the means of their gradients."""
+    # the gradient of the square root of a channel that is 0 everywhere is not finite, and the channel has no evidence
+    return (gradient.mean((2, 3), True).nan_to_num(0, 0, 0) * maps).sum(1)

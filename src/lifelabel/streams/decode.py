@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError, features
 
 from lifelabel.streams.base import BadImage
 
-__all__ = ["IMAGE_SUFFIXES", "open_image", "upright_rgb"]
+__all__ = ["IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "decode_image", "open_image", "upright_rgb"]
 
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".mpo",
@@ -24,7 +24,8 @@ IMAGE_SUFFIXES = (
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else []))
 """Formats that Pillow may try. MPO, a JPEG followed by further images, is opened as JPEG."""
 _MAX_FILE_BYTES = 200_000_000
-_MAX_PIXELS = 100_000_000
+MAX_PIXELS = 100_000_000
+"""The most pixels of an image. More than 179 million are not opened by Pillow."""
 _EXIF_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -50,15 +51,27 @@ def _ignore_pillow_warnings() -> None:
 _ignore_pillow_warnings()
 
 
+class NotAnImage(BadImage):
+    """The bytes have none of the known formats."""
+
+
+class TooManyPixels(BadImage):
+    """The image is larger than allowed, or than memory allows."""
+
+
 def open_image(path: Path | str, min_side: int = 0) -> Image.Image:
     """The image in a file, upright, in RGB. Raises `BadImage` with the reason if it cannot be used.
 
     With `min_side` a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, if no side falls below `min_side` pixels.
     """
-    data = _read(path)
+    return decode_image(_read(path), min_side)
+
+
+def decode_image(data: bytes, min_side: int = 0, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The image in the bytes of a file: see `open_image`. The number of pixels is checked before they are decoded."""
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
-        _check_size(image)
+        _check_size(image, max_pixels)
         if min_side and min(image.size) >= 2 * min_side:
             image.draft(None, (min_side, min_side))
         image.load()
@@ -66,11 +79,13 @@ def open_image(path: Path | str, min_side: int = 0) -> Image.Image:
     except BadImage:
         raise
     except UnidentifiedImageError as error:
-        raise BadImage("corrupt" if data.startswith(_MAGIC) else "not an image of a known format") from error
+        if data.startswith(_MAGIC):
+            raise BadImage("corrupt") from error
+        raise NotAnImage("not an image of a known format") from error
     except Image.DecompressionBombError as error:
-        raise BadImage("more than 100 megapixels") from error
+        raise _too_many(max_pixels) from error
     except MemoryError as error:
-        raise BadImage("not enough memory to decode it") from error
+        raise TooManyPixels("not enough memory to decode it") from error
     except Exception as error:  # decoders raise many types of exceptions
         raise BadImage("truncated" if "truncated" in str(error).lower() else "corrupt") from error
 
@@ -100,12 +115,16 @@ def _read(path: Path | str) -> bytes:
         raise BadImage("not a path") from error
 
 
-def _check_size(image: Image.Image) -> None:
+def _check_size(image: Image.Image, max_pixels: int) -> None:
     """Check the size in the header before memory is allocated. A TIFF tile can be larger than its image."""
     tags: Mapping[int, int] = getattr(image, "tag_v2", {})
     tile = tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_HEIGHT, 0)
-    if max(image.width * image.height, tile) > _MAX_PIXELS:
-        raise BadImage("more than 100 megapixels")
+    if max(image.width * image.height, tile) > max_pixels:
+        raise _too_many(max_pixels)
+
+
+def _too_many(max_pixels: int) -> TooManyPixels:
+    return TooManyPixels(f"more than {max_pixels / 1e6:g} megapixels")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -1,0 +1,109 @@
+"""What every request and every answer passes: checks against other web sites, headers, counters, unexpected errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lifelabel.serve.metrics import Metrics
+
+__all__ = ["DISCONNECTED", "LOGGER", "PAGE_POLICY", "REPORT_POLICY", "Guard"]
+
+LOGGER = logging.getLogger("lifelabel.serve")
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+"""A report has its scripts in the page. In a sandbox it has an origin of its own, and cannot call the API."""
+_HEADERS = {
+    "Content-Security-Policy": PAGE_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+DISCONNECTED = 499
+"""The status in the metrics of a client that ended the connection. It gets no answer."""
+
+
+class Guard:
+    """An ASGI application around another one. `hosts` are the names by which the server may be called; None: any."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str], hosts: Collection[str] | None):
+        self._app, self._metrics, self._paths, self._hosts = app, metrics, set(paths), hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), DISCONNECTED
+
+        async def send_checked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            if wrong := _foreign(scope, self._hosts):
+                await _answer(send_checked, *wrong)
+            else:
+                await self._app(scope, receive, send_checked)
+        except Exception:  # the application has sent an answer with status 500
+            LOGGER.exception("%s %s failed", scope["method"], scope["path"] if scope["path"] in self._paths else "")
+        finally:
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.request_seconds.labels(path).observe(time.perf_counter() - start)
+
+
+def _foreign(scope: Scope, hosts: Collection[str] | None) -> tuple[int, str] | None:
+    """Status and reason if another web site may have made a browser send this request.
+
+    A site can let its own name resolve to this machine. Then its pages may read our answers; but the browser sends the
+    name of the site as Host. A page of another site can send a form to us; but the browser adds its Origin.
+    """
+    headers = Headers(scope=scope)
+    host = headers.get("host", "")
+    if hosts is not None and _name(host) not in hosts:
+        return 400, "this server has another name: use the address that it printed, or add the name with --allow-host"
+    if scope["method"] in ("GET", "HEAD"):
+        return None
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if (origin is not None and _place(origin) != host.lower()) or site in ("cross-site", "same-site"):
+        return 403, "requests from pages of other sites are refused"
+    return None
+
+
+def _place(origin: str) -> str:
+    with contextlib.suppress(ValueError):
+        return urlsplit(origin).netloc.lower()
+    return ""
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).strip("[]").lower()
+
+
+async def _answer(send: Send, status: int, reason: str) -> None:
+    body = json.dumps({"error": reason}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

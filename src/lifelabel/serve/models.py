@@ -1,0 +1,107 @@
+"""The models of a server: that of the run, and those after earlier tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lifelabel.errors import UserError
+from lifelabel.model.files import find_model
+from lifelabel.model.model import Model, load
+from lifelabel.serve.guard import LOGGER
+from lifelabel.serve.refused import Refused
+
+__all__ = ["Models"]
+
+_KEPT = 2
+"""Models after earlier tasks that stay in memory."""
+_FOLDER = re.compile(r"model-task-([1-9]\d{0,5})")
+_FACTS = ("date", "lifelabel", "seed", "device")
+
+
+class Models:
+    """The model at `path`, a run folder or a model folder, on a device. Those after earlier tasks are loaded on use."""
+
+    def __init__(self, path: str | Path, device: str = "auto"):
+        self.folder = Path(path)
+        self.main = load(path, device)
+        self.is_run = find_model(path) != self.folder
+        matches = [_FOLDER.fullmatch(each.name) for each in self.folder.iterdir()] if self.is_run else []
+        self.tasks = sorted(int(match[1]) for match in matches if match)
+        """The tasks after which a model was kept."""
+        self._loaded: OrderedDict[int, Model] = OrderedDict()
+        self._lock = asyncio.Lock()
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """One forward pass: the first one is slow."""
+        size = self.main.info.image_size
+        pixels = torch.zeros(1, size, size, 3, dtype=torch.uint8)
+        self.main.logits(pixels)
+        network = self.main.network
+        self.has_maps = network.activation(network.backbone.normalize(pixels.to(self.main.device)), [0]) is not None
+
+    async def get(self, task: int | None) -> Model:
+        """The model after a task, from 1; without a task that of the run."""
+        if task is None:
+            return self.main
+        if task not in self.tasks:
+            known = (
+                f"give one of {', '.join(map(str, self.tasks))}" if self.tasks else "the run kept none, leave task out"
+            )
+            raise Refused(422, f"there is no model after task {task}: {known}")
+        async with self._lock:  # two requests do not load the same model
+            if task not in self._loaded:
+                while len(self._loaded) >= _KEPT:
+                    self._loaded.popitem(last=False)
+                folder = self.folder / f"model-task-{task}"
+                try:
+                    self._loaded[task] = await asyncio.to_thread(load, folder, str(self.main.device))
+                except UserError as error:  # it names folders, which clients need not know
+                    LOGGER.error("%s", error)
+                    raise Refused(500, f"the model after task {task} is damaged: see the log of the server") from None
+            self._loaded.move_to_end(task)
+            return self._loaded[task]
+
+    def facts(self) -> dict[str, Any]:
+        """What users want to know about the model."""
+        info = self.main.info
+        final = info.training.get("final")
+        figures = {name: final.get(name) for name in ("mAP", "CF1", "OF1")} if isinstance(final, dict) else {}
+        return {
+            "label": info.label,
+            "method": info.method,
+            "backbone": info.backbone,
+            "image_size": info.image_size,
+            "classes": len(info.classes),
+            "tasks": max(info.task_of_class) + 1,
+            "stream": {name: info.stream.get(name) for name in ("name", "dataset", "fingerprint")},
+            "initial_weights": info.provenance,
+            "calibrated": info.calibration is not None,
+            "figures": {name: value for name, value in figures.items() if isinstance(value, int | float)},
+            "training": {name: info.training[name] for name in _FACTS if name in info.training},
+            "device": str(self.main.device),
+            "kept_tasks": self.tasks,
+            "maps": self.has_maps,
+            "report": self.is_run,
+        }
+
+    def classes(self) -> list[dict[str, Any]]:
+        """The classes with their tasks, thresholds and related classes."""
+        info, thresholds = self.main.info, self.main.thresholds.tolist()
+        relations = info.relations or [()] * len(info.classes)
+        rows = zip(info.classes, info.task_of_class, thresholds, relations, strict=True)
+        return [
+            {
+                "name": name,
+                "task": task + 1,
+                "threshold": threshold,
+                "related": [{"name": info.classes[other], "probability": value} for other, value in related],
+            }
+            for name, task, threshold, related in rows
+        ]

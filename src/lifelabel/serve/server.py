@@ -1,0 +1,151 @@
+"""The server process: its socket, its signals, and uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import ipaddress
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lifelabel.errors import UserError
+from lifelabel.serve.app import create_app
+from lifelabel.serve.guard import LOGGER
+from lifelabel.serve.limits import Limits
+from lifelabel.serve.models import Models
+from lifelabel.utils.processes import catch_stop_signals
+
+__all__ = ["is_loopback", "serve"]
+
+_SHUTDOWN_SECONDS = 10
+_BACKLOG = 1024
+_M_ARENA_MAX = -8
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a host name or address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def serve(
+    path: str | Path, host: str, port: int, device: str, limits: Limits, allow: Collection[str],
+    on_start: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Serve the model at `path` until Ctrl-C or SIGTERM. `on_start` is called with the address.
+
+    Running requests are finished first, for 10 seconds at most. A second signal ends them.
+    """
+    _use_one_heap()
+    listening = _listen(host, port)
+    try:
+        models = Models(path, device)
+        own = {host.lower(), "localhost", "127.0.0.1", "::1"} if is_loopback(host) else set()
+        hosts = own | {name.lower() for name in allow} or None
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{listening.getsockname()[1]}"
+        _run(create_app(models, limits, hosts), listening, limits, lambda: on_start(address))
+    finally:
+        listening.close()
+
+
+def _use_one_heap() -> None:
+    """Let all threads use the heap of the main thread, before there are any.
+
+    The heap of another thread gives its memory back to the system after every forward pass: 40 % more CPU time on the
+    CPU (benchmarks/serve.py). `keep_freed_memory` changes only the heap of the main thread.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ and platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise UserError(f"--port must be 0 to 65535, not {port}")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        opened = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        # with the protocol, asyncio sends answers at once; without it an answer may wait 40 ms (Nagle's algorithm)
+        return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=opened.detach())
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot listen on {host} port {port}: {reason}; give another --port or --host") from None
+
+
+def _run(app: Callable[..., Any], listening: socket.socket, limits: Limits, on_start: Callable[[], None]) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    LOGGER.addHandler(handler)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients that send no HTTP
+    _Connection.seconds = limits.timeout
+    config = uvicorn.Config(
+        app, http=_Connection, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS, proxy_headers=False,
+    )  # fmt: skip
+    server = _Server(config, on_start)
+    try:
+        with catch_stop_signals(server.stop):
+            asyncio.run(server.serve([listening]))
+    finally:
+        LOGGER.removeHandler(handler)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: after a shutdown, those raise the signal again."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]):
+        super().__init__(config)
+        self._on_start = on_start
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_start()
+
+    def stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+class _Connection(H11Protocol):
+    """Closes a connection on which no complete request head arrives in time. uvicorn has no limit for this."""
+
+    seconds = 30.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._cancel()
+
+    def on_response_complete(self) -> None:
+        self._expect_request()  # first: the next request may already be here
+        super().on_response_complete()
+
+    def _expect_request(self) -> None:
+        self._cancel()
+        self._timer = self.loop.call_later(self.seconds, self._close_without_request, self.cycle)
+
+    def _close_without_request(self, last: object) -> None:
+        if self.cycle is last:
+            self.transport.close()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,127 @@
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lifelabel.model.inputs import Images
+from lifelabel.serve.decoder import decode_square
+from lifelabel.serve.decoding import DecoderPool
+from lifelabel.serve.limits import Limits
+from lifelabel.serve.metrics import Metrics
+from lifelabel.serve.refused import Refused
+from lifelabel.streams.transforms import load_batch
+
+
+@pytest.mark.parametrize("size", [(64, 64), (65, 64), (31, 200), (700, 500), (1, 1)])
+@pytest.mark.parametrize(("kind", "mode"), [("JPEG", "RGB"), ("PNG", "RGBA"), ("WEBP", "RGB"), ("GIF", "L")])
+def test_pixels_are_those_that_a_model_is_trained_with(tmp_path, image, size, kind, mode):
+    data = image(size, kind, mode=mode)
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    expected = load_batch(Images([path]), np.arange(1), 64, "none", None)[0][0]
+    assert decode_square(data, 64, 1_000_000) == expected.tobytes()
+
+
+def test_the_process_imports_no_torch():
+    code = "import sys, lifelabel.serve.decoder; sys.exit('torch' in sys.modules or 'torchvision' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def given(data):
+    async def read():
+        return data
+
+    return read
+
+
+def run(test, **limits):
+    """Run a test of a pool with one process."""
+
+    async def with_pool():
+        pool = DecoderPool(Limits(**{"workers": 1, "timeout": 20, **limits}), Metrics())
+        await pool.start()
+        try:
+            await test(pool)
+        finally:
+            await pool.close()
+            pids = [worker._process.pid for worker in pool._workers]
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    asyncio.run(with_pool())
+
+
+def signalled(pool, data, number):
+    """A function that reads a file and sends a signal to the process that will decode it."""
+
+    async def read():
+        (worker,) = pool._workers
+        os.kill(worker._process.pid, number)
+        return data
+
+    return read
+
+
+async def reason(pool, read):
+    with pytest.raises(Refused) as refused:
+        await pool.decode(read, 32)
+    return refused.value.status, refused.value.reason
+
+
+def test_a_process_that_crashes_or_hangs_is_replaced(image):
+    async def test(pool):
+        pool.seconds = 0.5
+        assert await reason(pool, signalled(pool, image(), signal.SIGKILL)) == (400, "crashed the decoder")
+        assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)
+        assert await reason(pool, signalled(pool, image(), signal.SIGSTOP)) == (
+            400, "took more than 0.5 seconds to decode",
+        )  # fmt: skip
+        assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)
+        assert len(pool._workers) == 1
+
+    run(test)
+
+
+def test_a_request_that_ends_does_not_give_its_answer_to_the_next_one(image):
+    async def test(pool):
+        stopped = asyncio.ensure_future(pool.decode(signalled(pool, image(seed=1), signal.SIGSTOP), 32))
+        await asyncio.sleep(0.2)
+        stopped.cancel()
+        found = await pool.decode(given(image()), 32)
+        assert found.tobytes() == decode_square(image(), 32, 1000**2)
+
+    run(test)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
+def test_memory_is_limited(image):
+    file = io.BytesIO()
+    Image.new("RGB", (9000, 9000)).save(file, "PNG")  # 243 MB; the file has 240 kB
+
+    async def test(pool):
+        object.__setattr__(pool._limits, "max_pixels", 100_000_000)  # the process was started for fewer
+        status, text = await reason(pool, given(file.getvalue()))
+        assert status in (400, 413) and ("memory" in text or "crashed" in text)
+        assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)
+        status = Path(f"/proc/{next(iter(pool._workers))._process.pid}/limits").read_text()
+        assert "Max file size             0" in status
+
+    run(test, max_pixels=1000)
+
+
+def test_defects_of_files_are_told_apart(image):
+    async def test(pool):
+        assert await reason(pool, given(b"")) == (400, "an empty file")
+        assert await reason(pool, given(b"<svg/>")) == (415, "not an image of a known format")
+        assert await reason(pool, given(image((40, 40)))) == (413, "more than 0.001 megapixels")
+        assert (await reason(pool, given(image((20, 20))[:60])))[0] == 400
+
+    run(test, max_pixels=1000)

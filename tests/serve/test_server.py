@@ -1,0 +1,144 @@
+"""The server in a process of its own."""
+
+import http.client
+import os
+import signal
+import socket
+import time
+import urllib.request
+from urllib.parse import urlsplit
+
+import pytest
+
+
+def connect(address):
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+    return socket.create_connection((host, port), timeout=20)
+
+
+def body_of(data):
+    head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    return head + data + b"\r\n--x--\r\n"
+
+
+def head_of(length):
+    return (
+        "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def status_of(connection):
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return list(map(int, file.read().split()))
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_sigterm_ends_the_server_after_the_running_requests(start, run_folder, image):
+    with start(run_folder, "--workers", 1) as (process, address):
+        decoders, body = children(process.pid), body_of(image())
+        assert len(decoders) == 1
+        with connect(address) as connection, connect(address):  # the second one is idle
+            connection.sendall(head_of(len(body)) + body[:50])
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            connection.sendall(body[50:])
+            assert status_of(connection) == 200
+        out, errors = process.communicate(timeout=20)
+        assert (process.returncode, out, errors) == (0, "stopped\n", "")
+        assert not any(map(alive, decoders))
+
+
+def test_slow_uploads_and_slow_heads_end(server, image):
+    body = body_of(image())
+    with connect(server) as upload, connect(server) as head, connect(server) as silent:
+        upload.sendall(head_of(len(body)) + body[:50])
+        head.sendall(b"GET /health HTTP/1.1\r\nHost:")
+        started = time.perf_counter()
+        assert status_of(upload) == 408
+        assert upload.recv(1) == b""  # closed
+        assert head.recv(1) == silent.recv(1) == b""
+        assert time.perf_counter() - started < 10
+
+
+def test_a_client_that_disconnects_is_no_error(server, image):
+    body = body_of(image())
+    with connect(server) as connection:
+        connection.sendall(head_of(len(body)) + body[:50])
+    for _ in range(50):
+        time.sleep(0.05)
+        with urllib.request.urlopen(f"{server}/metrics") as answer:
+            text = answer.read().decode()
+        if 'path="/predict",status="499"' in text:
+            break
+    assert 'path="/predict",status="499"' in text and 'status="500"' not in text
+
+
+def test_a_large_upload_is_refused_at_once(server):
+    with connect(server) as connection:
+        connection.sendall(head_of(10**12))
+        assert status_of(connection) == 413
+
+
+def test_text_that_is_not_http(server):
+    with connect(server) as connection:
+        connection.sendall(b"\x16\x03\x01\x02garbage\r\n\r\n")
+        assert status_of(connection) == 400
+
+
+def test_other_names_are_refused(server):
+    with connect(server) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        assert status_of(connection) == 400
+
+
+def test_mistakes_are_one_line(refused, run_folder, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert refused("serve", run_folder, "--port", port).startswith(f"cannot listen on 127.0.0.1 port {port}: ")
+    assert refused("serve", run_folder, "--port", 70000) == "--port must be 0 to 65535, not 70000"
+    assert refused("serve", run_folder, "--workers", 0) == "--workers must be 1 to 256, not 0"
+    assert refused("serve", run_folder, "--max-pixels", 10**9).startswith("--max-pixels must be 1 to 100,000,000")
+    assert "has no model" in refused("serve", tmp_path, "--port", 0)
+
+
+def test_without_fastapi_the_line_has_the_command_that_installs_it(refused, run_folder, monkeypatch):
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("lifelabel.serve.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert refused("serve", run_folder) == "uvicorn is not installed: pip install 'lifelabel[serve]'"
+
+
+def test_schemathesis_finds_no_5xx(server):
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    schema = schemathesis.openapi.from_url(f"{server}/openapi.json")
+    for found in schema.get_all_operations():
+
+        @given(case=found.ok().as_strategy())
+        @settings(
+            max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        def test(case):
+            assert case.call().status_code < 500
+
+        test()
