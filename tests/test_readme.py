@@ -53,7 +53,7 @@ def test_the_commands_run_in_the_order_of_the_page(tmp_path):
             command = f"{words} {TINY if 'photos' in line else SMALL}{arrow}{target}"
         done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, (line, done.stderr)
-    assert (tmp_path / "runs/report/report.png").exists() and (tmp_path / "runs/compare/table.tex").exists()
+    assert (tmp_path / "runs/report/report.html").exists() and (tmp_path / "runs/compare/table.tex").exists()
     assert (tmp_path / "runs/inspect/photos/task-1.png").exists()
     assert (tmp_path / "exported/model.onnx").exists()
     for run in ("a", "b", "mine", "june", "my-method"):

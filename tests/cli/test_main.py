@@ -1,7 +1,9 @@
 """The command `lifelabel`: help, version and wrong usage."""
 
 import errno
+import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -16,6 +18,7 @@ COMMANDS = {
     "report": ["report"], "list": ["list"], "metrics": ["metrics"], "data inspect": ["data", "inspect"],
     "data build": ["data", "build"], "data convert": ["data", "convert"], "runs": ["runs"], "predict": ["predict"],
     "evaluate": ["evaluate"], "calibrate": ["calibrate"], "extend": ["extend"], "export": ["export"],
+    "doctor": ["doctor"], "serve": ["serve"],
 }  # fmt: skip
 
 
@@ -93,13 +96,45 @@ def test_a_mistake_in_its_own_process(lifelabel, error_line, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("words", [["--version"], ["list", "methods"], ["--help"]])
-def test_a_reader_that_ends_is_no_error(words):
+@pytest.fixture
+def closed_pipe():
+    """The end of a pipe whose reader has ended."""
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-m", "lifelabel", *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    yield write
     os.close(write)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["list", "methods"], ["--help"]])
+def test_a_reader_that_ends_is_no_error(words, closed_pipe):
+    command = [sys.executable, "-m", "lifelabel", *words]
+    done = subprocess.run(command, stdout=closed_pipe, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_goes_on_if_nobody_reads_its_output(closed_pipe, small, tmp_path):
+    words = ["train", "--method", "fine-tuning", *small, "--out", str(tmp_path / "run")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "lifelabel", *words], stdout=closed_pipe, stderr=full)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["finished"]
+
+
+def test_closed_streams_are_replaced(tmp_path):
+    """No file gets the number of stdout or stderr."""
+    code = "import os; from lifelabel.cli.console import prepare_streams; prepare_streams(True); print('x'); "
+    code += f"os.write(os.open({str(tmp_path / 'file')!r}, os.O_CREAT | os.O_WRONLY), b'y')"
+    command = shlex.join([sys.executable, "-c", code])
+    assert subprocess.run(f"{command} <&- >&- 2>&-", shell=True).returncode == 0
+    assert (tmp_path / "file").read_bytes() == b"y"
+
+
+def test_output_that_cannot_be_written_is_one_line(error_line):
+    words = [sys.executable, "-m", "lifelabel", "list", "streams"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    done.stdout = ""
+    assert error_line(done).startswith("cannot write: No space left on device; ")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from lifelabel.engine import history
 from lifelabel.engine import run as engine
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search.scheduler import PlannedRun, run_all
+from lifelabel.streams import Task
 from lifelabel.utils import processes
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
@@ -95,3 +96,9 @@ def test_the_bar_of_one_run_fits_the_terminal(tmp_path, width, has_names):
     engine.train(one.folder, one.values, callback=ProgressBar(console))
     assert "fine-tuning task 1/2" in screen.getvalue()
     assert ("(sky, boat)" in screen.getvalue()) == has_names
+
+
+def test_names_in_the_bar_have_no_control_characters():
+    bar = ProgressBar(Console(file=io.StringIO(), force_terminal=True, width=150))
+    bar.method, bar.tasks = "m\x1b[2J", [Task(0, ("a\x1b[31m", "b\u202e"), 0)]
+    assert bar._describe(0) == "m�[2J task 1/1 (a�[31m, b�)"

@@ -147,7 +147,7 @@ def make_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress | None]:
     """A bar in a terminal. It starts with the first update: worker processes must not inherit its thread."""
-    if not err.is_terminal:
+    if not err.is_interactive:
         yield None
         return
     from rich import progress

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lifelabel.cli.common import CONTEXT, make_folder, progress_bar, stream_settings
-from lifelabel.cli.console import out, print_line
+from lifelabel.cli.completion import complete_name, stream_names
+from lifelabel.cli.console import print_line, print_wide
 from lifelabel.cli.flags import Plugins, load_plugins, with_option_flags
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
@@ -35,6 +35,7 @@ _StreamName = Annotated[
         metavar="STREAM",
         help="A name of `lifelabel list streams`, or a path: a manifest (.yaml), a table (.csv, .tsv, .parquet), or a "
         "published split (.zip, or its folder).",
+        autocompletion=complete_name(stream_names),
     ),
 ]
 _StreamSettings = Annotated[
@@ -80,7 +81,7 @@ def _inspect(
     with make_folder(folder):
         with progress_bar("opening images") as progress:
             description = describe(source, decode, progress, root_given="root" in options)
-        Console(width=max(out.width, TERMINAL_WIDTH)).print(terminal(description), highlight=False)
+        print_wide(terminal(description), TERMINAL_WIDTH)
         with progress_bar("contact sheets") as progress:
             images = _write(description, folder, None if no_sheets else source, progress)
     print_line(f"written to {folder}: report.md, stream.json and {len(images):,} figures")

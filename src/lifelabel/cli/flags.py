@@ -12,12 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
+from lifelabel.cli.completion import complete_name, method_names, stream_names
 from lifelabel.config.fidelities import FIDELITIES, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.options import declared
 
 __all__ = ["Plugins", "Settings", "given_options", "load_plugins", "with_option_flags"]
 
+_NAMES = {"method": method_names, "stream": stream_names}
 _METAVARS = {int: "INT", float: "FLOAT"}
 
 Settings = Annotated[
@@ -71,6 +73,10 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
     details: dict[str, Any] = {"help": _help(field, owner), "rich_help_panel": declaration["flag"]}
     if hint is not bool:
         details["metavar"] = "PATH" if declaration["path"] is True else _METAVARS.get(hint, "TEXT")
+    if declaration["choices"]:
+        details["autocompletion"] = complete_name(lambda: declaration["choices"])
+    elif name in _NAMES:
+        details["autocompletion"] = complete_name(_NAMES[name])
     default = typer.Option(False if hint is bool else None, f"--{name.replace('_', '-')}", **details)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=bool if hint is bool else str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -13,6 +14,7 @@ from lifelabel.cli import (
     compare,
     convert,
     data,
+    doctor,
     evaluate,
     export,
     extend,
@@ -20,11 +22,12 @@ from lifelabel.cli import (
     predict,
     report,
     runs,
+    serve,
     train,
     tune,
 )
 from lifelabel.cli.common import CONTEXT
-from lifelabel.cli.console import err, print_line
+from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
 from lifelabel.errors import Stopped, UserError
 from lifelabel.version import __version__
 
@@ -47,12 +50,17 @@ for _commands in (
     tune.commands,
     report.commands,
     runs.commands,
+    serve.commands,
     metrics.commands,
+    doctor.commands,
 ):
     app.add_typer(_commands)
 data.commands.add_typer(convert.commands)
 app.add_typer(data.commands, name="data")
 
+_OUTPUT_ONLY = ("predict", "runs", "metrics", "list", "doctor")
+"""Commands whose result is their output. The others write files, and go on if nobody reads their output any more."""
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"])
 
 
@@ -74,8 +82,10 @@ def _options(
 def main() -> None:
     """Run a command. A mistake of the user is one line and exit code 2, a stop one line and exit code 130.
 
-    If the reader of the output has ended, as in `| head -1`, the command ends without a line and with exit code 0.
+    If the reader of the output has ended, as in `| head -1`, a command that only prints ends without a line and with
+    exit code 0. A command that writes files goes on to its end.
     """
+    prepare_streams(keep_going=not {*sys.argv[1:2]} <= {*_OUTPUT_ONLY})
     code = None
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
@@ -83,7 +93,7 @@ def main() -> None:
     except (BrokenPipeError, SystemExit) as end:  # rich and click raise SystemExit in place of BrokenPipeError
         if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout when it exits
+        discard_output(sys.stdout.fileno())  # Python flushes stdout when it exits
     except UserError as error:
         _fail(f"error: {error}", 2)
     except Stopped as stop:
@@ -91,6 +101,9 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     except OSError as error:
+        if error.filename is None and error.errno in _CANNOT_WRITE:
+            discard_output(sys.stdout.fileno())
+            _fail(f"error: cannot write: {error.strerror}; free some space, or write to another place", 2)
         if error.filename is None:
             raise
         _fail(f"error: {os.fsdecode(error.filename)}: {error.strerror}; check the path", 2)

@@ -185,7 +185,7 @@ def _batches(
     from lifelabel.model.inputs import batches_of
 
     scored = batches_of(model.score_files(files, batch_size, workers), batch_size or model.batch_size)
-    show = err.is_terminal and not sys.stdout.isatty() and STDIN not in arguments
+    show = err.is_interactive and not sys.stdout.isatty() and STDIN not in arguments
     total = sum(1 for _ in image_files(arguments, lambda *_: None)) if show else 0
     if total < _BAR_FROM:
         yield from scored
@@ -217,7 +217,9 @@ def _check_separator(classes: Sequence[str]) -> None:
 
 
 def _csv_table() -> _Write:
-    _encode("surrogateescape")  # file names may have bytes that are not UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # UTF-8, whatever the language of the system is; file names may have bytes that are not UTF-8
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     safe = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("image", "labels", "probabilities"))
@@ -230,16 +232,9 @@ def _csv_table() -> _Write:
     return write
 
 
-def _encode(errors: str) -> None:
-    """Write UTF-8, whatever the language of the system is."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors=errors)
-
-
 def _text_table() -> _Write:
     from rich.cells import cell_len
 
-    _encode("replace")
     width = 0
 
     def write(found: _Found) -> None:

@@ -29,6 +29,7 @@ from lifelabel.report.runs import read_run
 from lifelabel.report.tables import one_line
 from lifelabel.search.scheduler import Display, Outcome, RunProcess
 from lifelabel.streams import Task
+from lifelabel.utils.text import printable
 
 __all__ = ["ProgressBar", "RunsDisplay"]
 
@@ -51,7 +52,7 @@ class ProgressBar(Callback):
         columns += [TimeRemainingColumn(), TextColumn("{task.fields[losses]}", markup=False)]
         if console.width >= 100:
             columns.insert(1, BarColumn(bar_width=20))
-        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
 
     def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
         self.method, self.tasks = config.method, tasks
@@ -64,11 +65,11 @@ class ProgressBar(Callback):
     def _describe(self, task: int) -> str:
         names = self.tasks[task].classes
         listed = f" ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})" if self.console.width >= 130 else ""
-        return f"{self.method} task {task + 1}/{len(self.tasks)}{listed}"
+        return printable(f"{self.method} task {task + 1}/{len(self.tasks)}{listed}")
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
         text = " ".join(f"{name} {value:.2g}" for name, value in losses.items())
-        self.bar.update(self.id, advance=images, description=self._describe(task), losses=text)
+        self.bar.update(self.id, advance=images, description=self._describe(task), losses=printable(text))
 
     def evaluated(self, record: dict[str, Any]) -> None:
         seen = record["seen"]
@@ -97,7 +98,7 @@ class RunsDisplay(Display):
         # no refresh thread: if a run is forked while that thread holds a lock, the lock is never released in the run
         self.bar = Progress(
             name, BarColumn(20), text, console=self.console, transient=True, auto_refresh=False, redirect_stdout=False,
-            redirect_stderr=False, disable=not self.console.is_terminal,
+            redirect_stderr=False, disable=not self.console.is_interactive,
         )  # fmt: skip
         self.all = self.bar.add_task("", total=self.total, text="")
         self.lines: dict[int, TaskID] = {}
@@ -116,7 +117,7 @@ class RunsDisplay(Display):
         print_line(line, style, self.console)
 
     def started(self, run: RunProcess) -> None:
-        self.lines[run.number] = self.bar.add_task(run.plan.name, total=1, text="")
+        self.lines[run.number] = self.bar.add_task(printable(run.plan.name), total=1, text="")
 
     def removed(self, run: RunProcess) -> None:
         self._print_notes(run)

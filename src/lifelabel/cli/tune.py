@@ -17,6 +17,7 @@ from lifelabel.cli.common import (
     parse_methods,
     parse_seeds,
 )
+from lifelabel.cli.completion import complete_list, method_names
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.config.run_options import SET_BY_TUNE
@@ -46,7 +47,13 @@ Examples:
 )
 @with_option_flags(without=SET_BY_TUNE)
 def _tune(
-    method: Annotated[str, typer.Option(help="all, or names of `lifelabel list methods`, as er,lwf,agcn.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="all, or names of `lifelabel list methods`, as er,lwf,agcn.",
+            autocompletion=complete_list(method_names),
+        ),
+    ],
     out_folder: Annotated[
         Path,
         typer.Option("--out", help="Folder for the trials and preset.yaml; with several methods, one folder each."),

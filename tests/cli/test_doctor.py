@@ -1,0 +1,114 @@
+"""`lifelabel doctor`: its table, its exit code, and checks that fail."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lifelabel.cli import doctor
+from lifelabel.cli.doctor import Check, examine
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def by_name(checks):
+    return {check.name: check for check in checks}
+
+
+def test_the_table_and_json_have_the_same_checks(main):
+    done = main("doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["usable"] is True
+    names = [check["name"] for check in found["checks"]]
+    expected = {"Python", "lifelabel", "torch", "Pillow", "image formats", "CPU", "disk", "temporary files", "terminal"}
+    assert {*expected, "locale", "TORCH_HOME", "ImageNet weights"} <= set(names)
+    assert not [check for check in found["checks"] if "could not be checked" in check["found"]]
+    table = main("doctor")
+    assert table.returncode == 0 and "lifelabel can be used here; notes: " in table.stdout
+    for name in names:
+        assert re.search(rf"^ (ok|note) +{re.escape(name)} ", table.stdout, re.MULTILINE), name
+
+
+def test_a_check_that_fails_is_a_note_with_its_error(main, monkeypatch):
+    def fail():
+        yield Check("first", "ok", "1")
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor, "_CHECKS", {"both": fail})
+    assert examine() == [
+        Check("first", "ok", "1"),
+        Check("both", "note", "could not be checked (PermissionError: [Errno 13] Permission denied)"),
+    ]
+    assert main("doctor").returncode == 0
+
+
+def test_what_makes_lifelabel_unusable_is_a_problem(main, monkeypatch):
+    versions = {"numpy": "1.26.4", "torchvision": None}
+    installed = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: versions[name] if name in versions else installed(name))
+    found = by_name(examine())
+    assert found["numpy"] == Check("numpy", "problem", "1.26.4", "too old: pip install --upgrade 'numpy>=2.0'")
+    assert found["torchvision"] == Check("torchvision", "problem", "not installed", "pip install 'torchvision>=0.26'")
+    done = main("doctor")
+    assert done.returncode == 1 and "problems that must be solved: 2" in done.stdout
+
+
+def test_torchvision_for_another_torch_is_a_problem(monkeypatch):
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda _: ["numpy", "torch==2.9.1"])
+    (found,) = doctor._imports()
+    assert found.state == "problem" and found.found.startswith("made for torch 2.9.1, and torch is ")
+
+
+def test_a_missing_extra_has_its_command(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    found = by_name(doctor._optional())
+    assert found["timm"].advice == "for the backbones of timm: pip install 'lifelabel[timm]'"
+    assert found["Jinja2"].advice == "for the report in HTML: pip install Jinja2"
+    assert {check.state for check in found.values()} == {"note"}
+
+
+def test_the_packages_are_those_of_pyproject():
+    toml = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+    project = toml.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    lowest = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", line).groups() for line in project["dependencies"])
+    optional = {name for name, (extra, _) in doctor._OPTIONAL.items() if not extra}
+    assert {name: version for name, version in lowest.items() if name not in optional} == doctor._REQUIRED
+    assert optional <= lowest.keys()
+    for name, (extra, _) in doctor._OPTIONAL.items():
+        if extra:
+            packages = project["optional-dependencies"][extra]
+            assert name in [re.match(r"[\w-]+", package)[0] for package in packages]
+
+
+def test_limits_of_a_container(tmp_path, monkeypatch):
+    limits = {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": "1000000000\n"}
+    limits["/sys/fs/cgroup/cpu.max"] = "50000 100000\n"
+    monkeypatch.setattr(doctor, "_read", lambda path: limits.get(str(path), ""))
+    (memory,), (cpu,) = doctor._memory(), doctor._cpu()
+    assert memory.state == "note" and "limited to 1.0 GB by the container" in memory.found
+    assert cpu.state == "note" and "limited to 0.5 by the container" in cpu.found
+    limits.update({"/sys/fs/cgroup/memory.max": "max\n", "/sys/fs/cgroup/cpu.max": "max 100000\n"})
+    assert "container" not in next(doctor._memory()).found + next(doctor._cpu()).found
+
+
+def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "new" / "folder"))
+    assert by_name(doctor._caches())["TORCH_HOME"].state == "ok" and not (tmp_path / "new").exists()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "file" / "folder"))
+    found = by_name(doctor._caches())["TORCH_HOME"]
+    assert found.state == "note" and found.advice == "it cannot be written: set TORCH_HOME to another folder"
+
+
+def test_weights_in_the_caches_are_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    assert next(doctor._weights()).state == "note"
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth").touch()
+    (tmp_path / "hub" / "models--timm--vit_small").mkdir()
+    assert next(doctor._weights()).found == "resnet18-f37072fd.pth, timm/vit_small"
