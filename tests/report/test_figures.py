@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-import vl_convert
 from report.run_folders import CLASSES, edit_json, runs_of_two_and_one_task, scores, write_matrices, write_run
 from report.test_vega import contrast
 
@@ -16,6 +15,8 @@ from lifelabel.report.figure_parts import COLOURS, GRAY
 from lifelabel.report.runs import read_run
 from lifelabel.report.tables import ResultTable
 
+vl_convert = pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
+
 MATRIX = np.array([[1, 0.5, 0.25, 0.2], [0.125, 1, 0.75, 0.04], [0.5, 0.625, 1, 0.04], [0.2, 0.04, 0.3, 1]])
 TRUTH = np.full((4, 4), 0.5)
 AP = {"sky": [0.9, 0.5], "boat": [0.4, 0.6], "sea": [None, 0.3], "tree": [None, None]}
@@ -23,11 +24,12 @@ AP = {"sky": [0.9, 0.5], "boat": [0.4, 0.6], "sea": [None, 0.3], "tree": [None, 
 HOSTILE = ["$5_to_$10", "<b>x</b>", "a\"b'c\\\x1b\u202e" + "x" * 300, "datum.x + '"]
 
 
-def svg(figure, **values):
+def svg(figure, width=500, **values):
     """The figure as the page draws it after its inputs are set."""
     assert values.keys() <= {param["name"] for param in figure.spec["params"]}
-    params = [{**param, "value": values.get(param["name"], param["value"])} for param in figure.spec["params"]]
-    spec = {**figure.spec, "params": params, "width": 500}
+    given = ({"value": values[param["name"]]} if param["name"] in values else {} for param in figure.spec["params"])
+    params = [{**param, **value} for param, value in zip(figure.spec["params"], given, strict=True)]
+    spec = {**figure.spec, "params": params, "width": width}
     return vl_convert.vegalite_to_svg(spec, config=vega.config(dark=False), allowed_base_urls=[])
 
 
@@ -154,7 +156,7 @@ def test_every_figure_fits_its_inputs_and_files(runs):
                 options = [value for value, _ in control.values]
                 assert control.default == options if control.kind == "checks" else control.default in options
         for values in figure.static.values():
-            assert values.keys() <= {each["name"] for each in figure.spec["params"]}
+            assert values.keys() <= {"width", *(each["name"] for each in figure.spec["params"])}
 
 
 def test_hostile_names_are_data_only(tmp_path):
@@ -178,7 +180,7 @@ def test_hostile_names_are_data_only(tmp_path):
 def test_every_method_has_its_own_style_with_contrast(tmp_path):
     made = [make_run(tmp_path / name, label=name, method=name, joint=name == "multi-task") for name in METHODS]
     figure = figures.learning_curves(rows_of(made))
-    line, points = figure.spec["layer"][1]["encoding"], figure.spec["layer"][2]["encoding"]
+    line, points = (layer["encoding"] for layer in figure.spec["layer"])  # no bands: each method has one run
     ranges = [each["scale"]["range"] for each in (line["color"], line["strokeDash"], points["shape"])]
     colours, dashes, shapes = ranges
     assert len(set(zip(colours, map(str, dashes), strict=True))) == len(METHODS)
@@ -295,22 +297,36 @@ def test_the_texts_of_close_points_are_apart(tmp_path):
 
 def test_matrix(runs):
     figure = figures.matrix(runs[1], "agcn")
-    assert list(figure.static) == ["-task-1", "-task-2", "-truth", "-error"]
+    assert list(figure.static) == ["-task-1", "-task-2", "-truth", "-error", "-beside-truth"]
     assert [control.signal for control in figure.controls] == ["task", "view"]
     assert "sea given boat 0.62" not in figure.alt  # of a pair, the direction with the higher P
     assert "boat given sea 0.75" in figure.alt
     (group,) = figure.spec["layer"][0]["data"]["values"]
     assert group == {"from": 1, "to": 2, "size": 4, "v": [round(1000 * v) for v in MATRIX.ravel()]}
-    drawn = svg(figure)
-    assert set(CLASSES) <= set(texts(drawn))
+    drawn = svg(figure, view="matrix")
+    assert [texts(drawn).count(name) for name in CLASSES] == [2] * len(CLASSES)
     assert marks(drawn, "layer_0") == 12  # without the diagonal
     assert (marks(drawn, "layer_1"), marks(drawn, "layer_2")) == (1, 1)  # the border of the tasks
     drawn = svg(figure, task=1, view="error")
     assert marks(drawn, "layer_0") == 2
-    assert "agcn: P(row | column) minus the true one, after task 1" in texts(drawn)
+    assert "agcn, after task 1: P(row | column) minus the true one" in texts(drawn)
     red, blue = (np.array(re.findall(r"\d+", fill), int) for fill in re.findall(r'd="[^"]*" fill="(rgb[^"]*)"', drawn))
     assert np.ptp(red) < 10  # 0.5 - 0.5: the middle of the scale
     assert blue[2] > blue[0] + 30  # 0.125 - 0.5
+
+
+def test_the_true_matrix_is_beside_the_other_where_there_is_room(runs):
+    figure = figures.matrix(runs[1], "agcn")
+    drawn = svg(figure)
+    assert "agcn, after task 2: P(row | column), and the true one on the right" in texts(drawn)
+    assert [texts(drawn).count(name) for name in CLASSES] == [3] * len(CLASSES)  # rows, and columns twice
+    assert (marks(drawn, "layer_0"), marks(drawn, "layer_1"), marks(drawn, "layer_2")) == (24, 2, 1)
+    cells = re.findall(r'd="M([\d.]+),[^"]*" fill="(rgb[^"]*)"', drawn)
+    left, right = (sorted(float(x) for x, _ in cells)[k] for k in (0, -1))
+    true_cells = {fill for x, fill in cells if float(x) > (left + right) / 2}
+    assert len(true_cells) == 1  # the true matrix is 0.5 everywhere
+    narrow = svg(figure, width=300)
+    assert marks(narrow, "layer_0") == 12 and "agcn, after task 2: P(row | column)" in texts(narrow)
 
 
 def test_a_matrix_that_changes_and_has_gaps(tmp_path):

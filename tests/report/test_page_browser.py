@@ -116,6 +116,19 @@ def test_every_chart_is_drawn_when_it_comes_into_view(opened):
         assert hidden.count() == 0
 
 
+@pytest.mark.parametrize("width", [380, 470, 600, 850, 900, 1280])
+def test_no_legend_is_cut_off(opened, width):
+    outside = """figure => {
+      const frame = figure.querySelector("svg").getBoundingClientRect();
+      const box = (text) => text.getBoundingClientRect();
+      const texts = [...figure.querySelectorAll(".role-legend text")];
+      return texts.filter((text) => box(text).right > frame.right || box(text).bottom > frame.bottom).length;
+    }"""
+    with opened(width=width) as page:
+        for name in ("learning-curves", "precision-recall", "false-positives"):
+            assert chart(page, name).evaluate(outside) == 0
+
+
 def test_the_slider_and_the_play_button_move_the_matrix(opened):
     with opened() as page:
         figure = chart(page, "matrix")

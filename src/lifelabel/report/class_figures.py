@@ -15,6 +15,7 @@ from lifelabel.report.details import RunDetails, TaskDetails, read_details
 from lifelabel.report.figure_parts import (
     COLOURS,
     GRAY,
+    best_method,
     chart_names,
     method_choice,
     method_styles,
@@ -51,6 +52,7 @@ def class_ap(runs: _Runs) -> Figure | None:
     if not found:
         return None
     names = list(dict.fromkeys(name for ap in found.values() for name in ap))
+    chosen = best_method(runs.values(), found)
     values = [
         {"m": number, "v": thousandths(np.array([ap.get(name, np.nan) for name in names]))}
         for number, ap in found.items()
@@ -59,7 +61,7 @@ def class_ap(runs: _Runs) -> Figure | None:
         "params": [
             methods_param(runs),
             {"name": "names", "value": chart_names(names)},
-            {"name": "method", "value": next(iter(found))},
+            {"name": "method", "value": chosen},
         ],
         "title": title("'AP of each class: ' + methods[method]"),
         "width": "container",
@@ -108,7 +110,7 @@ def class_ap(runs: _Runs) -> Figure | None:
         "AP of each class",
         f"Bars of the AP of {len(names)} classes, the highest first. Mean over the classes (%): {_each(runs, means)}.",
         spec,
-        method_choice(runs, [*found]),
+        method_choice(runs, [*found], chosen),
         note,
         _files(runs, found),
         width=520,
@@ -282,6 +284,7 @@ def reliability(runs: _Runs) -> Figure | None:
         values += [{"m": number, **row} for row in rows]
     if not values:
         return None
+    chosen = best_method(runs.values(), errors)
     axes = {
         name: {
             "field": name, "type": "quantitative", "title": text, "scale": {"domain": [0, 1]},
@@ -295,7 +298,7 @@ def reliability(runs: _Runs) -> Figure | None:
         "params": [
             methods_param(runs),
             {"name": "errors", "value": [rounded(errors.get(number), 3) for number in range(len(runs))]},
-            {"name": "method", "value": next(iter(errors))},
+            {"name": "method", "value": chosen},
         ],
         "title": title("methods[method] + ': expected calibration error ' + format(errors[method], '.3f')"),
         "width": "container",
@@ -334,7 +337,7 @@ def reliability(runs: _Runs) -> Figure | None:
         "Share of positive labels over the mean probability in ten bins; calibrated probabilities lie on the diagonal. "
         f"Expected calibration error: {_each(runs, errors, 3)}.",
         spec,
-        method_choice(runs, [*errors]),
+        method_choice(runs, [*errors], chosen),
         f"{seeds_note(runs.values())} The numbers at the points count pairs of a test image and a class. The mean "
         f"probability of a bin is computed from the centres of {BINS} narrower bins.",
         _files(runs, errors),

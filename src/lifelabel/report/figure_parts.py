@@ -14,8 +14,8 @@ from lifelabel.report.runs import FinishedRun
 from lifelabel.report.vega import Control, chart_text
 
 __all__ = [
-    "COLOURS", "GRAY", "SHAPES", "chart_names", "method_choice", "method_styles", "methods_param", "reading", "rounded",
-    "seeds_note", "thousandths", "title",
+    "COLOURS", "GRAY", "SHAPES", "best_method", "chart_names", "method_choice", "method_styles", "methods_param",
+    "reading", "rounded", "seeds_note", "thousandths", "title",
 ]  # fmt: skip
 
 COLOURS = ("#2f7ed8", "#d95f02", "#1b9e77", "#cc3d4a", "#8f63c9", "#9a7420", "#0f94b8", "#d4559b")
@@ -35,11 +35,17 @@ def methods_param(names: Iterable[str]) -> dict[str, Any]:
     return {"name": "methods", "value": chart_names(names)}
 
 
-def method_choice(runs: Mapping[str, FinishedRun], numbers: Sequence[int]) -> tuple[Control, ...]:
+def best_method(runs: Iterable[FinishedRun], numbers: Iterable[int]) -> int:
+    """The number of the run with the highest mAP, of those that are not upper bounds if there are any."""
+    found = list(runs)
+    return max(numbers, key=lambda number: (not found[number].joint, found[number].figures()["mAP"] or 0.0))
+
+
+def method_choice(runs: Mapping[str, FinishedRun], numbers: Sequence[int], chosen: int) -> tuple[Control, ...]:
     """The choice of a method by its number, if there are several."""
     names = chart_names(runs)
     options = tuple((number, names[number]) for number in numbers)
-    return (Control("method", "choice", "method", options, numbers[0]),) if len(numbers) > 1 else ()
+    return (Control("method", "choice", "method", options, chosen),) if len(numbers) > 1 else ()
 
 
 def method_styles(joint: Sequence[bool], numbers: Sequence[int], label: str = "methods[datum.value]") -> dict[str, Any]:
@@ -53,7 +59,8 @@ def method_styles(joint: Sequence[bool], numbers: Sequence[int], label: str = "m
         "strokeDash": [_JOINT_DASH if joint[n] else _DASHES[rounds[n] % len(_DASHES)] for n in numbers],
         "shape": [SHAPES[(n + rounds[n]) % len(SHAPES)] for n in numbers],
     }
-    columns = "(width < 420 ? 1 : width < 800 ? 2 : 3)"
+    # from the width of the container: `width` is larger before the axes are laid out, and the legend would be cut off
+    columns = "((containerSize()[0] || width) < 480 ? 1 : (containerSize()[0] || width) < 860 ? 2 : 3)"
     legend = {
         "title": None, "labelExpr": label, "labelLimit": {"expr": f"width / {columns} - 30"}, "symbolOpacity": 1,
         "columns": {"expr": columns},

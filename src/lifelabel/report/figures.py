@@ -55,12 +55,16 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
     label = f"(isValid({score}) ? format({score}, '.1f') + '  ' : '') + methods[datum.value]"
     style = method_styles([row.joint for row in rows], range(len(rows)), label)
     band = f"length(shown) <= {_FEW_CURVES} ? 0.16 : 0"
-    layers = [
+    bands = [
         {
             "transform": [{"filter": "datum.n > 1"}],
             "mark": {"type": "area", "opacity": {"expr": band}, "interpolate": "linear"},
             "encoding": {"y": {**y, "field": "l"}, "y2": {"field": "h"}, "color": style["color"]},
-        },
+        }
+    ]
+    several = any(value["n"] > 1 for value in values)
+    layers = [
+        *(bands if several else []),  # without data, Vega warns
         {
             "mark": {"type": "line", "strokeWidth": 1.8},
             "encoding": {"y": y, "color": style["color"], "strokeDash": style["strokeDash"]},
@@ -98,7 +102,7 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
     each = ", ".join(f"{name} {mean:.1f}" for (_, name), mean in zip(options, last[0], strict=True) if mean is not None)
     alt = f"Learning curves over {tasks} tasks, of mAP, CF1 or OF1. mAP (%) after the last task: {each}."
     note = "Lines are means over the runs of a method."
-    if any(value["n"] > 1 for value in values):
+    if several:
         note += f" With at most {_FEW_CURVES} methods, bands reach from the lowest to the highest run."
     return Figure(
         "learning-curves", "Learning curves", alt, spec, controls, note,

@@ -20,6 +20,8 @@ __all__ = [
 _MAX_CLASSES = 120
 _MAX_SERIES = 40
 """Up to this many classes, the matrix after each task has its own file. One of a larger matrix takes a second."""
+_NAMES = 120
+"""Pixels for the names of the rows."""
 _MAX_LINES = 400
 _MIN_RELATION = 0.05
 """Weaker relations are neither lines of the graph nor in the text."""
@@ -57,33 +59,37 @@ class _Matrices(NamedTuple):
 
 
 def matrix(run: FinishedRun, label: str) -> Figure | None:
-    """The correlation matrix after each task, with the true one and the error where that is known."""
+    """The correlation matrix after each task; where the truth is known, beside it, and the error."""
     found = _matrices(run)
     if not found:
         return None
-    tasks, count = list(found.by_task), len(found.names)
-    step = max(6, min(36, 560 // count))
-    what = "view == 'truth' ? 'the true P(row | column)' : view == 'error' ? 'P(row | column) minus the true one' : "
-    what = f"method + ': ' + ({what} 'P(row | column)') + ', after task ' + task"
+    tasks, count, known = list(found.by_task), len(found.names), found.truth is not None
+    height, wide = _height(found), _wide(found)
+    shown = "look == 'truth' ? 'the true P(row | column)' : look == 'error' ? 'P(row | column) minus the true one' : "
+    shown += "'P(row | column)' + (look == 'both' ? ', and the true one on the right' : '')"
     spec = {
         "params": [
             *_common_params(found, label),
-            {"name": "view", "value": "matrix"},
+            {"name": "view", "value": "both" if known else "matrix"},
+            {"name": "look", "expr": f"view == 'both' && width < {wide} ? 'matrix' : view"},
             {"name": "sizes", "value": [int((found.task_of <= task).sum()) for task in range(tasks[-1] + 1)]},
-            {"name": "truth", "value": [] if found.truth is None else thousandths(found.truth)},
+            {"name": "truth", "value": thousandths(found.truth) if found.truth is not None else []},
         ],
-        "title": title(what),
+        "title": title(f"method + ', after task ' + task + ': ' + ({shown})"),
         "width": "container",
-        "height": step * count,
-        "layer": [_cells(found, step), *_borders(found)],
+        "height": height,
+        "layer": [_cells(found), *_borders(found)],
     }
     controls = _task_slider(tasks)
     in_files = tasks if count <= _MAX_SERIES else tasks[-1:]
-    static: dict[str, dict[str, Any]] = {f"-task-{task}": {"task": task} for task in in_files}
-    if found.truth is not None:
-        views = ("matrix", "truth", "error")
-        controls.append(Control("view", "choice", "show", tuple(zip(views, views, strict=True)), "matrix"))
-        static |= {f"-{view}": {"view": view} for view in views[1:]}
+    static: dict[str, dict[str, Any]] = {f"-task-{task}": {"task": task, "view": "matrix"} for task in in_files}
+    note = f"{seeds_note([run])} {found.note}".strip()
+    if known:
+        views = {"both": "matrix and truth", "matrix": "matrix", "truth": "truth", "error": "error"}
+        controls.append(Control("view", "choice", "show", tuple(views.items()), "both"))
+        static |= {f"-{view}": {"view": view} for view in ("truth", "error")}
+        static["-beside-truth"] = {"view": "both", "width": max(2 * height, wide) + _NAMES}
+        note += " On a narrow screen, matrix and truth are shown one at a time."
     return Figure(
         f"matrix-{slug(label)}",
         "Correlation matrix",
@@ -91,10 +97,10 @@ def matrix(run: FinishedRun, label: str) -> Figure | None:
         f"{chart_text(label, 60)}.{_strongest_text(run)}",
         spec,
         tuple(controls),
-        f"{seeds_note([run])} {found.note}".strip(),
+        note,
         static,
-        width=480 if count < 10 else 640 if count <= 80 else 780,
-        max_width=560 if count < 10 else 780 if count <= 80 else 960,
+        width=max(360, height + _NAMES),
+        max_width=min(1100, max(560, (10 if known else 6) * height // 5 + _NAMES)),
     )
 
 
@@ -112,24 +118,40 @@ def _task_slider(tasks: Sequence[int]) -> list[Control]:
     return [slider] if len(tasks) > 1 else []
 
 
-def _bands(found: _Matrices) -> dict[str, Any]:
-    """The scale of the classes in rows and columns."""
-    domain = list(range(len(found.names)))
+def _height(found: _Matrices) -> int:
+    """The pixels of all rows."""
+    count = len(found.names)
+    return count * max(6, min(36, 560 // count))
+
+
+def _wide(found: _Matrices) -> int:
+    """The pixels from which a chart has room for a matrix and the true one beside it."""
+    return max(400, _height(found) * 5 // 4)
+
+
+def _bands(found: _Matrices, channel: str) -> dict[str, Any]:
+    """The scale of the classes in rows and columns. In a wide chart, the columns of the true matrix follow."""
+    count = len(found.names)
+    domain: Any = list(range(count))
+    if channel == "x" and found.truth is not None:
+        domain = {"expr": f"sequence(0, width < {_wide(found)} ? {count} : {2 * count + 1})"}
     return {"type": "ordinal", "scale": {"domain": domain, "paddingInner": 0, "paddingOuter": 0}}
 
 
-def _cells(found: _Matrices, step: int) -> dict[str, Any]:
+def _cells(found: _Matrices) -> dict[str, Any]:
     """The cells of the matrix after the chosen task, without the diagonal, which is 1 by definition."""
     count, known = len(found.names), found.truth is not None
+    no_name = f"datum.value >= {count} && (look != 'both' || datum.value == {count})"
     axis = {
-        "labelExpr": "names[datum.value]", "labelFontSize": max(6, min(11, step)), "labelOverlap": "greedy",
-        "ticks": False, "domain": False, "labelLimit": 110 if count <= 40 else 75,
+        "labelExpr": f"{no_name} ? '' : names[datum.value % {count + 1}]",
+        "labelFontSize": max(6, min(11, _height(found) // count)), "labelOverlap": "greedy", "ticks": False,
+        "domain": False, "labelLimit": 110 if count <= 40 else 75,
     }  # fmt: skip
     colour = {
         "field": "shown", "type": "quantitative",
         "scale": {
-            "domain": {"expr": "view == 'error' ? [-1, 1] : [0, 1]"}, "clamp": True,
-            "scheme": {"expr": "view == 'error' ? 'redblue' : 'viridis'"}, "reverse": {"expr": "view == 'error'"},
+            "domain": {"expr": "look == 'error' ? [-1, 1] : [0, 1]"}, "clamp": True,
+            "scheme": {"expr": "look == 'error' ? 'redblue' : 'viridis'"}, "reverse": {"expr": "look == 'error'"},
         },
         "legend": {"title": None, "gradientLength": 200, "tickCount": 5},
     }  # fmt: skip
@@ -150,15 +172,20 @@ def _cells(found: _Matrices, step: int) -> dict[str, Any]:
             {"calculate": f"truth[datum.i * {count} + datum.j]", "as": "q"},
             {"calculate": "isValid(datum.q) ? datum.q / 1000 : null", "as": "b"},
             {"calculate": "isValid(datum.a) && isValid(datum.b) ? datum.a - datum.b : null", "as": "e"},
-            {"calculate": "view == 'matrix' ? datum.a : view == 'truth' ? datum.b : datum.e", "as": "shown"},
+            {"calculate": "look == 'both' ? [0, 1] : look == 'truth' ? [1] : [0]", "as": "sides"},
+            {"flatten": ["sides"], "as": ["side"]},
+            {"calculate": "look == 'error' ? datum.e : datum.side ? datum.b : datum.a", "as": "shown"},
+            {"calculate": f"datum.j + (look == 'both' ? {count + 1} * datum.side : 0)", "as": "place"},
             {"filter": "isValid(datum.shown)"},
             {"calculate": "names[datum.i] + ' (task ' + taskOf[datum.i] + ')'", "as": "row"},
             {"calculate": "names[datum.j] + ' (task ' + taskOf[datum.j] + ')'", "as": "column"},
         ],
         "mark": "rect",
         "encoding": {
-            "x": {**_bands(found), "field": "j", "title": "column (given)", "axis": {**axis, "labelAngle": -90}},
-            "y": {**_bands(found), "field": "i", "title": "row", "axis": axis},
+            "x": {
+                **_bands(found, "x"), "field": "place", "title": "column (given)", "axis": {**axis, "labelAngle": -90},
+            },
+            "y": {**_bands(found, "y"), "field": "i", "title": "row", "axis": axis},
             "color": colour,
             "tooltip": [
                 {"field": "row", "type": "nominal"},
@@ -167,17 +194,19 @@ def _cells(found: _Matrices, step: int) -> dict[str, Any]:
                 *(against_truth if known else []),
             ],
         },
-    }
+    }  # fmt: skip
 
 
 def _borders(found: _Matrices) -> list[dict[str, Any]]:
     """Lines between the classes of different tasks."""
-    borders = (np.flatnonzero(np.diff(found.task_of)) + 1).tolist()
+    count, borders = len(found.names), (np.flatnonzero(np.diff(found.task_of)) + 1).tolist()
+    places = {"x": [*borders, *(count + 1 + border for border in borders)], "y": borders}
     return [
         {
-            "data": {"values": [{"b": border} for border in borders]},
+            "data": {"values": [{"b": border} for border in places[channel]]},
+            "transform": [{"filter": f"datum.b < {count} || look == 'both'"}],
             "mark": {"type": "rule", "color": "#9aa0a8"},
-            "encoding": {channel: {**_bands(found), "field": "b", "bandPosition": 0}},
+            "encoding": {channel: {**_bands(found, channel), "field": "b", "bandPosition": 0}},
         }
         for channel in ("x", "y")
     ]

@@ -12,14 +12,15 @@ import numpy as np
 from lifelabel.config.config import short_value
 from lifelabel.report import figures
 from lifelabel.report.details import read_details
+from lifelabel.report.figure_parts import best_method
 from lifelabel.report.matrix_figures import Change, Relation
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.tables import ResultTable, Row, equal_options, rows_by_value
 from lifelabel.report.vega import Figure
 
 __all__ = [
-    "ClassThreshold", "Configuration", "MatrixText", "Panel", "RunSection", "best_method", "configuration",
-    "run_sections", "threshold_section",
+    "ClassThreshold", "Configuration", "MatrixText", "Panel", "RunSection", "configuration", "run_sections",
+    "threshold_section",
 ]  # fmt: skip
 
 _MAX_OPTIONS = 300
@@ -119,12 +120,7 @@ def threshold_section(rows: Sequence[Row]) -> RunSection | None:
 
 
 def _section(panels: Sequence[Panel], rows: Sequence[Row]) -> RunSection:
-    return RunSection(tuple(panels), best_method(rows, [panel.method for panel in panels]))
-
-
-def best_method(rows: Sequence[Row], methods: Sequence[int]) -> int:
-    """The method with the highest mAP, of those that are not upper bounds if there are any. `methods` are rows."""
-    return max(methods, key=lambda number: (not rows[number].joint, rows[number].stats["mAP"].mean or 0.0))
+    return RunSection(tuple(panels), best_method((row.first_run for row in rows), (panel.method for panel in panels)))
 
 
 def _matrix_text(run: FinishedRun) -> MatrixText:

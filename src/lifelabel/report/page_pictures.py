@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from lifelabel.report.details import Example, RunDetails, read_details
-from lifelabel.report.page_data import best_method
+from lifelabel.report.figure_parts import best_method
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.tables import Row
 from lifelabel.utils.text import printable
@@ -58,7 +58,10 @@ def pictures(rows: Sequence[Row]) -> dict[str, Any] | None:
             ]
     if not found["methods"]:
         return None
-    return {**found, "chosen": best_method(rows, [each["method"] for each in found["methods"]])}
+    return {
+        **found,
+        "chosen": best_method((row.first_run for row in rows), (each["method"] for each in found["methods"])),
+    }
 
 
 def _examples_key(run: FinishedRun, details: RunDetails) -> tuple[Any, ...]:

@@ -52,7 +52,7 @@ class Figure:
     controls: tuple[Control, ...] = ()
     note: str = ""
     static: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
-    """The files: the end of the name, and the values of parameters that are not the default."""
+    """The files: the end of the name, and the values of parameters that are not the default, or another `width`."""
     width: int = 640
     """The width of the files in pixels."""
     max_width: int = 1100
@@ -111,7 +111,7 @@ def write_figure(figure: Figure, folder: Path) -> list[str]:
         spec = {
             **figure.spec,
             "params": _with_values(figure.spec.get("params", ()), values),
-            "width": figure.width,
+            "width": values.get("width", figure.width),
             "autosize": {"type": "fit-x", "contains": "padding"},
             "background": "white",
         }
