@@ -223,8 +223,10 @@ def test_a_reader_that_ends_is_no_error(folder, images):
 def test_ctrl_c_is_one_line_and_keeps_what_was_printed(folder, images):
     words = [sys.executable, "-m", "lifelabel", "predict", str(folder), "-", "--batch-size", "1"]
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-    )
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+        # a shell without job control lets its background processes, and so the tests, ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     try:
         process.stdin.write("photos/0.png\n")
         process.stdin.flush()

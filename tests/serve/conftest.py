@@ -45,12 +45,13 @@ def make_client():
     from lifelabel.serve.app import create_app
     from lifelabel.serve.limits import Limits
     from lifelabel.serve.models import Models
+    from lifelabel.serve.service import Service
 
     @contextlib.contextmanager
     def make(path, hosts=None, **limits):
-        app = create_app(Models(path, "cpu"), Limits(**{**LIMITS, **limits}), hosts)
-        with TestClient(app, raise_server_exceptions=False) as client:
-            client.service = app._app.state.service
+        service = Service(Models(path, "cpu"), Limits(**{**LIMITS, **limits}))
+        with TestClient(create_app(service, hosts), raise_server_exceptions=False) as client:
+            client.service = service
             yield client
 
     return make

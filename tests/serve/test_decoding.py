@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lifelabel.model.inputs import Images
-from lifelabel.serve.decoder import decode_square
+from lifelabel.serve.decoder import ANSWER, decode_square
 from lifelabel.serve.decoding import DecoderPool
 from lifelabel.serve.limits import Limits
 from lifelabel.serve.metrics import Metrics
@@ -86,6 +86,28 @@ def test_a_process_that_crashes_or_hangs_is_replaced(image):
         )  # fmt: skip
         assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)
         assert len(pool._workers) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ANSWER.pack(200, 0xFFFFFFFF),  # 4 GB of pixels
+        ANSWER.pack(200, 10) + bytes(10),
+        ANSWER.pack(500, 3) + b"bad",
+        ANSWER.pack(400, 100_000) + bytes(100_000),
+    ],
+    ids=["huge", "wrong size", "wrong status", "long reason"],
+)
+def test_the_answers_of_a_process_are_not_trusted(image, answer):
+    async def test(pool):
+        (worker,) = pool._workers
+        worker._answers = asyncio.StreamReader()
+        worker._answers.feed_data(answer)
+        worker._answers.feed_eof()
+        assert await reason(pool, given(image())) == (400, "crashed the decoder")
+        assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)  # by another process
 
     run(test)
 

@@ -94,6 +94,39 @@ def test_maps_and_models_after_earlier_tasks(opened, image):
     page.get_by_text("1 of 1 picture").wait_for()
 
 
+SEND = """([kind, bytes]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([Uint8Array.from(bytes)], `${kind}.png`, { type: "image/png" }));
+  const event = kind === "drop" ? new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true })
+    : new ClipboardEvent("paste", { clipboardData: data, bubbles: true });
+  document.body.dispatchEvent(event);
+}"""
+
+
+def test_photographs_are_dropped_and_pasted(opened, image):
+    page, _ = opened()
+    for kind in ("drop", "paste"):
+        page.evaluate(SEND, [kind, list(image())])
+    page.get_by_text("2 of 2 pictures done").wait_for()
+    assert page.locator("#cards h2").all_text_contents() == ["drop.png", "paste.png"]
+    assert page.locator("#cards .error").count() == 0
+
+
+def test_errors_of_a_proxy_and_of_maps_are_shown(opened, image):
+    page, seen = opened()
+    add(page, image, "one.png")
+    bad = {"status": 502, "body": "<html>bad gateway</html>", "content_type": "text/html"}
+    page.route("**/predict*", lambda route: route.fulfill(**bad))
+    page.get_by_label("one probability").check()
+    page.locator("summary").click()
+    where = page.get_by_role("button", name="Where is the evidence").first
+    where.click()
+    page.get_by_text("status 502").wait_for()
+    assert where.get_attribute("aria-pressed") == "false"
+    assert all("502" in text for text in seen)  # the browser itself reports the status
+    seen.clear()
+
+
 def test_a_file_that_is_not_an_image_has_an_error_in_its_card(opened):
     page, seen = opened()
     page.set_input_files("#files", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"text"}])

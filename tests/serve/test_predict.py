@@ -111,6 +111,29 @@ def test_requests_that_are_no_images(client, image):
     assert client.post("/predict", content=b"", headers={"Content-Type": "multipart/form-data"}).status_code == 400
 
 
+def multipart(data, name="a.png"):
+    head = f'--x\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
+    return head.encode() + data + b"\r\n"
+
+
+@pytest.mark.parametrize("charset", ["undefined", "idna", "punycode", "utf-7", "no-such-charset"])
+def test_the_charset_of_a_client_is_not_used(client, image, charset):
+    body = multipart(image(), "xn--zzzzzzzz999999999") + b"--x--\r\n"
+    headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+    answer = client.post("/predict", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert [each["name"] for each in answer.json()["results"]] == ["xn--zzzzzzzz999999999"]
+
+
+def test_a_body_that_is_cut_short_is_refused(client, image):
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    whole = multipart(image()) + multipart(image(seed=1)) + b"--x--\r\n"
+    assert len(client.post("/predict", content=whole, headers=headers).json()["results"]) == 2
+    for length in (len(whole) - 8, len(whole) - 100):
+        answer = client.post("/predict", content=whole[:length], headers=headers)
+        assert answer.status_code == 400 and "last boundary is missing" in answer.json()["error"]
+
+
 def test_a_body_without_a_length_is_limited_too(client):
     def chunks():
         yield b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'

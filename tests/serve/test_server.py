@@ -1,11 +1,13 @@
 """The server in a process of its own."""
 
+import contextlib
 import http.client
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
-import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -82,8 +84,9 @@ def test_a_client_that_disconnects_is_no_error(server, image):
         connection.sendall(head_of(len(body)) + body[:50])
     for _ in range(50):
         time.sleep(0.05)
-        with urllib.request.urlopen(f"{server}/metrics") as answer:
-            text = answer.read().decode()
+        with contextlib.closing(http.client.HTTPConnection(urlsplit(server).netloc, timeout=20)) as client:
+            client.request("GET", "/metrics")
+            text = client.getresponse().read().decode()
         if 'path="/predict",status="499"' in text:
             break
     assert 'path="/predict",status="499"' in text and 'status="500"' not in text
@@ -117,9 +120,80 @@ def test_mistakes_are_one_line(refused, run_folder, tmp_path):
     assert "has no model" in refused("serve", tmp_path, "--port", 0)
 
 
-def test_without_fastapi_the_line_has_the_command_that_installs_it(refused, run_folder, monkeypatch):
-    import sys
+def test_decoding_processes_that_do_not_start_are_one_line(refused, run_folder, monkeypatch):
+    from lifelabel.serve import decoding
 
+    for program in ("/bin/false", "/no/such/program"):
+        monkeypatch.setattr(decoding.sys, "executable", program)
+        assert refused("serve", run_folder, "--port", 0).startswith("a process that decodes images does not start")
+
+
+def test_a_signal_during_the_start_ends_the_server(run_folder):
+    """A decoding process that never gets ready. The program waits for it, but not after SIGTERM."""
+    code = """
+import sys
+from lifelabel.serve import decoding
+decoding.sys = type("", (), {"executable": sys.argv.pop(), "path": sys.path})
+from lifelabel.cli.main import main
+main()
+"""
+    sleeper = run_folder.parent / "sleeper"
+    sleeper.write_text("#!/bin/sh\ntouch $0.started\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    words = [
+        sys.executable,
+        "-c",
+        code,
+        "serve",
+        run_folder,
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+        "--workers",
+        "1",
+        sleeper,
+    ]
+    process = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not sleeper.with_suffix(".started").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20) == ("stopped\n", "") and process.returncode == 0
+    finally:
+        process.kill()
+
+
+def test_a_client_that_does_not_read_its_answer_is_disconnected(start, run_folder, tmp_path):
+    (tmp_path / "model").symlink_to(run_folder / "model")
+    (tmp_path / "report.html").write_bytes(bytes(20_000_000))  # more than the buffers of the system hold
+    with start(tmp_path, "--timeout", 1, "--workers", 1) as (_, address), connect(address) as connection:
+        connection.sendall(b"GET /report HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(3)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(1 << 20):
+                received += len(data)
+        assert received < 20_000_000  # what the system had buffered
+
+
+@pytest.mark.parametrize(
+    ("host", "allow", "names"),
+    [
+        ("127.0.0.1", (), {"127.0.0.1", "localhost", "::1"}),
+        ("::1", ("Labels.example.org:8443",), {"127.0.0.1", "localhost", "::1", "labels.example.org"}),
+        ("0.0.0.0", (), None),
+        ("192.0.2.1", ("x",), {"192.0.2.1", "x"}),
+    ],
+)
+def test_the_names_of_a_server(host, allow, names):
+    from lifelabel.serve.server import _names
+
+    assert _names(host, allow) == names
+
+
+def test_without_fastapi_the_line_has_the_command_that_installs_it(refused, run_folder, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("lifelabel.serve.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -19,8 +19,6 @@ from starlette.types import ASGIApp
 
 from lifelabel.serve.docs_page import docs_page
 from lifelabel.serve.guard import DISCONNECTED, REPORT_POLICY, Guard
-from lifelabel.serve.limits import Limits
-from lifelabel.serve.models import Models
 from lifelabel.serve.refused import Refused
 from lifelabel.serve.report import Report
 from lifelabel.serve.schemas import Choice, ClassList, Error, Health, ModelFacts, Predictions
@@ -62,9 +60,8 @@ _BODY = {
 _router = APIRouter()
 
 
-def create_app(models: Models, limits: Limits, hosts: Collection[str] | None = None) -> ASGIApp:
+def create_app(service: Service, hosts: Collection[str] | None = None) -> ASGIApp:
     """The application of a server. `hosts` are the names that are accepted in Host headers; None: any."""
-    service = Service(models, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +72,7 @@ def create_app(models: Models, limits: Limits, hosts: Collection[str] | None = N
         title="lifelabel", version=__version__, summary="Labels of images, with their probabilities.",
         docs_url=None, redoc_url=None, lifespan=lifespan,
     )  # fmt: skip
-    app.state.service, app.state.report = service, Report(models)
+    app.state.service, app.state.report = service, Report(service.models)
     app.include_router(_router)
     app.add_exception_handler(Refused, _on_refused)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -135,6 +132,7 @@ async def _model(request: Request) -> Response:
     return JSONResponse({**service.models.facts(), "limits": dataclasses.asdict(service.limits)})
 
 
+@_router.head("/health", include_in_schema=False)
 @_router.get("/health", response_model=Health)
 async def _health() -> Response:
     """Whether the server answers."""
@@ -165,7 +163,7 @@ async def _static(request: Request) -> Response:
 
 
 for _path in _STATIC:
-    _router.add_api_route(_path, _static, include_in_schema=False)
+    _router.add_api_route(_path, _static, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 @cache

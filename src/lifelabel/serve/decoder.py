@@ -18,13 +18,13 @@ from lifelabel.streams.base import BadImage
 from lifelabel.streams.decode import NotAnImage, TooManyPixels, decode_image
 from lifelabel.utils.processes import init_child
 
-__all__ = ["ANSWER", "GOOD", "JOB", "decode_square", "main"]
+__all__ = ["ANSWER", "BAD", "GOOD", "JOB", "decode_square", "main"]
 
 JOB = struct.Struct("<IIQ")
 """The header of a job: side of the result in pixels, the most pixels of the image, bytes of the file that follow."""
 ANSWER = struct.Struct("<HI")
 """The header of an answer: `GOOD` or the status for the client, and the bytes that follow: pixels, or the reason."""
-GOOD = 200
+GOOD, BAD = 200, (400, 413, 415)
 _BYTES_PER_PIXEL = 16
 """Memory that decoding takes: RGBA, its RGB copy, and the buffers of the decoder."""
 _BASE_BYTES = 256 << 20

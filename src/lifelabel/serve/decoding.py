@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.serve.decoder import ANSWER, GOOD, JOB
+from lifelabel.serve.decoder import ANSWER, BAD, GOOD, JOB
 from lifelabel.serve.limits import Limits
 from lifelabel.serve.metrics import Metrics
 from lifelabel.serve.refused import Refused
@@ -24,6 +24,8 @@ _BUFFER = 1 << 20
 _START_SECONDS = 60
 _RETRY_SECONDS = 1.0
 _DECODE_SECONDS = 10.0
+_MAX_REASON = 1000
+_NO_START = "a process that decodes images does not start: is memory short, or the number of processes or open files?"
 
 
 class DecoderPool:
@@ -38,7 +40,10 @@ class DecoderPool:
         self._starting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        await asyncio.gather(*(self._add() for _ in range(self._limits.workers)))
+        started = await asyncio.gather(*(self._add() for _ in range(self._limits.workers)), return_exceptions=True)
+        for error in started:
+            if isinstance(error, BaseException):
+                raise error
 
     async def decode(self, read: Callable[[], Awaitable[bytes]], size: int) -> np.ndarray:
         """The pixels (`size` x `size` x 3) of an image. Raises `Refused` if it has none.
@@ -50,11 +55,11 @@ class DecoderPool:
             data = await read()
             start = time.perf_counter()
             job = JOB.pack(size, self._limits.max_pixels, len(data))
-            status, payload = await asyncio.wait_for(worker.answer(job, data), self.seconds)
+            status, payload = await asyncio.wait_for(worker.answer(job, data, 3 * size**2), self.seconds)
         except asyncio.TimeoutError:
             self._replace(worker)
             raise Refused(400, f"took more than {self.seconds:g} seconds to decode") from None
-        except (asyncio.IncompleteReadError, OSError):
+        except (asyncio.IncompleteReadError, OSError, _WrongAnswer):
             self._replace(worker)
             raise Refused(400, "crashed the decoder") from None
         except BaseException:  # the request has ended: an answer for it may still come
@@ -63,7 +68,7 @@ class DecoderPool:
         self._idle.put_nowait(worker)
         self._metrics.decode_seconds.observe(time.perf_counter() - start)
         if status != GOOD:
-            raise Refused(status, payload.decode())
+            raise Refused(status, payload.decode(errors="replace"))
         return np.frombuffer(payload, np.uint8).reshape(size, size, 3)
 
     def _replace(self, worker: _Worker) -> None:
@@ -78,7 +83,7 @@ class DecoderPool:
         while True:
             try:
                 return await self._add()
-            except (UserError, OSError):  # memory or processes may be short for a while
+            except UserError:  # memory or processes may be short for a while
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _add(self) -> None:
@@ -95,6 +100,10 @@ class DecoderPool:
         await asyncio.gather(*(worker.end() for worker in self._workers))
 
 
+class _WrongAnswer(Exception):
+    """An answer that the program of a decoding process does not give."""
+
+
 class _Worker:
     """One process of the pool."""
 
@@ -107,30 +116,37 @@ class _Worker:
         # the process finds the same packages, and none in the current folder
         path = os.pathsep.join(entry for entry in sys.path if entry)
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "lifelabel.serve.decoder", str(max_pixels),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **threads, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, limit=_BUFFER,
-        )  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "lifelabel.serve.decoder", str(max_pixels),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+                env={**os.environ, **threads, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, limit=_BUFFER,
+            )  # fmt: skip
+        except OSError:
+            raise UserError(_NO_START) from None
         worker = _Worker(process)
         try:
-            await asyncio.wait_for(worker._answer(), _START_SECONDS)
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
+            await asyncio.wait_for(worker._answer(0), _START_SECONDS)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError, _WrongAnswer):
             await worker.end()
-            raise UserError("a process that decodes images does not start: is memory short?") from None
+            raise UserError(_NO_START) from None
         except BaseException:
             await worker.end()
             raise
         return worker
 
-    async def answer(self, header: bytes, data: bytes) -> tuple[int, bytes]:
+    async def answer(self, header: bytes, data: bytes, expected: int) -> tuple[int, bytes]:
+        """Status and content. Good content has `expected` bytes."""
         self._jobs.write(header)
         self._jobs.write(data)
         await self._jobs.drain()
-        return await self._answer()
+        return await self._answer(expected)
 
-    async def _answer(self) -> tuple[int, bytes]:
+    async def _answer(self, expected: int) -> tuple[int, bytes]:
         status, length = ANSWER.unpack(await self._answers.readexactly(ANSWER.size))
+        # a defect of a decoder may let an image write the answer: it is not trusted
+        if not (length == expected if status == GOOD else status in BAD and length <= _MAX_REASON):
+            raise _WrongAnswer
         return status, await self._answers.readexactly(length)
 
     async def end(self) -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lifelabel.serve.metrics import Metrics
 
-__all__ = ["DISCONNECTED", "LOGGER", "PAGE_POLICY", "REPORT_POLICY", "Guard"]
+__all__ = ["DISCONNECTED", "LOGGER", "PAGE_POLICY", "REPORT_POLICY", "Guard", "host_name"]
 
 LOGGER = logging.getLogger("lifelabel.serve")
 PAGE_POLICY = (
@@ -80,7 +80,7 @@ def _foreign(scope: Scope, hosts: Collection[str] | None) -> tuple[int, str] | N
     """
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    if hosts is not None and _name(host) not in hosts:
+    if hosts is not None and host_name(host) not in hosts:
         return 400, "this server has another name: use the address that it printed, or add the name with --allow-host"
     if scope["method"] in ("GET", "HEAD"):
         return None
@@ -96,10 +96,15 @@ def _place(origin: str) -> str:
     return ""
 
 
-def _name(host: str) -> str:
-    """The name in a Host header, without the port."""
+def host_name(host: str) -> str:
+    """The name in a Host header, in lower case and without the port.
+
+    >>> host_name("Example.org:8000"), host_name("[::1]:80"), host_name("::1")
+    ('example.org', '::1', '::1')
+    """
+    bare_ipv6 = host.count(":") > 1 and not host.startswith("[")
     name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).strip("[]").lower()
+    return (name if colon and port.isdecimal() and not bare_ipv6 else host).strip("[]").lower()
 
 
 async def _answer(send: Send, status: int, reason: str) -> None:

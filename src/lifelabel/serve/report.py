@@ -20,10 +20,10 @@ class Report:
 
     def __init__(self, models: Models):
         self._models = models
-        self._made: str | None = None
+        self._made: bytes | None = None
         self._lock = asyncio.Lock()
 
-    async def html(self) -> str:
+    async def html(self) -> bytes:
         """Raises `Refused` if there is no run."""
         if not self._models.is_run:
             raise Refused(404, "no report: reports are made of runs, and this server has only a model")
@@ -36,12 +36,12 @@ class Report:
                     raise Refused(404, "no report: the run cannot be read, see the log of the server") from None
             return self._made
 
-    def _make(self) -> str:
+    def _make(self) -> bytes:
         file = self._models.folder / "report.html"
         if file.is_file():
-            return read_limited(file, _MAX_BYTES).decode("utf-8", "replace")
+            return read_limited(file, _MAX_BYTES)
         from lifelabel.report.page import report_html
         from lifelabel.report.runs import read_run
         from lifelabel.report.tables import ResultTable
 
-        return report_html(ResultTable.from_runs([read_run(self._models.folder)]))
+        return report_html(ResultTable.from_runs([read_run(self._models.folder)])).encode()

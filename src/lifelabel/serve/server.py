@@ -12,16 +12,16 @@ import platform
 import socket
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lifelabel.errors import UserError
 from lifelabel.serve.app import create_app
-from lifelabel.serve.guard import LOGGER
+from lifelabel.serve.guard import LOGGER, host_name
 from lifelabel.serve.limits import Limits
 from lifelabel.serve.models import Models
+from lifelabel.serve.service import Service
 from lifelabel.utils.processes import catch_stop_signals
 
 __all__ = ["is_loopback", "serve"]
@@ -49,14 +49,20 @@ def serve(
     _use_one_heap()
     listening = _listen(host, port)
     try:
-        models = Models(path, device)
-        own = {host.lower(), "localhost", "127.0.0.1", "::1"} if is_loopback(host) else set()
-        hosts = own | {name.lower() for name in allow} or None
+        service = Service(Models(path, device), limits)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listening.getsockname()[1]}"
-        _run(create_app(models, limits, hosts), listening, limits, lambda: on_start(address))
+        _run(service, listening, _names(host, allow), lambda: on_start(address))
     finally:
         listening.close()
+
+
+def _names(host: str, allow: Collection[str]) -> set[str] | None:
+    """The names by which clients may call the server; None: any. Each is without a port."""
+    if not is_loopback(host) and not allow:
+        return None
+    local = {"localhost", "127.0.0.1", "::1"} if is_loopback(host) else set()
+    return {host_name(name) for name in (host, *allow)} | local
 
 
 def _use_one_heap() -> None:
@@ -82,20 +88,24 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host} port {port}: {reason}; give another --port or --host") from None
 
 
-def _run(app: Callable[..., Any], listening: socket.socket, limits: Limits, on_start: Callable[[], None]) -> None:
+def _run(service: Service, listening: socket.socket, names: set[str] | None, on_start: Callable[[], None]) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     LOGGER.addHandler(handler)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients that send no HTTP
-    _Connection.seconds = limits.timeout
+    _Connection.seconds = service.limits.timeout
     config = uvicorn.Config(
-        app, http=_Connection, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS, proxy_headers=False,
+        create_app(service, names), http=_Connection, ws="none", lifespan="on", log_config=None, access_log=False,
+        server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS, proxy_headers=False,
     )  # fmt: skip
     server = _Server(config, on_start)
     try:
         with catch_stop_signals(server.stop):
-            asyncio.run(server.serve([listening]))
+            asyncio.run(server.run_until_stopped(listening))
+    except SystemExit:  # of uvicorn, if the application does not start
+        if service.failure is None:
+            raise
+        raise service.failure from None
     finally:
         LOGGER.removeHandler(handler)
 
@@ -106,6 +116,17 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]):
         super().__init__(config)
         self._on_start = on_start
+        self._cancel: Callable[[], object] = lambda: None
+
+    async def run_until_stopped(self, listening: socket.socket) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            await self.serve([listening])
+        except asyncio.CancelledError:
+            if not self.should_exit:
+                raise
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -118,10 +139,15 @@ class _Server(uvicorn.Server):
     def stop(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
+        if not self.started:  # uvicorn reads the flags only after its start
+            self._cancel()
 
 
 class _Connection(H11Protocol):
-    """Closes a connection on which no complete request head arrives in time. uvicorn has no limit for this."""
+    """Closes a connection on which no complete request head arrives in time, or whose answer is not read.
+
+    uvicorn has no limit for this.
+    """
 
     seconds = 30.0
     _timer: asyncio.TimerHandle | None = None
@@ -144,7 +170,8 @@ class _Connection(H11Protocol):
 
     def _close_without_request(self, last: object) -> None:
         if self.cycle is last:
-            self.transport.close()
+            # `close` would wait until the client has read the answer
+            self.transport.abort() if self.transport.get_write_buffer_size() else self.transport.close()
 
     def _cancel(self) -> None:
         if self._timer is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from starlette.datastructures import UploadFile
 
+from lifelabel.errors import UserError
 from lifelabel.model.model import Model
 from lifelabel.serve.batching import Batcher
 from lifelabel.serve.decoding import DecoderPool
@@ -34,13 +35,19 @@ class Service:
         self.models, self.limits, self.metrics = models, limits, Metrics()
         self.decoders = DecoderPool(limits, self.metrics)
         self.batcher = Batcher(models.main.batch_size, self.metrics)
+        self.failure: UserError | None = None
+        """Why the decoding processes did not start. The server ends then, and this is its message."""
         self._running = 0
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """From the start to the end of the server."""
         try:
-            await self.decoders.start()
+            try:
+                await self.decoders.start()
+            except UserError as error:
+                self.failure = error
+                raise
             self.batcher.start()
             yield
         finally:
@@ -80,15 +87,14 @@ class Service:
         try:
             async with self.batcher.place():
                 pixels = await self.decoders.decode(upload.read, model.info.image_size)
-                scores = await self.batcher.score(model, pixels)
+                labels = _labels(model, await self.batcher.score(model, pixels), choice)
+                if choice.maps:
+                    columns = [model.classes.index(label["name"]) for label in labels[:_MAX_MAPS]]
+                    maps = await self.batcher.call(_maps, model, pixels, columns)
+                    for label, each in zip(labels, maps, strict=False):
+                        label["map"] = each
         except Refused as refused:
             return {"name": name, "error": refused.reason, "status": refused.status}
-        labels = _labels(model, scores, choice)
-        if choice.maps:
-            columns = [model.classes.index(label["name"]) for label in labels[:_MAX_MAPS]]
-            maps = await self.batcher.call(_maps, model, pixels, columns)
-            for label, each in zip(labels, maps, strict=False):
-                label["map"] = each
         return {"name": name, "labels": labels}
 
 

@@ -27,10 +27,14 @@ async def read_uploads(request: Request, limits: Limits) -> list[UploadFile]:
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
         raise Refused(415, f"send images as multipart/form-data, each as a part named {FIELD}")
+    parser = _Parser(request, limits)
     try:
-        form = await _Parser(request, limits).parse()
+        form = await parser.parse()
     except MultiPartException as error:
         raise Refused(400, f"the multipart data is damaged: {printable(shorten(error.message))}") from None
+    if not parser.ended:
+        await form.close()
+        raise Refused(400, "the multipart data is damaged: its last boundary is missing")
     uploads = [part for name, part in form.multi_items() if name == FIELD and isinstance(part, UploadFile)]
     others = [name for name, part in form.multi_items() if name != FIELD or not isinstance(part, UploadFile)]
     if others or not uploads:
@@ -51,12 +55,22 @@ class _Parser(MultiPartParser):
     def __init__(self, request: Request, limits: Limits):
         super().__init__(request.headers, _limited(request, limits.max_bytes), max_part_size=_MAX_FIELD_BYTES)
         self._limit, self._parts = limits.max_images, 0
+        self.ended = False
+        """Whether the last boundary arrived. Without it, a part would be left out."""
 
     def on_part_begin(self) -> None:
         self._parts += 1
         if self._parts > self._limit:
             raise Refused(413, f"more than {self._limit:,} images in a request: send fewer at a time")
         super().on_part_begin()
+
+    def on_headers_finished(self) -> None:
+        self._charset = "utf-8"  # not one that the client chose: there are codecs that fail, or change names
+        super().on_headers_finished()
+
+    def on_end(self) -> None:
+        self.ended = True
+        super().on_end()
 
 
 async def _limited(request: Request, limit: int) -> AsyncGenerator[bytes, Any]:

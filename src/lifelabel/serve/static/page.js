@@ -2,6 +2,7 @@
 
 const TOP = 200; // labels that are requested for a picture
 const OTHERS = 10; // labels below the threshold that are listed
+const MAPS = 20; // the most probable labels that have maps
 const RELATED = 3;
 const MIN_RELATED = 0.1;
 const PARALLEL = 3; // requests at a time
@@ -40,17 +41,18 @@ byId("clear").addEventListener("click", () => {
 
 // Requests
 
-async function answerOf(file, query) {
+async function answerOf(file, query, signal) {
   const body = new FormData();
   body.append("files", file, file.name || "pasted image");
   for (;;) {
-    const response = await fetch(`predict?${new URLSearchParams(query)}`, { method: "POST", body });
+    const response = await fetch(`predict?${new URLSearchParams(query)}`, { method: "POST", body, signal });
     if (response.status === 429) {
       const seconds = Number(response.headers.get("Retry-After")) || 1;
       await new Promise((done) => setTimeout(done, 1000 * Math.min(seconds, MAX_WAIT_SECONDS)));
+      signal.throwIfAborted();
       continue;
     }
-    const answer = await response.json();
+    const answer = await response.json().catch(() => ({})); // a proxy may answer with a page of its own
     const result = answer.results?.[0];
     if (!result || result.error) throw new Error(result?.error || answer.error || `status ${response.status}`);
     return result.labels;
@@ -111,6 +113,7 @@ class Card {
   }
 
   remove() {
+    this.requests.abort();
     cards.delete(this);
     this.item.remove();
     URL.revokeObjectURL(this.url);
@@ -118,6 +121,8 @@ class Card {
   }
 
   request() {
+    this.requests?.abort();
+    this.requests = new AbortController();
     this.labels = this.maps = this.error = this.shown = null;
     const task = byId("task").value;
     const query = { top: TOP, ...(task && { task }) };
@@ -130,7 +135,7 @@ class Card {
         if (model && this.file.size > model.limits.max_bytes - 10000) {
           throw new Error(`larger than ${Math.floor(model.limits.max_bytes / 1e6)} MB`);
         }
-        const labels = await answerOf(this.file, query);
+        const labels = await answerOf(this.file, query, this.requests.signal);
         if (this.query === query) this.labels = labels;
       } catch (error) {
         if (this.query === query) this.error = error instanceof TypeError ? "the server cannot be reached" : error.message;
@@ -168,7 +173,7 @@ class Card {
     find(".mark").style.left = `${100 * thresholdOf(label)}%`;
     find(".related").textContent = supporters(label, good);
     const where = find(".where");
-    where.hidden = !model?.maps;
+    where.hidden = !model?.maps || this.labels.indexOf(label) >= MAPS;
     where.setAttribute("aria-label", `Where is the evidence for ${label.name}?`);
     where.setAttribute("aria-pressed", this.shown === label.name);
     where.dataset.name = label.name;
@@ -176,20 +181,26 @@ class Card {
     return row;
   }
 
-  async toggle(name) {
-    this.shown = this.shown === name ? null : name;
+  show(name) {
+    this.shown = name;
     for (const button of this.item.querySelectorAll(".where")) {
       button.setAttribute("aria-pressed", button.dataset.name === this.shown);
     }
     this.drawMap();
+  }
+
+  async toggle(name) {
+    this.show(this.shown === name ? null : name);
     if (!this.shown || this.maps) return;
     const query = this.query;
     try {
-      const labels = await answerOf(this.file, { ...query, top: 20, maps: true });
+      const labels = await answerOf(this.file, { ...query, top: MAPS, maps: true }, this.requests.signal);
       if (this.query !== query) return;
       this.maps = new Map(labels.map((label) => [label.name, label.map]));
     } catch (error) {
+      if (this.query !== query) return;
       this.find(".message").textContent = error.message;
+      this.show(null);
     }
     this.drawMap();
   }
