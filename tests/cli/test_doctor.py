@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,20 @@ def test_a_check_that_fails_is_a_note_with_its_error(main, monkeypatch):
         Check("both", "note", "could not be checked (PermissionError: [Errno 13] Permission denied)"),
     ]
     assert main("doctor").returncode == 0
+
+
+@pytest.mark.parametrize("module", ["numpy", "yaml", "torch"])
+def test_without_a_package_doctor_works_and_the_others_say_so(module):
+    code = f"import sys; sys.modules['{module}'] = None; from lifelabel.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "doctor"], capture_output=True, text=True)
+    package = {"yaml": "PyYAML"}.get(module, module)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert re.search(rf"^ problem +import {package} .*import of {module} halted", done.stdout, re.MULTILINE)
+    done = subprocess.run([sys.executable, "-c", code, "metrics", "--help"], capture_output=True, text=True)
+    if module == "torch":  # it is imported where it is used
+        assert done.returncode == 0
+    else:
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "`lifelabel doctor`" in done.stderr
 
 
 def test_what_makes_lifelabel_unusable_is_a_problem(main, monkeypatch):

@@ -1,7 +1,9 @@
 """`lifelabel report` and `lifelabel list`."""
 
 import json
+import os
 import re
+import shutil
 
 import pytest
 import yaml
@@ -79,6 +81,76 @@ def test_report_of_a_damaged_matrix(main, agcn_copy, tmp_path):
     assert done.returncode == 0 and re.search(r"NOT everything of agcn .* is in the report: \S*acm\.npz", done.stdout)
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "acm.npz" in page and 'id="curves"' in page and 'id="matrix"' not in page
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "environment.json", "config.yaml"])
+@pytest.mark.parametrize("damage", ["pipe", "brackets", "endless"])
+def test_damaged_files_are_one_line(refused, agcn_copy, tmp_path, name, damage):
+    path = agcn_copy / name
+    path.unlink()
+    if damage == "pipe":
+        os.mkfifo(path)
+    elif damage == "brackets":
+        path.write_text("[" * 100_000)
+    else:
+        path.symlink_to("/dev/zero")
+    assert name in refused("report", agcn_copy, "--out", tmp_path / "report")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("metrics.json", {"by_task": {"mAP": [[1e307]]}}),
+        ("metrics.json", {"by_task": {"mAP": [[10**400]]}}),
+        ("environment.json", {"seconds": -1.7e308}),
+        ("environment.json", {"seconds": "1"}),
+    ],
+)
+def test_numbers_that_cannot_be_right_are_one_line(refused, agcn_copy, tmp_path, name, change):
+    (agcn_copy / name).write_text(json.dumps({**read_json(agcn_copy / name), **change}))
+    assert "is damaged" in refused("report", agcn_copy, "--out", tmp_path / "report")
+
+
+def test_a_matrix_that_is_a_pipe_is_left_out(main, agcn_copy, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    (agcn_copy / "acm.npz").unlink()
+    os.mkfifo(agcn_copy / "acm.npz")
+    done = main("report", agcn_copy, "--out", tmp_path / "report")
+    assert done.returncode == 0 and "acm.npz is not a regular file" in done.stdout
+
+
+def test_unfinished_and_damaged_runs_of_a_folder_are_listed(main, refused, agcn_copy, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    others = {"stopped": "is not finished", "damaged": "metrics.json is damaged"}
+    for name in others:
+        shutil.copytree(agcn_copy, agcn_copy.parent / name)
+    (agcn_copy.parent / "stopped" / "metrics.json").unlink()
+    (agcn_copy.parent / "damaged" / "metrics.json").write_text("{")
+    done = main("report", agcn_copy.parent, "--out", tmp_path / "report")
+    assert done.returncode == 1
+    for name, reason in others.items():
+        assert re.search(rf"^not finished: {name}: .*{reason}", done.stdout, re.MULTILINE)
+        assert f"- {name}: " in (tmp_path / "report" / "table.md").read_text(encoding="utf-8")
+        assert reason in refused("report", agcn_copy.parent / name, "--out", tmp_path / "report")  # it was asked for
+    (agcn_copy / "metrics.json").write_text("{")
+    assert "damaged" in refused("report", agcn_copy.parent, "--out", tmp_path / "report")  # no run is left
+
+
+def test_a_line_break_in_a_name_makes_no_line(main, agcn_copy, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    (agcn_copy / "metrics.json").write_text(
+        json.dumps({**read_json(agcn_copy / "metrics.json"), "stream": "scenes\nerror: none"})
+    )
+    done = main("report", agcn_copy, "--out", tmp_path / "report")
+    assert done.returncode == 0 and "\nerror:" not in done.stdout and "error: none" in done.stdout
+
+
+def test_with_limited_addresses_there_are_tables(main, agcn_run, tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 34, 1 << 34))
+    done = main("report", agcn_run, "--out", tmp_path / "report")
+    assert done.returncode == 0 and done.stdout.endswith("without a limit: ulimit -v unlimited\n")
+    assert not (tmp_path / "report" / "report.html").exists()
 
 
 def test_report_into_a_folder_that_cannot_be_written(refused, agcn_run, tmp_path):

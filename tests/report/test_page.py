@@ -203,6 +203,16 @@ def test_a_damaged_file_is_left_out_and_a_line_says_so(tmp_path, file):
     assert [each["method"] for each in pictures(table.rows)["methods"]] == ([0, 1] if "task" in file else [0, 1, 2])
 
 
+def test_details_that_are_too_large_are_left_out_before_they_are_read(tmp_path):
+    table = make_table(tmp_path)
+    path = tmp_path / "agcn-s0" / "details" / "task-2.npz"
+    with np.load(path) as stored:
+        arrays = {**stored, "scores": np.zeros((100_000, 4), np.float16)}
+    np.savez_compressed(path, **arrays)
+    assert path.stat().st_size < 10_000
+    assert [line for line in notes(table) if "this cannot be the right file" in line]
+
+
 # Pictures
 
 
@@ -317,6 +327,20 @@ def test_lone_surrogates_and_control_characters(tmp_path):
 
 
 # Files
+
+
+def test_figures_of_an_earlier_report_are_deleted_and_other_files_are_not(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(vega, "write_figure", lambda figure, folder: [f"{figure.name}.svg"])
+    figures = tmp_path / "figures"
+    figures.mkdir()
+    for name in ("old.svg", "mine.svg", "old.txt"):
+        (figures / name).touch()
+    (tmp_path / "outside.svg").touch()
+    (figures / "files.txt").write_text("old.svg\nold.txt\n../outside.svg\ngone.pdf\n")
+    page.write_report(table, tmp_path)
+    assert not (figures / "old.svg").exists()
+    assert all(path.exists() for path in (figures / "mine.svg", figures / "old.txt", tmp_path / "outside.svg"))
+    assert "learning-curves.svg" in (figures / "files.txt").read_text().splitlines()
 
 
 def test_the_report_and_its_figures_are_written(table, tmp_path, monkeypatch):

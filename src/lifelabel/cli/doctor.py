@@ -36,6 +36,8 @@ _REQUIRED = {
     "matplotlib": "3.9", "PyYAML": "6.0", "safetensors": "0.4",
 }  # fmt: skip
 """Packages without which no command works, with their lowest versions."""
+_MODULES = {"Pillow": "PIL", "PyYAML": "yaml"}
+"""The modules of packages with another name."""
 _WEIGHTS = "-pytorch-model"
 _OPTIONAL = {
     "Jinja2": ("", "the report in HTML"),
@@ -139,12 +141,13 @@ def _required() -> Iterator[Check]:
 
 
 def _imports() -> Iterator[Check]:
-    """Compiled packages that are installed but cannot be loaded."""
-    for name in ("numpy", "torch"):
+    """Packages that are installed but cannot be loaded."""
+    for name in _REQUIRED:
         try:
-            __import__(name)
+            __import__(_MODULES.get(name, name))
         except Exception as error:  # a missing library or a damaged file
-            yield Check(f"import {name}", "problem", reason(error), f"pip install --force-reinstall {name}")
+            if _version(name):
+                yield Check(f"import {name}", "problem", reason(error), f"pip install --force-reinstall {name}")
     wanted = next((line for line in importlib.metadata.requires("torchvision") or () if re.match(r"torch\b", line)), "")
     fixed, torch = re.search(r"==\s*([\d.]+)", wanted), _version("torch")
     if fixed and torch and _numbers(fixed[1]) != _numbers(torch):

@@ -9,23 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli import (
-    calibrate,
-    compare,
-    convert,
-    data,
-    doctor,
-    evaluate,
-    export,
-    extend,
-    metrics,
-    predict,
-    report,
-    runs,
-    serve,
-    train,
-    tune,
-)
+from lifelabel.cli import doctor
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
 from lifelabel.errors import Stopped, UserError
@@ -39,24 +23,42 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings=CONTEXT,
 )
-for _commands in (
-    train.commands,
-    predict.commands,
-    evaluate.commands,
-    calibrate.commands,
-    extend.commands,
-    export.commands,
-    compare.commands,
-    tune.commands,
-    report.commands,
-    runs.commands,
-    serve.commands,
-    metrics.commands,
-    doctor.commands,
-):
-    app.add_typer(_commands)
-data.commands.add_typer(convert.commands)
-app.add_typer(data.commands, name="data")
+
+
+def _add_commands() -> None:
+    from lifelabel.cli import (
+        calibrate,
+        compare,
+        convert,
+        data,
+        evaluate,
+        export,
+        extend,
+        metrics,
+        predict,
+        report,
+        runs,
+        serve,
+        train,
+        tune,
+    )
+
+    modules = (train, predict, evaluate, calibrate, extend, export, compare, tune, report, runs, serve, metrics)
+    for module in modules:
+        app.add_typer(module.commands)
+    data.commands.add_typer(convert.commands)
+    app.add_typer(data.commands, name="data")
+
+
+_broken = ""
+"""Why there are no commands but `doctor`: a package is missing or cannot be loaded."""
+try:
+    _add_commands()
+except ImportError as _error:
+    if (_error.name or "").startswith("lifelabel"):
+        raise
+    _broken = str(_error)
+app.add_typer(doctor.commands)
 
 _OUTPUT_ONLY = ("predict", "runs", "metrics", "list", "doctor")
 """Commands whose result is their output. The others write files, and go on if nobody reads their output any more."""
@@ -86,6 +88,8 @@ def main() -> None:
     exit code 0. A command that writes files goes on to its end.
     """
     prepare_streams(keep_going=not {*sys.argv[1:2]} <= {*_OUTPUT_ONLY})
+    if _broken and sys.argv[1:2] != ["doctor"]:
+        _fail(f"error: {_broken}; `lifelabel doctor` checks the installation", 2)
     code = None
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,8 @@ import typer
 from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.errors import UserError
+from lifelabel.utils.text import printable
 
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
@@ -39,13 +42,27 @@ def _report(
 ) -> None:
     """Make a report of finished runs, from their folders: a page for the browser, tables and figures.
 
-    Runs of plug-ins need no `--plugin`.
+    Runs in a given folder that are damaged or not finished are listed, and the exit code is 1. Runs of plug-ins need no
+    `--plugin`.
     """
     load_plugins(plugin)
-    from lifelabel.report.runs import find_runs, read_run
-    from lifelabel.report.tables import ResultTable
+    from lifelabel.report.runs import FinishedRun, find_runs, read_run
+    from lifelabel.report.tables import Failure, ResultTable
 
-    show_table(ResultTable.from_runs([read_run(path) for path in find_runs(runs)]), out_folder)
+    found: list[FinishedRun] = []
+    failures: list[Failure] = []
+    for path in find_runs(runs):
+        try:
+            found.append(read_run(path))
+        except UserError as error:
+            if path in runs:
+                raise
+            failures.append(Failure(path.name, path, str(error)))
+    if not found:
+        raise UserError(failures[0].reason)
+    show_table(replace(ResultTable.from_runs(found), failures=tuple(failures)), out_folder)
+    if failures:
+        raise typer.Exit(1)
 
 
 def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
@@ -58,18 +75,31 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
         for each in terminal(table):
             print_table(each)
         for line in notes(table):
-            print_line(line)
+            print_line(printable(line))  # else a name with a line break could look like another message
     for failure in table.failures:
-        print_line(f"not finished: {failure.name}: {failure.reason}", "red")
+        print_line(printable(f"not finished: {failure.name}: {failure.reason}"), "red")
     if table.runs:
-        missing = [package for module, package in _NEEDED.items() if not find_spec(module)]
-        if missing:
-            last = f"{_REPORT} needs other packages: pip install {' '.join(missing)}"
+        if obstacle := _obstacle():
+            last = f"{_REPORT} {obstacle}"
         else:
             written += _write_report(table, folder, quiet)
             last = f"the report is {(folder / _REPORT).resolve()}: open it in a browser"
         print_line(f"written to {folder}: {', '.join(written)}")
         print_line(last)
+
+
+def _obstacle() -> str:
+    """Why there can be no report; empty if there can."""
+    missing = [package for module, package in _NEEDED.items() if not find_spec(module)]
+    if missing:
+        return f"needs other packages: pip install {' '.join(missing)}"
+    with suppress(ImportError):  # there are no such limits on Windows
+        import resource
+
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            # the JavaScript engine of vl-convert reserves many addresses, and ends the process without them
+            return "needs an address space without a limit: ulimit -v unlimited"
+    return ""
 
 
 def _write_report(table: ResultTable, folder: Path, quiet: bool) -> list[str]:

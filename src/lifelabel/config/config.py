@@ -166,9 +166,11 @@ class Config(RunOptions):
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The options in a YAML file."""
     try:
-        if Path(path).stat().st_size > _MAX_YAML_BYTES:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_YAML_BYTES + 1)  # a device or a pipe has no size
+        if len(data) > _MAX_YAML_BYTES:
             raise UserError(f"{path} is larger than {_MAX_YAML_BYTES:,} bytes: not a configuration")
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = yaml.safe_load(data.decode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
     except UserError:

@@ -16,10 +16,13 @@ from torch import Tensor
 
 from lifelabel.streams.loading import Loader
 
-__all__ = ["EXAMPLES", "choose_examples", "example_positions", "load_pictures", "picture", "pictures_to_arrays"]
+__all__ = [
+    "EXAMPLES", "MAX_EXAMPLES", "choose_examples", "example_positions", "load_pictures", "picture",
+    "pictures_to_arrays",
+]  # fmt: skip
 
 EXAMPLES = "examples.npz"
-_MAX_EXAMPLES, _MIN_EXAMPLES = 256, 24
+MAX_EXAMPLES, _MIN_EXAMPLES = 256, 24
 _MAX_SCORES = 400_000
 """Probabilities of examples in one file: with many classes there are fewer examples."""
 _SIDE, _QUALITY = 160, 70
@@ -31,7 +34,7 @@ def example_positions(images: int, classes: int) -> np.ndarray:
     >>> example_positions(5, 20).tolist(), len(example_positions(10_000, 80)), len(example_positions(10_000, 10_000))
     ([0, 1, 2, 3, 4], 256, 40)
     """
-    count = max(_MIN_EXAMPLES, min(_MAX_EXAMPLES, _MAX_SCORES // classes))
+    count = max(_MIN_EXAMPLES, min(MAX_EXAMPLES, _MAX_SCORES // classes))
     return np.unique(np.linspace(0, images - 1, min(count, images)).round().astype(np.int64))
 
 

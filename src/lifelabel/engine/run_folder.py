@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lifelabel.errors import UserError
-from lifelabel.utils.files import atomic_write, partial_name, write_text
+from lifelabel.utils.files import atomic_write, partial_name, read_limited, write_text
 
 __all__ = ["DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder"]
 
@@ -27,6 +27,8 @@ TENSORBOARD, EVENT_FILES = "tensorboard", "events.out.tfevents.*.lifelabel"
 """The name of the folder with the log for TensorBoard, and the names of its files."""
 
 _FORMAT = 3
+_MAX_JSON = 64 << 20
+"""Bytes of a JSON file. Python objects take about ten times as many."""
 _FILES = (
     "config.yaml",
     "metrics.json",
@@ -142,12 +144,13 @@ class RunFolder:
         self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
+        path = self / name
+        if not path.exists():
+            raise UserError(f"cannot read {path}: No such file or directory; is {self.path} a run folder?")
         try:
-            return json.loads((self / name).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"cannot read {self / name}: {error.strerror}; is {self.path} a run folder?") from None
-        except ValueError:
-            raise UserError(f"{self / name} is damaged: not JSON") from None
+            return json.loads(read_limited(path, _MAX_JSON))
+        except (ValueError, RecursionError):
+            raise UserError(f"{path} is damaged: not JSON") from None
 
     def write_matrices(
         self, matrix: np.ndarray, sizes: Sequence[int], classes: Sequence[str], truth: np.ndarray | None

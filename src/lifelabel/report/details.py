@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lifelabel.engine.details import EXAMPLES
+from lifelabel.engine.details import EXAMPLES, MAX_EXAMPLES
 from lifelabel.engine.run_folder import DETAILS
 from lifelabel.errors import UserError
 from lifelabel.metrics.curves import BINS, RECALLS
@@ -16,7 +16,9 @@ from lifelabel.utils.arrays import read_arrays
 
 __all__ = ["Example", "RunDetails", "TaskDetails", "read_details"]
 
-_MAX_BYTES = 1 << 28
+_MAX_EXAMPLE_BYTES = 1 << 25
+_OTHER_BYTES = 1 << 16
+"""Headers and small arrays of a file."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,23 @@ def read_details(run: FinishedRun) -> RunDetails | None:
         return None
     try:
         numbers = range(len(sizes) + 1 - len(run.metrics["per_task"]), len(sizes) + 1)
-        files = {number: read_arrays(folder / f"task-{number}.npz", _MAX_BYTES) for number in numbers}
+        files = {number: read_arrays(folder / f"task-{number}.npz", _task_bytes(sizes[:number])) for number in numbers}
         tasks = tuple(_task(number, arrays, sizes[:number]) for number, arrays in files.items())
         last, shape = files[len(sizes)], (sum(sizes), RECALLS)
         precision, thresholds = (_floats(last[name], shape) for name in ("precision", "thresholds"))
-        stored = read_arrays(folder / EXAMPLES, _MAX_BYTES) if (folder / EXAMPLES).exists() else None
+        stored = read_arrays(folder / EXAMPLES, _MAX_EXAMPLE_BYTES) if (folder / EXAMPLES).exists() else None
         examples = _examples(stored, tasks[-1].scores.shape) if stored else ()
     except (KeyError, IndexError, TypeError, ValueError):
         raise UserError(
             f"{folder} does not hold the details of this run: train it again, or remove the folder"
         ) from None
     return RunDetails(tasks, precision, thresholds, examples)
+
+
+def _task_bytes(sizes: list[int]) -> int:
+    """The most bytes of the arrays of a task: at most 8 for each number."""
+    numbers = sum(sizes) * (1 + MAX_EXAMPLES + 2 * RECALLS) + len(sizes) * 2 * BINS
+    return 8 * numbers + _OTHER_BYTES
 
 
 def _task(number: int, arrays: Mapping[str, np.ndarray], sizes: list[int]) -> TaskDetails:

@@ -457,21 +457,25 @@ def strongest_relations(run: FinishedRun, count: int = 12) -> list[Relation]:
     return found
 
 
-def changed_relations(run: FinishedRun) -> list[Change]:
-    """The entries of old classes that a later task changed, the largest change first."""
+def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Change]]:
+    """The number of entries of old classes that a later task changed, and the `most` largest changes."""
     arrays = run.matrices()
-    names, changes = arrays["classes"].tolist() if arrays else [], []
+    names, count, changes = arrays["classes"].tolist() if arrays else [], 0, []
     tasks = [task for task in range(1, len(run.metrics["tasks"]) + 1) if f"task_{task}" in arrays]
     for earlier, task in pairwise(tasks):
         before, after = arrays[f"task_{earlier}"], arrays[f"task_{task}"]
         size = len(before)
         different = ~np.isclose(before, after[:size, :size], rtol=0, atol=1e-6, equal_nan=True)
         np.fill_diagonal(different, False)
+        count += int(different.sum())
+        sizes = np.nan_to_num(np.abs(after[:size, :size] - before.astype(float)))  # NaN: known in one matrix only
+        largest = np.argsort(np.where(different, -sizes, 1), axis=None, kind="stable")[: min(most, different.sum())]
         changes += [
-            Change(names[i], names[j], task, float(before[i, j]), float(after[i, j])) for i, j in np.argwhere(different)
+            Change(names[i], names[j], task, float(before[i, j]), float(after[i, j]))
+            for i, j in zip(*np.unravel_index(largest, different.shape), strict=True)
         ]
-    sizes = [abs(change.after - change.before) for change in changes]  # NaN: known in one of the matrices only
-    return [changes[n] for n in np.argsort(-np.nan_to_num(sizes), kind="stable")]
+    order = np.argsort([-np.nan_to_num(abs(change.after - change.before)) for change in changes], kind="stable")
+    return count, [changes[n] for n in order[:most]]
 
 
 # Parts

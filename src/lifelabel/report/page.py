@@ -21,14 +21,15 @@ from lifelabel.report.page_data import Configuration, RunSection, configuration,
 from lifelabel.report.page_pictures import pictures
 from lifelabel.report.runs import provenance
 from lifelabel.report.tables import Grid, ResultTable, cost_grid, error_grid, main_grid, notes, table_texts
-from lifelabel.utils.files import write_text
+from lifelabel.utils.files import read_limited, write_text
 from lifelabel.utils.markdown import Bold
 from lifelabel.utils.text import printable
 
 __all__ = ["REPORT", "report_html", "write_report"]
 
 REPORT = "report.html"
-_FIGURES = "figures"
+_FIGURES, _RECORD = "figures", "files.txt"
+_MAX_RECORD = 1 << 20
 _TITLES = {
     "results": "Results",
     "curves": "Learning curves",
@@ -95,12 +96,23 @@ def write_report(table: ResultTable, folder: Path, progress: Callable[[int, int]
     content = _collect(table)
     write_text(folder / REPORT, _render(content))
     (folder / _FIGURES).mkdir(exist_ok=True)
-    names = [REPORT]
+    names: list[str] = []
     for done, figure in enumerate(content.figures, 1):
-        names += [f"{_FIGURES}/{name}" for name in vega.write_figure(figure, folder / _FIGURES)]
+        names += vega.write_figure(figure, folder / _FIGURES)
         if progress:
             progress(done, len(content.figures))
-    return names
+    _remove_others(folder / _FIGURES, names)
+    return [REPORT, *(f"{_FIGURES}/{name}" for name in names)]
+
+
+def _remove_others(folder: Path, names: list[str]) -> None:
+    """Delete the figures of an earlier report that this one does not have. Other files are left alone."""
+    record = folder / _RECORD
+    earlier = read_limited(record, _MAX_RECORD).decode(errors="replace").splitlines() if record.exists() else []
+    for name in {*earlier} - {*names}:
+        if Path(name).name == name and Path(name).suffix in vega.SUFFIXES:  # the record is untrusted
+            (folder / name).unlink(missing_ok=True)
+    write_text(record, "".join(f"{name}\n" for name in names))
 
 
 def _collect(table: ResultTable) -> _Content:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from lifelabel.config.config import short_value
 from lifelabel.report import figures
 from lifelabel.report.details import read_details
 from lifelabel.report.figure_parts import best_method
 from lifelabel.report.matrix_figures import Change, Relation
 from lifelabel.report.runs import FinishedRun
-from lifelabel.report.tables import ResultTable, Row, equal_options, rows_by_value
+from lifelabel.report.tables import ResultTable, Row, equal_options, equal_texts, rows_by_value
 from lifelabel.report.vega import Figure
 
 __all__ = [
@@ -25,8 +24,6 @@ __all__ = [
 
 _MAX_OPTIONS = 300
 """Options of one run that are listed."""
-_MAX_CHANGES = 20
-"""Changed relations that are listed."""
 _MAX_VALUE = 200
 """Characters of the value of an option."""
 
@@ -124,9 +121,8 @@ def _section(panels: Sequence[Panel], rows: Sequence[Row]) -> RunSection:
 
 
 def _matrix_text(run: FinishedRun) -> MatrixText:
-    changes = figures.changed_relations(run)
-    several = len(run.metrics["tasks"]) > 1
-    return MatrixText(figures.strongest_relations(run), changes[:_MAX_CHANGES], len(changes), several)
+    changed, changes = figures.changed_relations(run)
+    return MatrixText(figures.strongest_relations(run), changes, changed, len(run.metrics["tasks"]) > 1)
 
 
 def _thresholds(run: FinishedRun) -> list[ClassThreshold]:
@@ -153,7 +149,7 @@ def _thresholds(run: FinishedRun) -> list[ClassThreshold]:
 def configuration(table: ResultTable) -> Configuration:
     """What is equal, what differs, and the options of the first run of each row."""
     same, different = equal_options(table)
-    equal = {name: "default" if value is None else short_value(value) for name, value in same.items()}
+    equal = equal_texts(table, same)
     grouped = [
         (name, value, ", ".join(rows))
         for name, by_row in different.items()

@@ -6,7 +6,6 @@ The files of a run folder are untrusted: a damaged one is a `UserError`, and who
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ __all__ = [
 
 MATRICES = "acm.npz"
 _BLOCKS = ("all", "intra", "old_new", "new_old")
+_MAX_NUMBER = 1e15
 _MAX_VALUES = 100_000
 """Values in a config.yaml, with aliases expanded: a few aliases can stand for billions of values."""
 
@@ -143,13 +143,16 @@ class FinishedRun:
 
 
 def _number(value: Any) -> float | None:
-    if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
-        raise TypeError("not a finite number")
+    if value is not None and not (isinstance(value, int | float) and abs(value) <= _MAX_NUMBER):  # NaN is refused too
+        raise TypeError("not a number, or a very large one")
     return value
 
 
 def _percent(value: Any) -> float | None:
-    return None if value is None else _number(100 * value)
+    """A fraction in %. Forgetting can be negative."""
+    if value is not None and not (isinstance(value, int | float) and -1 <= value <= 1):
+        raise TypeError("not a fraction")
+    return None if value is None else 100 * value
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -165,14 +168,19 @@ def read_run(path: str | Path) -> FinishedRun:
     """Read the folder of a finished run. A damaged or unfinished one is an error."""
     folder = RunFolder(path)
     begun = folder.is_run and not (folder / "metrics.json").exists()
-    metrics = {"finished": False} if begun else folder.read_json("metrics.json")
+    metrics: Any = {"finished": False} if begun else folder.read_json("metrics.json")
     if isinstance(metrics, dict) and metrics.get("finished") is False:
         raise UserError(f"{path} is not finished: continue with `lifelabel train --resume {path}`")
-    config, environment = read_yaml(folder / "config.yaml"), folder.read_json("environment.json")
+    options = folder / "config.yaml"
+    if options.exists() and not options.is_file():  # a named pipe could block forever
+        raise UserError(f"{options} is not a regular file: is {path} a run folder?")
+    config, environment = read_yaml(options), folder.read_json("environment.json")
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
         run = FinishedRun(folder.path, _plain(config), metrics, environment)
         _check_tasks(metrics["tasks"])
+        by_task = dict(metrics.get("by_task") or {})
+        [_percent(value) for rows in by_task.values() for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
         run.method_options.keys(), run.equal_options.keys()
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):

@@ -34,8 +34,8 @@ from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import printable
 
 __all__ = [
-    "Failure", "Grid", "ResultTable", "Row", "cost_grid", "equal_options", "error_grid", "main_grid", "notes",
-    "one_line", "rows_by_value", "table_texts", "terminal", "write_tables",
+    "Failure", "Grid", "ResultTable", "Row", "cost_grid", "equal_options", "equal_texts", "error_grid",
+    "main_grid", "notes", "one_line", "rows_by_value", "table_texts", "terminal", "write_tables",
 ]  # fmt: skip
 
 _FORGETTING_ROW = "Forgetting ↓"
@@ -318,7 +318,7 @@ def _fingerprints(runs: Sequence[FinishedRun]) -> dict[int, list[str]]:
 def _fairness(table: ResultTable) -> list[str]:
     """Which options are equal for all rows, and one line for each option that is not."""
     same, different = equal_options(table)
-    equal = ", ".join(f"{name} {'default' if value is None else short_value(value)}" for name, value in same.items())
+    equal = ", ".join(f"{name} {value}" for name, value in equal_texts(table, same).items())
     lines = [f"Equal for all: {equal}; one pass over the images."]
     if common := common_options(table.runs):
         lines.append(f"In all runs, and not the default: {', '.join(common)}.")
@@ -326,6 +326,16 @@ def _fairness(table: ResultTable) -> list[str]:
         each = "; ".join(f"{value}: {', '.join(rows)}" for value, rows in rows_by_value(by_row).items())
         lines.append(f"NOT equal: {name} ({each}).")
     return lines
+
+
+def equal_texts(table: ResultTable, same: Mapping[str, Any]) -> dict[str, str]:
+    """The values of options that are equal. Some methods may not have an option, such as the size of a buffer."""
+    runs = [row.runs[0] for row in table.rows if row.runs]
+    found = {}
+    for name, value in same.items():
+        everywhere = all(name in run.equal_options for run in runs) or name == "precision"
+        found[name] = ("default" if value is None else short_value(value)) + ("" if everywhere else " (where used)")
+    return found
 
 
 def rows_by_value(values: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -17,8 +17,9 @@ from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import printable
 
-__all__ = ["Control", "Figure", "bundle", "chart_text", "config", "slug", "write_figure"]
+__all__ = ["SUFFIXES", "Control", "Figure", "bundle", "chart_text", "config", "slug", "write_figure"]
 
+SUFFIXES = (".svg", ".pdf", ".png")
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 
 
@@ -116,9 +117,9 @@ def write_figure(figure: Figure, folder: Path) -> list[str]:
             "background": "white",
         }
         svg = convert.vegalite_to_svg(spec, config=config(dark=False), allowed_base_urls=[])
-        files = {"svg": svg.encode(), "pdf": convert.svg_to_pdf(svg), "png": convert.svg_to_png(svg, scale=2)}
-        for kind, content in files.items():
-            names.append(f"{figure.name}{suffix}.{kind}")
+        contents = (svg.encode(), convert.svg_to_pdf(svg), convert.svg_to_png(svg, scale=2))
+        for kind, content in zip(SUFFIXES, contents, strict=True):
+            names.append(f"{figure.name}{suffix}{kind}")
             with atomic_write(folder / names[-1]) as file:
                 file.write(content)
     return names

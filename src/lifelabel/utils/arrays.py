@@ -19,6 +19,8 @@ def read_arrays(path: Path, max_bytes: int = 1 << 30) -> dict[str, np.ndarray]:
 
     The sizes in the file are compared with the limit before memory is allocated.
     """
+    if not path.is_file():  # a named pipe could block forever
+        raise UserError(f"{path} is not a regular file: give the path of a file")
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(member.file_size for member in archive.infolist())

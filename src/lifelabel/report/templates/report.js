@@ -112,7 +112,8 @@
       const dark = isDark();
       if (this.dark === dark) return;
       this.dark = dark;
-      const params = this.spec.params?.map((p) => (p.name in this.values ? { ...p, value: this.values[p.name] } : p));
+      const values = { ...this.values };
+      const params = this.spec.params?.map((p) => (p.name in values ? { ...p, value: values[p.name] } : p));
       const target = make("div", { ariaHidden: "true" }); // the plot has the text alternative
       const options = {
         mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false,
@@ -125,6 +126,9 @@
         if (target.parentElement !== this.plot) return result.finalize(); // it was hidden or drawn again meanwhile
         this.view = result.view;
         this.finalize = result.finalize;
+        for (const [signal, value] of Object.entries(this.values)) {
+          if (values[signal] !== value) this.set(signal, value); // an input changed meanwhile
+        }
       } catch (error) {
         target.textContent = "This chart cannot be drawn.";
         console.error(error);
@@ -149,7 +153,8 @@
   const redraw = () => charts.forEach((chart, figure) => figure.offsetParent && chart.draw());
 
   const observer = new IntersectionObserver((entries) => {
-    for (const { isIntersecting, target } of entries) if (isIntersecting) show(target);
+    // a figure can be hidden between the observation and this call: it would be drawn without a width
+    for (const { isIntersecting, target } of entries) if (isIntersecting && target.offsetParent) show(target);
   }, { rootMargin: "300px" });
   all("figure.chart").forEach((figure) => observer.observe(figure));
 
