@@ -23,6 +23,11 @@ SMALL = ("--set", "stream.train_images=60", "--set", "stream.test_images=60", "-
 """Five tasks of 12 training images, two steps each. On the CPU the same seed gives the same bits."""
 
 
+def pytest_collection_modifyitems(items):
+    """The longest tests first: at the end, no worker runs one of them alone."""
+    items.sort(key=lambda item: item.path.name not in ("test_readme.py", "test_tutorial.py"))
+
+
 def command(*args, **more):
     """Run the real command in its own process."""
     return subprocess.run(

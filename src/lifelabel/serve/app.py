@@ -57,6 +57,10 @@ _BODY = {
         },
     }
 }
+_NO_REPORT = {
+    "description": "No report.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
 _router = APIRouter()
 
 
@@ -145,7 +149,7 @@ async def _metrics(request: Request) -> Response:
     return Response(_service(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@_router.get("/report", response_class=HTMLResponse, responses={404: {"model": Error, "description": "No report."}})
+@_router.get("/report", response_class=HTMLResponse, responses={404: _NO_REPORT})
 async def _report(request: Request) -> Response:
     """The report of the run."""
     html = await request.app.state.report.html()
