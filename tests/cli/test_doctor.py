@@ -46,13 +46,12 @@ def test_a_check_that_fails_is_a_note_with_its_error(main, monkeypatch):
     assert main("doctor").returncode == 0
 
 
-@pytest.mark.parametrize("module", ["numpy", "yaml", "torch"])
+@pytest.mark.parametrize("module", ["numpy", "torch"])
 def test_without_a_package_doctor_works_and_the_others_say_so(module):
     code = f"import sys; sys.modules['{module}'] = None; from lifelabel.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "doctor"], capture_output=True, text=True)
-    package = {"yaml": "PyYAML"}.get(module, module)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert re.search(rf"^ problem +import {package} .*import of {module} halted", done.stdout, re.MULTILINE)
+    assert re.search(rf"^ problem +import {module} .*import of {module} halted", done.stdout, re.MULTILINE)
     done = subprocess.run([sys.executable, "-c", code, "metrics", "--help"], capture_output=True, text=True)
     if module == "torch":  # it is imported where it is used
         assert done.returncode == 0

@@ -1,29 +1,15 @@
 """The page in a real browser."""
 
-import shutil
-
 import pytest
+from support.browser import chromium, needs_chromium, serious_violations
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-ARGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS)
-        except sync_api.Error as error:
-            pytest.skip(f"chromium does not start: {error}")
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -51,12 +37,6 @@ def add(page, image, *names):
     files = [{"name": name, "mimeType": "image/png", "buffer": image((60, 40), seed=n)} for n, name in enumerate(names)]
     page.set_input_files("#files", files)
     page.get_by_text(f"{len(names)} of {len(names)} picture").wait_for()
-
-
-def serious(page):
-    """Violations of accessibility rules that axe finds serious or critical."""
-    found = axe.Axe().run(page).response["violations"]
-    return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
 
 
 def test_uploads_show_labels_that_follow_the_threshold(opened, image, model):
@@ -142,11 +122,11 @@ def test_accessibility_on_a_small_screen(opened, image, scheme):
     page.locator("summary").click()
     page.locator(".where:visible").first.click()
     page.locator("canvas:visible").wait_for()
-    assert serious(page) == []
+    assert serious_violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
 def test_the_description_of_the_api(opened):
     page, _ = opened("/docs", width=380, bypass_csp=True)
-    assert serious(page) == []
+    assert serious_violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
