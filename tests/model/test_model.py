@@ -307,6 +307,8 @@ def test_the_same_on_a_gpu(name, tmp_path):
     assert len(model._sizes) == 1 and model.logits(pixels[:1]).shape == (1, 5) and len(model._sizes) == 1
     scores = [found for _, found in model.score_files(paths, batch_size=4, workers=2)]
     np.testing.assert_allclose(np.stack(scores), expected.sigmoid().numpy(), rtol=2e-3, atol=2e-3)
+    maps = [each.activation(pixels, [3, 0]) for each in (lifelabel.load(tmp_path, "cpu"), model)]
+    torch.testing.assert_close(maps[1], maps[0], rtol=0, atol=0.03 * float(maps[0].abs().max()))  # TF32
     fast = lifelabel.load(tmp_path, "cuda")
     assert (fast.logits(pixels) - expected).abs().max() < 0.2 and fast.to("cpu").device.type == "cpu"
     torch.testing.assert_close(fast.logits(pixels), expected, rtol=1e-4, atol=1e-4)

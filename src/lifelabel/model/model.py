@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, overload
@@ -102,6 +102,15 @@ class Model:
         if (calibration := self.info.calibration) is not None:
             logits = logits * logits.new_tensor(calibration["slope"]) + logits.new_tensor(calibration["shift"])
         return logits.sigmoid()
+
+    def activation(self, pixels: Tensor, classes: Sequence[int]) -> Tensor | None:
+        """Where in images the evidence for classes is (B x classes x h x w). None if the network has no feature maps.
+
+        `pixels` are B x size x size x 3 bytes: see `InferenceNetwork.activation`.
+        """
+        with self._lock:
+            found = self.network.activation(self.network.backbone.normalize(pixels), classes)
+        return None if found is None else found.cpu()
 
     @torch.no_grad()
     def _start(self, pixels: Tensor, chunk: int | None = None) -> HostCopy:

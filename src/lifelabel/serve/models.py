@@ -43,8 +43,7 @@ class Models:
         size = self.main.info.image_size
         pixels = torch.zeros(1, size, size, 3, dtype=torch.uint8)
         self.main.logits(pixels)
-        network = self.main.network
-        self.has_maps = network.activation(network.backbone.normalize(pixels.to(self.main.device)), [0]) is not None
+        self.has_maps = self.main.activation(pixels, [0]) is not None
 
     async def get(self, task: int | None) -> Model:
         """The model after a task, from 1; without a task that of the run."""

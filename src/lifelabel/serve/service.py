@@ -118,10 +118,9 @@ def _rounded(value: float) -> float:
 
 def _maps(model: Model, pixels: np.ndarray, columns: Sequence[int]) -> list[list[list[float]] | None]:
     """For each class rows of numbers from 0 to 1: the evidence for it, relative to the place with the most."""
-    batch = torch.from_numpy(pixels.copy())[None].to(model.device)
-    found = model.network.activation(model.network.backbone.normalize(batch), columns) if columns else None
+    found = model.activation(torch.from_numpy(pixels.copy())[None], columns) if columns else None
     if found is None:
         return [None] * len(columns)
-    positive = found[0].clamp(min=0).cpu()
+    positive = found[0].clamp(min=0)
     relative = positive / positive.amax((1, 2), keepdim=True).clamp(min=1e-12)
     return [[[round(value, 3) for value in row] for row in each] for each in relative.tolist()]
