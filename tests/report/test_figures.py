@@ -12,6 +12,7 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.report import figures, vega
 from lifelabel.report.figure_parts import COLOURS, GRAY
+from lifelabel.report.relations import changed_relations, strongest_relations
 from lifelabel.report.runs import read_run
 from lifelabel.report.tables import ResultTable
 
@@ -208,8 +209,8 @@ def test_a_real_run(agcn_run, tmp_path):
     (group,) = made[name].spec["layer"][0]["data"]["values"]  # old entries are frozen
     assert (group["from"], group["to"], group["size"]) == (1, 5, 20)
     assert group["v"] == pytest.approx((1000 * run.matrices()["task_5"]).ravel(), abs=0.501)
-    assert figures.changed_relations(run) == (0, [])
-    strongest = figures.strongest_relations(run)
+    assert changed_relations(run) == (0, [])
+    strongest = strongest_relations(run)
     assert len(strongest) == 12
     off_diagonal = run.matrices()["task_5"] - np.eye(20)
     assert strongest[0].p == off_diagonal.max()
@@ -337,11 +338,11 @@ def test_a_matrix_that_changes_and_has_gaps(tmp_path):
     assert first == {"from": 1, "to": 1, "size": 2, "v": [900, 250, None, 1000]}
     assert marks(svg(figure, task=1), "layer_0") == 1
     assert [control.signal for control in figure.controls] == ["task"]  # the truth is not known
-    count, changes = figures.changed_relations(run)
+    count, changes = changed_relations(run)
     assert count == len(changes)
     assert [(c.i, c.j, c.task) for c in changes if np.isfinite(c.before)] == [("sky", "boat", 2)]
     assert changes[0][3:] == (0.25, 0.5)
-    assert figures.changed_relations(run, 1) == (count, changes[:1])
+    assert changed_relations(run, 1) == (count, changes[:1])
 
 
 def test_many_classes(tmp_path):
@@ -397,16 +398,16 @@ def test_runs_without_data_have_no_figure(tmp_path):
         assert make(run, "agcn") is None
     for make in (figures.class_ap, figures.precision_recall, figures.reliability, figures.false_positives):
         assert make({"agcn": run}) is None
-    assert figures.strongest_relations(run) == []
-    assert figures.changed_relations(run) == (0, [])
+    assert strongest_relations(run) == []
+    assert changed_relations(run) == (0, [])
     assert figures.learning_curves([]) is None
 
 
 def test_relations_as_text(runs, tmp_path):
-    assert figures.strongest_relations(runs[1], 2) == [("boat", "sea", 0.75, 0.5), ("sky", "boat", 0.5, 0.5)]
-    assert [r.p for r in figures.strongest_relations(runs[1])] == [0.75, 0.5, 0.5, 0.3, 0.2]
+    assert strongest_relations(runs[1], 2) == [("boat", "sea", 0.75, 0.5), ("sky", "boat", 0.5, 0.5)]
+    assert [r.p for r in strongest_relations(runs[1])] == [0.75, 0.5, 0.5, 0.3, 0.2]
     write_matrices(write_run(tmp_path / "equal"), truth=False)
-    assert figures.strongest_relations(read_run(tmp_path / "equal")) == []
+    assert strongest_relations(read_run(tmp_path / "equal")) == []
 
 
 # Classes

@@ -9,15 +9,15 @@ from typing import Any
 from lifelabel.metrics.functions import HEADLINE
 from lifelabel.report.class_figures import class_ap, class_changes, false_positives, precision_recall, reliability
 from lifelabel.report.figure_parts import method_styles, methods_param, rounded, title
-from lifelabel.report.matrix_figures import changed_relations, forgetting, label_graph, matrix, strongest_relations
+from lifelabel.report.graph_figures import label_graph
+from lifelabel.report.matrix_figures import forgetting, matrix
 from lifelabel.report.runs import check_same_tasks
 from lifelabel.report.tables import Row
 from lifelabel.report.vega import Control, Figure, chart_text
 
 __all__ = [
-    "changed_relations", "class_ap", "class_changes", "cost", "false_positives", "forgetting",
+    "class_ap", "class_changes", "cost", "false_positives", "forgetting",
     "label_graph", "learning_curves", "matrix", "precision_recall", "reliability",
-    "strongest_relations",
 ]  # fmt: skip
 
 _FEW_CURVES = 6

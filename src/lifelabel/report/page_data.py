@@ -12,7 +12,7 @@ import numpy as np
 from lifelabel.report import figures
 from lifelabel.report.details import read_details
 from lifelabel.report.figure_parts import best_method
-from lifelabel.report.matrix_figures import Change, Relation
+from lifelabel.report.relations import Change, Relation, changed_relations, strongest_relations
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.tables import ResultTable, Row, equal_options, equal_texts, rows_by_value
 from lifelabel.report.vega import Figure
@@ -121,8 +121,8 @@ def _section(panels: Sequence[Panel], rows: Sequence[Row]) -> RunSection:
 
 
 def _matrix_text(run: FinishedRun) -> MatrixText:
-    changed, changes = figures.changed_relations(run)
-    return MatrixText(figures.strongest_relations(run), changes, changed, len(run.metrics["tasks"]) > 1)
+    changed, changes = changed_relations(run)
+    return MatrixText(strongest_relations(run), changes, changed, len(run.metrics["tasks"]) > 1)
 
 
 def _thresholds(run: FinishedRun) -> list[ClassThreshold]:
