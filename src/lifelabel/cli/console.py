@@ -104,9 +104,8 @@ err = make_console(stderr=True, force_interactive=None if sys.stderr and sys.std
 
 
 def print_line(line: str, style: str | None = None, console: Console | None = None) -> None:
-    """Print text as it is, without markup and without wrapping. Control characters are replaced."""
-    text = "\n".join(map(printable, line.split("\n")))
-    (console or out).print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    """Print text as it is, without markup and without wrapping. Control characters, also line breaks, are replaced."""
+    (console or out).print(printable(line), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(table: Table) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,23 +62,27 @@ def print_metrics(found: Mapping[str, Any]) -> None:
         f"scores are {found['scores']}. All in %. CF1 is the harmonic mean of CP and CR, or the mean of the classes' "
         "F1, at a threshold; a class without a positive image is left out of mAP, or counts 0."
     )
-    print_line(_table(found, "all", f"all {found['images']:,} images"))
+    _print_part(_table(found, "all", f"all {found['images']:,} images"))
     if found["labelled_images"] < found["images"]:
-        print_line(_table(found, "labelled", f"the {found['labelled_images']:,} images with at least one label"))
+        _print_part(_table(found, "labelled", f"the {found['labelled_images']:,} images with at least one label"))
     else:
-        print_line("\nEvery image has a label: leaving out images without one changes nothing.")
+        _print_part(["Every image has a label: leaving out images without one changes nothing."])
     for name, value in found["conventions"]["all"].items():
         if name not in BUILT_IN:
-            print_line(f"\n{name} (a metric of a plug-in, on all images): {value}")
+            _print_part([f"{name} (a metric of a plug-in, on all images): {value}"])
     spans = {name: spread(found, name) for name in HEADLINE}
     texts = [f"{name} {_percent(span[0])} to {_percent(span[1])}" for name, span in spans.items() if span]
-    print_line(
-        "\nThe same scores, by convention and by the images used: "
-        + (", ".join(texts) or "nothing, because no image has a label")
-    )
+    found_texts = ", ".join(texts) or "nothing, because no image has a label"
+    _print_part([f"The same scores, by convention and by the images used: {found_texts}"])
 
 
-def _table(found: Mapping[str, Any], part: str, title: str) -> str:
+def _print_part(lines: Iterable[str]) -> None:
+    """Print an empty line and the lines."""
+    for line in ("", *lines):
+        print_line(line)
+
+
+def _table(found: Mapping[str, Any], part: str, title: str) -> list[str]:
     """A table with one row per family of papers, at most 80 columns wide."""
     from lifelabel.metrics.functions import HEADLINE
 
@@ -87,7 +91,7 @@ def _table(found: Mapping[str, Any], part: str, title: str) -> str:
         words = family["who"], f"{family['threshold']:g}", family["cf1"], family["empty_class"]
         rows.append((*words, *(_percent(family[part][name]) for name in HEADLINE)))
     lines = ["{:<25}  {:<5}  {:<13}  {:<8}{:>8}{:>7}{:>7}".format(*row) for row in rows]
-    return "\n".join(["", f"On {title}:", *lines])
+    return [f"On {title}:", *lines]
 
 
 def _percent(value: float | None) -> str:

@@ -15,14 +15,12 @@ from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError
-from lifelabel.utils.text import printable
 
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
 __all__ = ["commands", "show_table"]
 
-_REPORT = "report.html"
 _NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
 """Modules that the report needs, and their packages. The tables do not need them."""
 
@@ -67,6 +65,7 @@ def _report(
 
 def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
     """Write a table in all formats into `folder`, print it with its notes, and write its report and figures."""
+    from lifelabel.report.page import REPORT
     from lifelabel.report.tables import notes, terminal, write_tables
 
     if table.runs:
@@ -75,15 +74,15 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
         for each in terminal(table):
             print_table(each)
         for line in notes(table):
-            print_line(printable(line))  # else a name with a line break could look like another message
+            print_line(line)
     for failure in table.failures:
-        print_line(printable(f"not finished: {failure.name}: {failure.reason}"), "red")
+        print_line(f"not finished: {failure.name}: {failure.reason}", "red")
     if table.runs:
         if obstacle := _obstacle():
-            last = f"{_REPORT} {obstacle}"
+            last = f"{REPORT} {obstacle}"
         else:
             written += _write_report(table, folder, quiet)
-            last = f"the report is {(folder / _REPORT).resolve()}: open it in a browser"
+            last = f"the report is {(folder / REPORT).resolve()}: open it in a browser"
         print_line(f"written to {folder}: {', '.join(written)}")
         print_line(last)
 

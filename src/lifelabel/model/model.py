@@ -192,11 +192,18 @@ class Model:
         self, probabilities: np.ndarray, threshold: float | None = None, top: int | None = None
     ) -> dict[str, float]:
         """The labels of one image from the probabilities of all classes, chosen as in `predict`."""
+        columns = self.label_columns(probabilities, threshold, top)
+        return {self.classes[column]: float(probabilities[column]) for column in columns}
+
+    def label_columns(
+        self, probabilities: np.ndarray, threshold: float | None = None, top: int | None = None
+    ) -> list[int]:
+        """The columns of the classes in `labels`, in the same order."""
         limits = self.thresholds if threshold is None else threshold
         order = np.argsort(-probabilities, kind="stable")
         if top is None or threshold is not None:
             order = order[(probabilities >= limits)[order]]
-        return {self.classes[column]: float(probabilities[column]) for column in order[:top].tolist()}
+        return order[:top].tolist()
 
     def score_files(
         self, paths: Iterable[str | Path], batch_size: int | None = None, workers: int | None = None

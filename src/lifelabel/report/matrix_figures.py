@@ -87,7 +87,7 @@ def _height(found: RunMatrices) -> int:
 
 
 def _wide(found: RunMatrices) -> int:
-    """The pixels from which a chart has room for a matrix and the true one beside it."""
+    """The width in pixels from which a chart shows the true matrix beside the other."""
     return max(400, _height(found) * 5 // 4)
 
 

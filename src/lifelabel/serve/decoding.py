@@ -34,7 +34,7 @@ class DecoderPool:
     def __init__(self, limits: Limits, metrics: Metrics):
         self._limits, self._metrics = limits, metrics
         self.seconds = min(_DECODE_SECONDS, limits.timeout / 2)
-        """The most seconds for one image. They are fewer than those of a request: the other images have labels then."""
+        """The time limit of one image. It is shorter than that of a request, so that its other images get labels."""
         self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
         self._workers: set[_Worker] = set()
         self._starting: set[asyncio.Task[None]] = set()

@@ -37,11 +37,11 @@ class Report:
             return self._made
 
     def _make(self) -> bytes:
-        file = self._models.folder / "report.html"
-        if file.is_file():
-            return read_limited(file, _MAX_BYTES)
-        from lifelabel.report.page import report_html
+        from lifelabel.report.page import REPORT, report_html
         from lifelabel.report.runs import read_run
         from lifelabel.report.tables import ResultTable
 
+        file = self._models.folder / REPORT
+        if file.is_file():
+            return read_limited(file, _MAX_BYTES)
         return report_html(ResultTable.from_runs([read_run(self._models.folder)])).encode()

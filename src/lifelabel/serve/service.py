@@ -87,10 +87,11 @@ class Service:
         try:
             async with self.batcher.place():
                 pixels = await self.decoders.decode(upload.read, model.info.image_size)
-                labels = _labels(model, await self.batcher.score(model, pixels), choice)
+                scores = await self.batcher.score(model, pixels)
+                columns = model.label_columns(scores, choice.threshold, choice.top)
+                labels = _labels(model, scores, columns, choice.threshold)
                 if choice.maps:
-                    columns = [model.classes.index(label["name"]) for label in labels[:_MAX_MAPS]]
-                    maps = await self.batcher.call(_maps, model, pixels, columns)
+                    maps = await self.batcher.call(_maps, model, pixels, columns[:_MAX_MAPS])
                     for label, each in zip(labels, maps, strict=False):
                         label["map"] = each
         except Refused as refused:
@@ -98,18 +99,17 @@ class Service:
         return {"name": name, "labels": labels}
 
 
-def _labels(model: Model, scores: np.ndarray, choice: Choice) -> list[dict[str, Any]]:
-    thresholds, tasks = model.thresholds, model.info.task_of_class
-    index = {name: column for column, name in enumerate(model.classes)}
-    found = []
-    for name, probability in model.labels(scores, choice.threshold, choice.top).items():
-        column = index[name]
-        threshold = float(thresholds[column]) if choice.threshold is None else choice.threshold
-        found.append({
-            "name": name, "probability": _rounded(probability), "threshold": _rounded(threshold),
-            "task": tasks[column] + 1,
-        })  # fmt: skip
-    return found
+def _labels(model: Model, scores: np.ndarray, columns: Sequence[int], threshold: float | None) -> list[dict[str, Any]]:
+    limits = model.thresholds if threshold is None else np.full(len(scores), threshold)
+    return [
+        {
+            "name": model.classes[column],
+            "probability": _rounded(scores[column]),
+            "threshold": _rounded(limits[column]),
+            "task": model.info.task_of_class[column] + 1,
+        }
+        for column in columns
+    ]
 
 
 def _rounded(value: float) -> float:
