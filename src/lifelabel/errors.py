@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lifelabel.utils.text import shorten
 
-__all__ = ["Diverged", "HiddenLabel", "Stopped", "UserError", "reason", "unknown"]
+__all__ = ["Diverged", "HiddenLabel", "OtherProcess", "Stopped", "UserError", "reason", "unknown"]
 
 
 class UserError(Exception):
@@ -23,6 +23,10 @@ class Diverged(UserError):
 
 class Stopped(Exception):
     """The user or the system stopped a run or a search. The message has the command that continues it."""
+
+
+class OtherProcess(Exception):
+    """Another process of the run failed or ended. That process reports the cause."""
 
 
 class HiddenLabel(LookupError):

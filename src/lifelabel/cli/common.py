@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifelabel.cli.console import err
 from lifelabel.errors import UserError, unknown
+from lifelabel.utils.torchrun import is_first_process
 
 if TYPE_CHECKING:
     from lifelabel.engine.callback import Callback
@@ -125,7 +126,7 @@ def make_callback(quiet: bool) -> Callback:
     from lifelabel.cli.progress import ProgressBar
     from lifelabel.engine.callback import Callback
 
-    return Callback() if quiet else ProgressBar(err)
+    return ProgressBar(err) if is_first_process() and not quiet else Callback()
 
 
 def make_display(quiet: bool) -> Display | None:

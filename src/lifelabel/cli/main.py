@@ -12,7 +12,8 @@ import typer
 from lifelabel.cli import doctor
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
-from lifelabel.errors import Stopped, UserError
+from lifelabel.errors import OtherProcess, Stopped, UserError
+from lifelabel.utils.torchrun import is_first_process, under_torchrun
 from lifelabel.version import __version__
 
 __all__ = ["app", "main"]
@@ -90,6 +91,8 @@ def main() -> None:
     prepare_streams(keep_going=not {*sys.argv[1:2]} <= {*_OUTPUT_ONLY})
     if _broken and sys.argv[1:2] != ["doctor"]:
         _fail(f"error: {_broken}; `lifelabel doctor` checks the installation", 2)
+    if under_torchrun() and sys.argv[1:2] not in (["train"], ["extend"]):
+        _fail("error: torchrun starts several processes, which is for train and extend only: leave torchrun out", 2)
     code = None
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
@@ -100,6 +103,8 @@ def main() -> None:
         discard_output(sys.stdout.fileno())  # Python flushes stdout when it exits
     except UserError as error:
         _fail(f"error: {error}", 2)
+    except OtherProcess:
+        sys.exit(1)
     except Stopped as stop:
         _fail(str(stop), 130)
     except KeyboardInterrupt:
@@ -125,5 +130,6 @@ def main() -> None:
 
 
 def _fail(line: str, code: int) -> None:
-    print_line(" ".join(line.split()), "red" if code == 2 else None, err)
+    if is_first_process() or line.startswith("error: process "):  # of several processes that fail alike, one reports it
+        print_line(" ".join(line.split()), "red" if code == 2 else None, err)
     sys.exit(code)

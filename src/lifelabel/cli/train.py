@@ -12,6 +12,7 @@ from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callb
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.errors import UserError
+from lifelabel.utils.torchrun import is_first_process
 
 __all__ = ["commands"]
 
@@ -38,6 +39,8 @@ Examples:
 `lifelabel train --stream photos.csv --root DIR --tasks 4 --out runs/mine`
 
 `lifelabel train --method my_method.py:MyMethod --out runs/my-method`
+
+`torchrun --nproc-per-node 8 -m lifelabel train --stream split-coco --root DIR --out runs/coco`
 """,
 )
 @with_option_flags()
@@ -82,6 +85,8 @@ def _train(
 
 def _print_result(folder: Path, quiet: bool) -> None:
     """The average precision of each class, unless `quiet`, and the result on the last line."""
+    if not is_first_process():
+        return
     from lifelabel.report.per_class import per_class_table
     from lifelabel.report.runs import read_run
     from lifelabel.report.tables import one_line

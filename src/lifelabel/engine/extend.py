@@ -12,7 +12,7 @@ from typing import Any
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress
-from lifelabel.engine.run import Result, Run
+from lifelabel.engine.run import Result, Run, make_folder
 from lifelabel.engine.run_folder import MODEL, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
@@ -20,6 +20,7 @@ from lifelabel.nn.weights import sha256
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins
 from lifelabel.streams import resolve
+from lifelabel.utils.group import Group, join_group
 
 __all__ = ["extend"]
 
@@ -49,11 +50,18 @@ def extend(
     if state is None:
         raise UserError(f"{old.path} has no checkpoint.pt, which is needed to extend it")
     config = _configure(old, state, str(table), merge(options or {}, nest_flags(flags)))
-    folder = RunFolder(out)
-    if folder.path.resolve() == old.path.resolve():
+    if Path(out).resolve() == old.path.resolve():
         raise UserError(f"--out {out} is the run itself: choose another folder")
-    folder.check(overwrite)
-    with Run(config, folder, callback or Callback()) as new:
+    with join_group() as group:
+        return _train(old, state, config, make_folder(out, group), overwrite, callback or Callback(), group)
+
+
+def _train(
+    old: RunFolder, state: Mapping[str, Any], config: Config, folder: RunFolder, overwrite: bool, callback: Callback,
+    group: Group,
+) -> Result:  # fmt: skip
+    group.share(lambda: folder.check(overwrite))
+    with Run(config, folder, callback, group) as new:
         if state["weights"] != new.made_from["weights"]:
             raise UserError(f"the initial weights of {old.path} are not those of {config.weights}: give the same file")
         start = _starting_state(old, state, new)

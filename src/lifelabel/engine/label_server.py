@@ -27,6 +27,7 @@ from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, UserError
 from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
 from lifelabel.streams.parts import Part, part_of, sort_by_name
+from lifelabel.utils.group import ALONE, Group
 from lifelabel.utils.processes import START_METHOD, init_child
 
 __all__ = ["LabelGate", "LabelServer", "StreamInfo"]
@@ -87,17 +88,26 @@ class LabelServer:
 
     Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
     once. The labels of all tasks together go only to a method that is `joint`, the upper bound.
+
+    In a group of processes only the first one has a label process. It shares the answers with the others.
     """
 
-    def __init__(self, stream: str, options: Mapping[str, Any], joint: bool = False, part: Part | None = None):
+    def __init__(
+        self, stream: str, options: Mapping[str, Any], joint: bool = False, part: Part | None = None,
+        group: Group = ALONE,
+    ):  # fmt: skip
+        self.group = group
+        self.info: StreamInfo = group.share(functools.partial(self._start, stream, options, joint, part or Part()))
+
+    def _start(self, stream: str, options: Mapping[str, Any], joint: bool, part: Part) -> StreamInfo:
         context: Any = multiprocessing.get_context(START_METHOD)
         self.pipe, server_end = context.Pipe()
-        build = functools.partial(_build, stream, options, part or Part())
+        build = functools.partial(_build, stream, options, part)
         self.process = context.Process(target=_serve, args=(server_end, self.pipe, build, joint), daemon=True)
         self.process.start()
         server_end.close()
         try:
-            self.info: StreamInfo = self._receive()
+            return self._receive()
         except BaseException:
             self.close()
             raise
@@ -142,6 +152,8 @@ class LabelServer:
         return self._request("test_labels", rows)
 
     def close(self) -> None:
+        if not self.group.first:
+            return
         self.pipe.close()
         self.process.join(5)
         if self.process.is_alive():
@@ -149,6 +161,9 @@ class LabelServer:
             self.process.join()
 
     def _request(self, *request: Any) -> Any:
+        return self.group.share(functools.partial(self._ask, request))
+
+    def _ask(self, request: tuple[Any, ...]) -> Any:
         with contextlib.suppress(BrokenPipeError):  # _receive reports what happened
             self.pipe.send(request)
         return self._receive()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
+import itertools
 import math
 import shlex
 import signal
@@ -33,6 +33,7 @@ from lifelabel.engine.run_folder import DETAILS, MODEL, JsonLines, RunFolder
 from lifelabel.engine.saving import AsyncSaver, all_finite
 from lifelabel.engine.scoring import compute_features, compute_scores
 from lifelabel.engine.setup import make_setting
+from lifelabel.engine.sharing import BatchExchange, SilentFolder, SilentLines
 from lifelabel.engine.tensorboard import EventLog, check_tensorboard
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, Batch, HostBatch, Method
@@ -56,11 +57,13 @@ from lifelabel.streams.loading import (
     default_workers,
 )
 from lifelabel.streams.parts import Part
+from lifelabel.utils.group import ALONE, Group, join_group
 from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
+from lifelabel.utils.torchrun import local_rank, restarted, torchrun_command
 from lifelabel.utils.transfer import to_device
 
-__all__ = ["Result", "Run", "resume", "train"]
+__all__ = ["Result", "Run", "make_folder", "resume", "train"]
 
 _COMPARED = 8
 """Test images on which the network of the model folder is compared with the method."""
@@ -96,12 +99,15 @@ def train(
     named = declared(Config, "registered")
     config = Config.make(merge(options or {}, nest_flags(resolve_names(flags, named)))).with_absolute_paths()
     config = dataclasses.replace(config, plugins=tuple(loaded_plugins()))  # a file may have moved
-    folder = RunFolder(out)
-    folder.check(overwrite)
-    # a mistake in an option is reported before any file is changed
-    with Run(config, folder, callback or Callback()) as run, folder.new(overwrite):
-        folder.write_text("config.yaml", config.to_yaml())
-        return run.go(None)
+    with join_group() as group:
+        folder = make_folder(out, group)
+        if restarted() and group.share(lambda: _is_run_of(folder, config)):
+            return _resume(folder, config, callback, group)
+        group.share(lambda: folder.check(overwrite))
+        # a mistake in an option is reported before any file is changed
+        with Run(config, folder, callback or Callback(), group) as run, folder.new(overwrite):
+            folder.write_text("config.yaml", config.to_yaml())
+            return run.go(None)
 
 
 def resume(folder: str | Path, callback: Callback | None = None) -> Result:
@@ -109,24 +115,41 @@ def resume(folder: str | Path, callback: Callback | None = None) -> Result:
 
     Nothing is done if the run is finished.
     """
-    run_folder = RunFolder(folder)
-    if not run_folder.is_run:
-        raise UserError(f"{run_folder.path} is not a run folder: it has no config.yaml")
-    config = Config.make(read_yaml(run_folder / "config.yaml"))
-    if run_folder.is_finished:
-        metrics, environment = run_folder.read_json("metrics.json"), run_folder.read_json("environment.json")
-        return Result(run_folder.path, config, metrics, environment)
-    with Run(config, run_folder, callback or Callback()) as run, run_folder.locked():
-        return run.go(run_folder.load_checkpoint())
+    with join_group() as group:
+        run_folder = make_folder(folder, group)
+        if not run_folder.is_run:
+            raise UserError(f"{run_folder.path} is not a run folder: it has no config.yaml")
+        return _resume(run_folder, Config.make(read_yaml(run_folder / "config.yaml")), callback, group)
+
+
+def _resume(folder: RunFolder, config: Config, callback: Callback | None, group: Group) -> Result:
+    if group.share(lambda: folder.is_finished):
+        metrics = group.share(lambda: folder.read_json("metrics.json"))
+        return Result(folder.path, config, metrics, group.share(lambda: folder.read_json("environment.json")))
+    with Run(config, folder, callback or Callback(), group) as run, folder.locked():
+        return run.go(group.share(folder.load_checkpoint))
+
+
+def _is_run_of(folder: RunFolder, config: Config) -> bool:
+    """Whether the folder holds a run with these options: processes that torchrun has started again continue it."""
+    return folder.is_run and Config.make(read_yaml(folder / "config.yaml")) == config
+
+
+def make_folder(path: str | Path, group: Group) -> RunFolder:
+    """The run folder in a process of the group: only the first one writes."""
+    return RunFolder(path) if group.first else SilentFolder(path)
 
 
 class Run:
     """One run. It owns processes (label server, image workers): use it in a `with` statement."""
 
-    def __init__(self, config: Config, folder: RunFolder, callback: Callback):
-        self.config, self.folder, self.callback = config, folder, callback
+    def __init__(self, config: Config, folder: RunFolder, callback: Callback, group: Group = ALONE):
+        self.config, self.folder, self.callback, self.group = config, folder, callback, group
         keep_freed_memory()
         self.device = resolve_device(config.device, METHODS[config.method].float64)
+        if self.device.type == "cuda" and self.device.index is None and group.size > 1:
+            self.device = torch.device("cuda", local_rank() % torch.cuda.device_count())
+            torch.cuda.set_device(self.device)
         self.gpus = [self.device] if self.device.type == "cuda" else []
         reset_peak_memory()
         if self.gpus and torch.cuda.is_initialized():  # this process has trained before
@@ -151,13 +174,13 @@ class Run:
         self.processes.close()
 
     def set_up(self) -> None:
-        c = self.config
+        c, group = self.config, self.group
         if c.log == "tensorboard":
             check_tensorboard()
         # an upper bound that is extended learns only the new images: the old ones are not stored
         joint = self.joint = METHODS[c.method].joint and not getattr(c.stream_options, "learned", ())
         part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
-        self.label_server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), joint, part)
+        self.label_server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), joint, part, group)
         self.processes.callback(self.label_server.close)
         info = self.info = self.label_server.info
         self.tasks: tuple[Task, ...] = (Task(0, info.classes, 0),) if joint else info.tasks
@@ -177,9 +200,10 @@ class Run:
         size = self.image_size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
         scoring_bytes = SCORING_BYTES[self.device.type]
         sources = {"train": info.train, "test": info.test}
-        self.loader = Loader(sources, size, workers, c.batch_size, scoring_bytes=scoring_bytes)
+        self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
         self.processes.callback(self.loader.close)
-        self.test_images = TestImages(self.loader, info.test_rows, functools.partial(self.skip_image, "test"))
+        self.exchange = BatchExchange(group, c.batch_size, size)
+        self.test_images = TestImages(self.loader, info.test_rows[group.rows(len(info.test_rows))])
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end, from the beginning or from a checkpoint."""
@@ -189,11 +213,11 @@ class Run:
                 raise UserError(f"{self.folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")
             history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
             if self.progress.task < len(self.tasks):
-                self.history = JsonLines(self.folder / "history.jsonl", history_bytes)
+                self.history = self.open_lines("history.jsonl", history_bytes)
                 self.events = self.make_log()
                 on_line = self.events.losses if self.events else None
                 self.losses = LossHistory(self.history, self.callback.steps, self.diverged, on_line)
-                self.skipped = JsonLines(self.folder / "skipped.jsonl", skipped_bytes)
+                self.skipped = self.open_lines("skipped.jsonl", skipped_bytes)
                 if state is None:
                     self.list_missing()
                 self.saver = AsyncSaver(self.folder.save_checkpoint, self.device)
@@ -208,11 +232,15 @@ class Run:
                     self.run_tasks()
         summary = self.summary()
         self.folder.write_json("metrics.json", summary)  # after the last checkpoint: it marks a finished run
-        return Result(self.folder.path, self.config, summary, self.folder.read_json("environment.json"))
+        environment = self.group.share(lambda: self.folder.read_json("environment.json"))
+        return Result(self.folder.path, self.config, summary, environment)
+
+    def open_lines(self, name: str, keep_bytes: int) -> JsonLines:
+        return JsonLines(self.folder / name, keep_bytes) if self.group.first else SilentLines()
 
     def make_log(self) -> EventLog | None:
         """The log for TensorBoard, with the points before the checkpoint if the run resumes; None: no log."""
-        if self.config.log == "none":
+        if self.config.log == "none" or not self.group.first:
             return None
         log = EventLog(self.folder, self.config, self.info.tasks, self.callback.note)
         log.replay(self.folder / "history.jsonl", self.progress.records, self.method.matrix())
@@ -241,8 +269,9 @@ class Run:
         table = torch.from_numpy(vectors).to(self.device)
         row = {name: i for i, name in enumerate(names)}
         setting = make_setting(
-            c, lambda labels: table[[row[label] for label in labels]], self.device, self.images, self.info.sizes[0]
-        )
+            c, lambda labels: table[[row[label] for label in labels]], self.device, self.images, self.info.sizes[0],
+            self.group,
+        )  # fmt: skip
         self.provenance = setting.backbone.provenance
         self.made_from: dict[str, str | None] = {
             "stream": self.info.fingerprint, "files": self.info.files,
@@ -260,13 +289,13 @@ class Run:
             self.learn_task()
         self.evaluate()
         p.task, p.step, p.learned = p.task + 1, 0, 0
-        self.write_results()
+        self.group.share(self.write_results)
         self.save()
         self.callback.evaluated(p.records[-1])
         if self.events:
             self.events.evaluated(p.records, self.method.matrix())
         if p.task < len(self.tasks):
-            self.check_stop()
+            self.check_stop(any(self.group.collect(self.stop_requested)))
 
     def learn_task(self) -> None:
         p, size = self.progress, self.config.batch_size
@@ -276,8 +305,9 @@ class Run:
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
         steps = math.ceil(len(view) / size)
         batch: Batch | None = None
-        for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
+        for own in self.loader.batches(self.jobs(view, order, p.step, steps)):
             rows = order[p.step * size : (p.step + 1) * size]
+            loaded, stop, due = self.exchange(own, len(rows), self.stop_requested, self.checkpoint_due())
             p.step += 1
             for row, reason in loaded.bad:
                 self.skip_image("train", row, reason)
@@ -289,21 +319,25 @@ class Run:
                 self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses))
             elif p.step == steps and not p.learned:
                 raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
-            elapsed = time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
-            if p.step == steps or elapsed or self.stop_requested:
+            if self.group.size == 1:  # one process need not agree with others, and decides after the step
+                stop, due = self.stop_requested, self.checkpoint_due()
+            if p.step == steps or due or stop:
                 self.losses.flush()
                 if batch:
                     self.check_scores(batch)
                 self.save()
-                self.check_stop()
+                self.check_stop(stop)
         self.method.end_task()
 
+    def checkpoint_due(self) -> bool:
+        return time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
+
     def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
-        """The batches `start` … `stop - 1` of a task, for the loader."""
+        """The rows of this process of the batches `start` … `stop - 1` of a task, for the loader."""
         c = self.config
         for step in range(start, stop):
             rows = view.rows[order[step * c.batch_size : (step + 1) * c.batch_size]]
-            yield Job("train", rows, c.augment, (c.seed, self.progress.task))
+            yield Job("train", rows[self.group.rows(len(rows))], c.augment, (c.seed, self.progress.task))
 
     def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded) -> Batch:
         images = self.method.setting.backbone.normalize(loaded.pixels)
@@ -318,27 +352,50 @@ class Run:
         """Score every test image. The label server turns the scores into metrics."""
         p, method, tasks = self.progress, self.method, self.info.tasks
         done = len(tasks) if self.joint else p.task + 1
-        try:
-            features = self.test_features()
-            scores, rows = compute_scores(method, features), self.test_images.rows
-            for task in tasks[:-1] if done == len(tasks) else ():
-                self.label_server.submit_earlier(task.index, rows, compute_scores(method, features, task.end))
-        except FloatingPointError as error:
-            raise self.diverged(p.step, str(error)) from None
+        features = self.test_features()
+        rows, scores = self.test_rows(), self.scores(features)
+        for task in tasks[:-1] if done == len(tasks) else ():
+            self.label_server.submit_earlier(task.index, rows, self.scores(features, task.end))
         matrix = method.matrix() if self.info.has_truth else None
-        record, details = self.label_server.judge(done, rows, scores, matrix, method.sizes)
-        p.records.append(record)
-        self.write_details(done, details, scores)
+        p.records.append(self.group.share(lambda: self.judge(done, rows, scores, matrix)))
+
+    def judge(self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None) -> dict[str, Any]:
+        """The record of the metrics. Writes the details, and the scores if they are wanted."""
+        tasks = self.info.tasks
+        record, details = self.label_server.judge(done, rows, scores, matrix, self.method.sizes)
+        self.write_details(done, details, rows, scores)
         if done == len(tasks) and self.config.save_scores:
             labels, known, task_of_image = self.label_server.test_labels(rows)
             self.folder.write_arrays("scores.npz", {
                 "logits": np.where(known, scores, -np.inf), "labels": labels, "task_of_image": task_of_image,
                 "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
             })  # fmt: skip
+        return record
 
-    def write_details(self, done: int, details: dict[str, np.ndarray], scores: np.ndarray) -> None:
+    def scores(self, features: list[Tensor], num_classes: int | None = None) -> np.ndarray:
+        """The scores of all test images in the first process, those of its own images in another one."""
+        own, error = np.zeros((0, 0)), ""
+        try:
+            with self.group.alone():
+                own = compute_scores(self.method, features, num_classes)
+        except FloatingPointError as found:
+            error = str(found)
+        for each in self.group.collect(error):
+            if each:
+                raise self.diverged(self.progress.step, each) from None
+        parts = self.group.to_first(own)
+        return own if parts is None else np.concatenate([part for part in parts if len(part)])
+
+    def test_rows(self) -> np.ndarray:
+        """The test images that were scored, of all processes."""
+        rows = np.concatenate(self.group.collect(self.test_images.rows))
+        if not len(rows):
+            raise UserError("no test image could be read: see skipped.jsonl in the run folder")
+        return rows
+
+    def write_details(self, done: int, details: dict[str, np.ndarray], rows: np.ndarray, scores: np.ndarray) -> None:
         """Write what a report shows besides the metrics. After the last task the labels of the examples are known."""
-        rows, tasks = self.test_images.rows, len(self.info.tasks)
+        tasks = len(self.info.tasks)
         examples = example_positions(len(rows), len(self.info.classes))
         probabilities = torch.from_numpy(scores[examples]).sigmoid().numpy()
         details = {**details, "scores": probabilities.astype(np.float16)}
@@ -357,10 +414,18 @@ class Run:
         })  # fmt: skip
 
     def test_features(self) -> list[Tensor]:
-        """The features of all test images. They are kept if they do not change any more, and if memory allows."""
+        """The features of the test images of this process.
+
+        They are kept if they do not change any more, and if memory allows.
+        """
         if self.kept_features is not None:
             return self.kept_features
-        features = compute_features(self.method, self.test_images, self.check_stop)
+        with self.group.alone():
+            # several processes must agree to stop, and do so after the pass
+            features = compute_features(self.method, self.test_images, self.check_stop)
+        for row, reason in itertools.chain(*self.group.collect(self.test_images.bad)):
+            self.skip_image("test", row, reason)
+        self.check_stop(any(self.group.collect(self.stop_requested)))
         if self.method.fixed_features and sum(part.nbytes for part in features) <= CACHE_BYTES:
             self.kept_features, self.test_images.cached = features, []
         return features
@@ -415,6 +480,8 @@ class Run:
         check_state(method, self.config.method)
         if not all_finite(method):
             raise self.diverged(p.step, "the weights are not finite")
+        if not self.group.first:
+            return
         p.seconds, self.started = p.seconds + now - self.started, now
         self.saver.save(
             {
@@ -463,7 +530,7 @@ class Run:
         if not (finished or self.config.keep_tasks):
             return
         network = self.method.network()
-        jobs = self.loader.scoring_jobs("test", self.test_images.rows[:_COMPARED])
+        jobs = self.loader.scoring_jobs("test", self.test_images.rows[:_COMPARED])  # of the first process
         if network is None or not all(agrees(network, self.method, each.pixels) for each in self.loader.batches(jobs)):
             if finished:
                 self.callback.note(
@@ -494,6 +561,7 @@ class Run:
         seconds = p.seconds + time.monotonic() - self.started
         return {
             **machine(self.device),
+            "processes": self.group.size,
             "label": self.config.label,
             "equal": self.config.equal_options(),
             "preset": self.config.has_preset,
@@ -514,11 +582,14 @@ class Run:
     @property
     def resume_command(self) -> str:
         plugins = [word for plugin in self.config.plugins for word in ("--plugin", plugin)]
-        return shlex.join(["lifelabel", "train", "--resume", str(self.folder.path), *plugins])
+        return shlex.join([*torchrun_command(), "train", "--resume", str(self.folder.path), *plugins])
 
-    def check_stop(self) -> None:
-        """Raise `Stopped` if a stop was requested. The last checkpoint is written first."""
-        if self.stop_requested:
+    def check_stop(self, agreed: bool = False) -> None:
+        """Raise `Stopped` if a stop was requested. The last checkpoint is written first.
+
+        Several processes must have agreed on it.
+        """
+        if agreed or (self.stop_requested and self.group.size == 1):
             self.saver.wait()
             raise Stopped(f"stopped; resume with: {self.resume_command}")
 

@@ -36,7 +36,10 @@ def compute_features(method: Method, batches: Iterable[Tensor], check_stop: Call
 def compute_scores(method: Method, features: Iterable[Tensor], num_classes: int | None = None) -> np.ndarray:
     """The logits of all images from their features: for all seen classes, or for the first `num_classes`."""
     device = method.setting.device
-    scores = torch.cat([method.logits(to_device(part, device), num_classes).cpu() for part in features])
+    parts = [method.logits(to_device(part, device), num_classes).cpu() for part in features]
+    if not parts:  # a process of several may have no image
+        return np.zeros((0, num_classes or sum(method.sizes)), np.float32)
+    scores = torch.cat(parts)
     if not bool(scores.isfinite().all()):
         raise FloatingPointError("the scores of the test images are not finite")
     return scores.numpy()

@@ -17,6 +17,7 @@ from lifelabel.nn.cuda_graphs import should_compile
 from lifelabel.nn.device import resolve_precision
 from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
 from lifelabel.nn.setting import Setting
+from lifelabel.utils.group import ALONE, Group
 
 __all__ = ["make_setting"]
 
@@ -27,6 +28,7 @@ def make_setting(
     device: torch.device,
     images: int = 0,
     first_task_images: int = 0,
+    group: Group = ALONE,
 ) -> Setting:
     """The setting of a run with a new backbone. Its other fields are the options of the same name."""
     backbone = backbones.build(config.backbone, config.pool, config.weights)
@@ -34,13 +36,16 @@ def make_setting(
         if len(backbone.parts) > 1:
             raise UserError("normalize=authors is for one backbone: leave it out, or give one --backbone")
         backbone.normalize = Normalize(AUTHORS_MEAN, AUTHORS_STD)
+    # the collective operations of several processes are not recorded or compiled
+    compile_choice = config.compile if group.size == 1 else "off"
     given: dict[str, Any] = {
+        "group": group,
         "backbone": backbone,
         "embed": embed,
         "device": device,
         "precision": resolve_precision(config.precision, device),
-        "record": config.compile != "off" and device.type == "cuda",
-        "compile": should_compile(config.compile, device, math.ceil(images / config.batch_size)),
+        "record": compile_choice != "off" and device.type == "cuda",
+        "compile": should_compile(compile_choice, device, math.ceil(images / config.batch_size)),
         "images": images,
         "first_task_images": first_task_images,
     }

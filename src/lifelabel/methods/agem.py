@@ -31,9 +31,9 @@ class AGEM(ER):
         replay, reference = batch.images.new_zeros(()), None
         if replayed is not None:
             replay = self.replay_loss(self.train_logits(replayed.images), replayed)
-            reference = _flat_gradient(replay, parameters)
+            reference = self.flat_gradient(replay, parameters)
         cls = self.classify(self.train_logits(batch.images), batch)
-        gradient = _flat_gradient(cls, parameters)
+        gradient = self.flat_gradient(cls, parameters)
         if reference is not None:
             gradient = _project(gradient, reference)
         for p, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
@@ -42,11 +42,10 @@ class AGEM(ER):
         optimizer.step()
         return {"cls": cls.detach(), "replay": replay.detach()}
 
-
-def _flat_gradient(loss: Tensor, parameters: list[nn.Parameter]) -> Tensor:
-    """The gradient as one vector; 0 for a parameter that the loss does not depend on."""
-    parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
-    return torch.cat([part.reshape(-1) for part in parts])
+    def flat_gradient(self, loss: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+        """The gradient as one vector; 0 for a parameter that the loss does not depend on."""
+        parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in self.setting.group.average(parts)])
 
 
 def _project(gradient: Tensor, reference: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class EWC(FineTuning):
         score = torch.autograd.grad(
             log_loss, self.parameters(), retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        self.squares += _flat(score).square()
+        self.squares += _flat(self.setting.group.average(score)).square()
 
     def penalty(self) -> Tensor:
         """½ Σ_k F_k (θ_k - θ*_k)² over the weights of the last task; 0 in the first task."""

@@ -27,6 +27,7 @@ from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.freezing import inference_copy
 from lifelabel.nn.onnx_runtime import fastest_forward
+from lifelabel.nn.parallel import run_divided
 from lifelabel.nn.setting import Setting
 
 __all__ = ["PARTS", "FrozenFeatures", "PartFeatures"]
@@ -76,6 +77,11 @@ class FrozenFeatures:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
+        return run_divided(self.setting.group, self._features, images)
+
+    def _features(self, images: Tensor) -> Tensor:
+        if not len(images):  # there are more processes than images
+            return images.new_zeros(0, self.dim)
         if self.setting.device.type != "cuda":
             size = tuple(images.shape[2:])
             if size not in self._forward_on_cpu:
@@ -83,8 +89,9 @@ class FrozenFeatures:
             forward = self._forward_on_cpu[size]
             return torch.cat([forward(chunk) for chunk in images.split(_CPU_CHUNK)])
         found = []
-        for chunk in images.split(self.setting.batch_size):
-            missing = self.setting.batch_size - len(chunk)
+        rows = math.ceil(self.setting.batch_size / self.setting.group.size)
+        for chunk in images.split(rows):
+            missing = rows - len(chunk)
             full = torch.cat([chunk, chunk.new_zeros(missing, *chunk.shape[1:])]) if missing else chunk
             found.append(self.recorder(self._forward_on_gpu, _Images(full))["features"][: len(chunk)])
         return torch.cat(found)

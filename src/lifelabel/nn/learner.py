@@ -61,6 +61,10 @@ class Learner:
         assert self.optimizer is not None, "call begin_task first"
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if self.setting.group.size > 1:
+            with_gradient = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+            means = self.setting.group.average([p.grad for p in with_gradient])
+            torch._foreach_copy_([p.grad for p in with_gradient], means)
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:

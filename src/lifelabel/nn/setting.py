@@ -12,6 +12,8 @@ from torch import Tensor
 
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.cuda_graphs import static_shapes
+from lifelabel.nn.parallel import run_divided
+from lifelabel.utils.group import ALONE, Group
 
 __all__ = ["Setting", "run_backbone"]
 
@@ -41,6 +43,8 @@ class Setting:
     """The number of training images; 0 if it is not known."""
     first_task_images: int = 0
     """The number of training images of the first task; 0 if it is not known."""
+    group: Group = ALONE
+    """The processes of the run."""
 
     @property
     def fast(self) -> bool:
@@ -66,15 +70,19 @@ class Setting:
 
 
 def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
-    """The features of images (B x dim, float32), computed in the precision of the run.
+    """The features of images (B x dim, float32), computed in the precision of the run by the processes of the run.
 
     The backbone stays in the mode that it has, train or eval.
     """
     body = _compiled_body() if setting.compile and static_shapes.get() else _body
-    with setting.autocast():
-        # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from its input, and its
-        # gradient, which compares the two, is then NaN
-        return backbone.pooled(body(backbone, images.contiguous(memory_format=setting.memory_format))).float()
+
+    def forward(rows: Tensor) -> Tensor:
+        with setting.autocast():
+            # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from its input, and its
+            # gradient, which compares the two, is then NaN
+            return backbone.pooled(body(backbone, rows.contiguous(memory_format=setting.memory_format))).float()
+
+    return run_divided(setting.group, forward, images, backbone.training)
 
 
 def _body(backbone: Backbone, images: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ run requests the batches that are left.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from lifelabel.errors import UserError
 from lifelabel.streams.base import ImageHandle, ImageSource
 from lifelabel.streams.transforms import load_batch
 from lifelabel.utils.processes import START_METHOD, init_child, num_cores
+from lifelabel.utils.torchrun import processes_here
 
 __all__ = [
     "CACHE_BYTES",
@@ -122,14 +122,14 @@ class Loader:
 class TestImages:
     """The pixels of the test images, batch by batch: cached if they fit, else read again for every evaluation.
 
-    `rows` are the readable images, known after the first pass. `on_bad` is called with the row of each other image and
-    the reason.
+    `rows` are the readable images, known after the first pass. `bad` has the row of each other image and the reason.
     """
 
     __test__ = False  # pytest collects classes of this name
 
-    def __init__(self, loader: Loader, rows: np.ndarray, on_bad: Callable[[int, str], None]):
-        self.loader, self.all_rows, self.rows, self.on_bad = loader, rows, rows, on_bad
+    def __init__(self, loader: Loader, rows: np.ndarray):
+        self.loader, self.all_rows, self.rows = loader, rows, rows
+        self.bad: list[tuple[int, str]] = []
         self.cacheable = 3 * loader.reader.size**2 * len(rows) <= CACHE_BYTES
         self.cached: list[Tensor] = []
 
@@ -138,17 +138,14 @@ class TestImages:
             yield from self.cached
             return
         jobs = list(self.loader.scoring_jobs("test", self.all_rows))
-        good, cached = [], []
+        good, bad, cached = [self.all_rows[:0]], [], []
         for job, loaded in zip(jobs, self.loader.batches(jobs), strict=True):
-            for row, reason in loaded.bad:
-                self.on_bad(row, reason)
+            bad += loaded.bad
             good.append(job.rows[loaded.good])
             if self.cacheable:
                 cached.append(loaded.pixels.clone())
             yield loaded.pixels
-        self.rows, self.cached = np.concatenate(good), cached
-        if not len(self.rows):
-            raise UserError("no test image could be read: see skipped.jsonl in the run folder")
+        self.rows, self.bad, self.cached = np.concatenate(good), bad, cached
 
 
 class _Jobs(Sampler):
@@ -190,7 +187,7 @@ def _identity(batch: Any) -> Any:
 
 
 def default_workers(device: torch.device) -> int:
-    """On a GPU the number of cores, up to 16; on the CPU 0, because training uses all cores."""
+    """On a GPU the number of cores for each process of the run, up to 16; on the CPU 0: training uses all cores."""
     if device.type != "cuda":
         return 0
-    return min(16, num_cores())
+    return max(1, min(16, num_cores() // processes_here()))
