@@ -18,7 +18,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ.get("
 # Only the plug-ins of a test are loaded.
 os.environ.pop("LIFELABEL_PLUGINS", None)
 
-from support import command_server  # noqa: E402: it keeps a copy of the environment
+from support import command_server
 
 SMALL = ("--set", "stream.train_images=60", "--set", "stream.test_images=60", "--device", "cpu")
 """Five tasks of 12 training images, two steps each. On the CPU the same seed gives the same bits."""

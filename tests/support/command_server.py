@@ -31,7 +31,7 @@ START = dict(os.environ)
 READ_AT_START = (
     "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH",
     "CUDA_", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_", "GITHUB_ACTIONS",
-    "JUPYTER_", "_TYPER", "MPL", "HF_", "LIFELABEL_PLUGINS",
+    "JUPYTER_", "_TYPER", "MPL", "HF_",
 )  # fmt: skip
 """The first letters of variables that Python, a library or lifelabel reads when it is loaded."""
 _STATUS = struct.Struct("i")
@@ -229,10 +229,10 @@ def _control():
         own, other = socket.socketpair()
         with other:
             words = [sys.executable, str(Path(__file__).resolve()), str(other.fileno())]
-            subprocess.Popen(
+            process = subprocess.Popen(
                 words, env=START, cwd="/", pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
-        _server = os.getpid(), own
+        _server = os.getpid(), own, process
     return _server[1]
 
 
