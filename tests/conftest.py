@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ.get("
 # Only the plug-ins of a test are loaded.
 os.environ.pop("LIFELABEL_PLUGINS", None)
 
+from support import command_server
+
 SMALL = ("--set", "stream.train_images=60", "--set", "stream.test_images=60", "--device", "cpu")
 """Five tasks of 12 training images, two steps each. On the CPU the same seed gives the same bits."""
 
@@ -29,10 +30,8 @@ def pytest_collection_modifyitems(items):
 
 
 def command(*args, **more):
-    """Run the real command in its own process."""
-    return subprocess.run(
-        [sys.executable, "-m", "lifelabel", *map(str, args)], capture_output=True, text=True, encoding="utf-8", **more
-    )
+    """Run the real command in its own process: with `fresh` a new Python process, else a fork of the command server."""
+    return command_server.run(*args, capture_output=True, encoding="utf-8", **more)
 
 
 def line_of_error(done):

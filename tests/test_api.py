@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import command_server
 
 import lifelabel
 from lifelabel.registry import Registry
@@ -49,7 +50,7 @@ def test_the_loop_of_the_library_page_runs_in_under_30_lines(tmp_path):
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) < 30
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = command_server.run(code=code, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     scores = [float(score) for score in re.findall(r"^\d+ (0\.\d+)$", done.stdout, re.MULTILINE)]
     assert len(scores) == 5 and scores[0] > 0.6, done.stdout  # chance is 0.3
@@ -68,7 +69,7 @@ def test_the_method_of_the_extending_page_runs(tmp_path):
     (tmp_path / "my_method.py").write_text(code, encoding="utf-8")
     (train,) = re.findall(r"^    (lifelabel train .*Smooth.*)$", page, re.MULTILINE)
     small = "--set stream.train_images=60 --set stream.test_images=60 --device cpu"
-    words = f"{sys.executable} -m {train} {small}".split()
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    words = f"{train} {small}".split()[1:]
+    done = command_server.run(*words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("my_method:Smooth: mAP ")

@@ -2,12 +2,13 @@
 
 import os
 import re
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from support import command_server
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,7 +22,7 @@ def test_the_python_example_runs_in_under_ten_lines(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     code = "\n".join(line.removeprefix("   ") for line in code.splitlines())
     assert len([line for line in code.splitlines() if line.strip()]) < 10
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = command_server.run(code=code, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"mAP 0\.\d+, forgetting -?0\.\d+\n\('sky', .*\) \{.*\}\n", done.stdout)
     assert (tmp_path / "runs/python/metrics.json").exists()
@@ -42,27 +43,28 @@ def write_user_files(folder):
     (folder / "my_method.py").write_text(MY_METHOD)
 
 
-def start_and_stop(command, folder):
-    with subprocess.Popen(command, shell=True, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+def start_and_stop(words, folder):
+    with command_server.start(*words, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().startswith("serving ")
         process.terminate()
     assert process.returncode == 0
 
 
-def test_the_commands_run_in_the_order_of_the_page(tmp_path):
+def test_the_commands_run_in_the_order_of_the_page(lifelabel, tmp_path):
     write_user_files(tmp_path)
     assert len(COMMANDS) >= 9
     for line in COMMANDS:
-        command = line.replace("lifelabel ", f"{sys.executable} -m lifelabel ", 1)
+        command, _, target = line.removeprefix("lifelabel ").partition(" > ")
         if re.search("train|compare", line) and "--resume" not in line:
-            words, arrow, target = command.partition(" > ")
-            words = words.replace("--methods all", "--methods fine-tuning,frozen")  # all of them take minutes
-            command = f"{words} {TINY if 'photos' in line else SMALL}{arrow}{target}"
-        if "lifelabel serve" in command:
-            start_and_stop(f"exec {command} --port 0", tmp_path)
+            command = command.replace("--methods all", "--methods fine-tuning,frozen")  # all of them take minutes
+            command += f" {TINY if 'photos' in line else SMALL}"
+        if command.startswith("serve "):
+            start_and_stop([*shlex.split(command), "--port", "0"], tmp_path)
             continue
-        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = lifelabel(*shlex.split(command), cwd=tmp_path, timeout=300)
         assert done.returncode == 0, (line, done.stderr)
+        if target:
+            (tmp_path / target).write_text(done.stdout, encoding="utf-8")
     assert (tmp_path / "runs/report/report.html").exists() and (tmp_path / "runs/compare/table.tex").exists()
     assert (tmp_path / "runs/inspect/photos/task-1.png").exists()
     assert (tmp_path / "exported/model.onnx").exists()

@@ -1,11 +1,11 @@
 """Registries, plug-ins and entry points. Names in files import nothing."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 import yaml
+from support import command_server
 
 from lifelabel.config.config import Config
 from lifelabel.engine.run import resume, train
@@ -264,7 +264,7 @@ def test_a_mistake_in_the_environment_is_one_line(monkeypatch):
 def test_child_processes_load_the_same_plugins(write):
     load_plugin(str(write("my_method.py")))
     code = "from lifelabel.methods import METHODS; print(METHODS['mine'].summary, METHODS['my_method:Mine'].__name__)"
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    child = command_server.run(code=code, capture_output=True, text=True, check=True)
     assert child.stdout == "a method of a plug-in Mine\n"
 
 
@@ -410,8 +410,8 @@ def test_a_run_records_its_plugins_and_resumes_only_with_them(write, tmp_path):
 
     code = "import sys, lifelabel; lifelabel.resume(sys.argv[1])"
     environment = {name: value for name, value in os.environ.items() if name != "LIFELABEL_PLUGINS"}
-    command = [sys.executable, "-c", code, str(tmp_path / "run")]
-    child = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    more = {"env": environment, "cwd": tmp_path}
+    child = command_server.run(tmp_path / "run", code=code, capture_output=True, text=True, **more)
     assert f"UserError: this run needs the plug-in {path}: give --plugin" in child.stderr
 
 

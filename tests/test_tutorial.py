@@ -3,13 +3,12 @@
 import csv
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from support import command_server
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
 MONTHS = {"april": "abcdef", "may": "ghijkl", "june": "mnop", "check": "abcdefghijklmnop", "new": "abcdefghijklmnop"}
@@ -46,7 +45,7 @@ def test_the_commands_and_the_program_of_the_tutorial_run(tutorial, lifelabel):
     assert [kind for kind, _ in blocks] == ["shell"] * 8 + ["python"]
     for kind, text in blocks:
         if kind == "python":
-            done = subprocess.run([sys.executable, "-c", text], cwd=tutorial, capture_output=True, text=True)
+            done = command_server.run(code=text, cwd=tutorial, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             assert done.stdout == "16 classes: ONNX Runtime gives the probabilities of the model\n"
             continue

@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
-from support import models
+from support import command_server, models
 
 import lifelabel
 from lifelabel.cli import calibrate
@@ -229,9 +228,9 @@ def test_costs_are_two_numbers():
 
 def test_a_reader_that_ends_early_leaves_a_calibrated_model(place):
     """As `lifelabel calibrate … | head -1`: the model is saved before the first line, and nothing is an error."""
-    words = [sys.executable, "-m", "lifelabel", "calibrate", "run", *PHOTOS]
+    words = ["calibrate", "run", *PHOTOS]
     read, write = os.pipe()
     os.close(read)  # no reader at all
-    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=300)
+    done = command_server.run(*words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=300)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "") and info()["thresholds"] is not None

@@ -8,13 +8,13 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import time
 
 import pytest
 import yaml
 from PIL import Image
 from report.run_folders import table_of
+from support import command_server
 
 from lifelabel.methods import METHODS
 from lifelabel.search.compare import STUDIES
@@ -168,9 +168,8 @@ def test_after_a_stop_no_finished_run_is_repeated_and_the_others_resume(main, tm
 
     finished, marks, before = {}, {}, 0
     for how in ("kill the parent", "kill all", "Ctrl-C"):
-        words = [sys.executable, "-m", "lifelabel", *args]
-        process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        process = command_server.start(
+            *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         wait_for(lambda before=before: any(map(is_finished, names)) and active() and learned() > before + 200)
         if how == "Ctrl-C":

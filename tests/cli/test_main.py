@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import typer
+from support import command_server
 
 from lifelabel.cli.main import app
 from lifelabel.version import __version__
@@ -68,7 +69,7 @@ def test_version(main):
 
 
 def test_version_in_its_own_process(lifelabel):
-    done = lifelabel("--version")
+    done = lifelabel("--version", fresh=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"lifelabel {__version__}\n", "")
 
 
@@ -107,15 +108,14 @@ def closed_pipe():
 
 @pytest.mark.parametrize("words", [["--version"], ["list", "methods"], ["--help"]])
 def test_a_reader_that_ends_is_no_error(words, closed_pipe):
-    command = [sys.executable, "-m", "lifelabel", *words]
-    done = subprocess.run(command, stdout=closed_pipe, stderr=subprocess.PIPE, text=True)
+    done = command_server.run(*words, stdout=closed_pipe, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_run_goes_on_if_nobody_reads_its_output(closed_pipe, small, tmp_path):
     words = ["train", "--method", "fine-tuning", *small, "--out", str(tmp_path / "run")]
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "lifelabel", *words], stdout=closed_pipe, stderr=full)
+        done = command_server.run(*words, stdout=closed_pipe, stderr=full)
     assert done.returncode == 0
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["finished"]
 
@@ -130,9 +130,8 @@ def test_closed_streams_are_replaced(tmp_path):
 
 
 def test_output_that_cannot_be_written_is_one_line(error_line):
-    words = [sys.executable, "-m", "lifelabel", "list", "streams"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = command_server.run("list", "streams", stdout=full, stderr=subprocess.PIPE, text=True)
     done.stdout = ""
     assert error_line(done).startswith("cannot write: No space left on device; ")
 

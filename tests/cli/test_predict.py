@@ -5,12 +5,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 from PIL import Image
 from rich.console import Console
-from support import models
+from support import command_server, models
 
 import lifelabel
 from lifelabel.cli.image_files import image_files
@@ -215,18 +214,16 @@ def test_a_reader_that_ends_is_no_error(folder, images):
     """As `lifelabel predict … | head -1`."""
     many = images.parent / "many.txt"
     many.write_text("photos/0.png\n" * 20_000)
-    command = f"{sys.executable} -m lifelabel predict {folder} - --json < many.txt | head -1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
-    assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with open(many) as paths, command_server.start("predict", folder, "-", "--json", stdin=paths, **pipes) as process:
+        assert json.loads(process.stdout.readline())
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(120)) == ("", 0)
 
 
 def test_ctrl_c_is_one_line_and_keeps_what_was_printed(folder, images):
-    words = [sys.executable, "-m", "lifelabel", "predict", str(folder), "-", "--batch-size", "1"]
-    process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
-        # a shell without job control lets its background processes, and so the tests, ignore Ctrl-C
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = command_server.start("predict", folder, "-", "--batch-size", 1, text=True, bufsize=1, **pipes)
     try:
         process.stdin.write("photos/0.png\n")
         process.stdin.flush()

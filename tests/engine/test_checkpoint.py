@@ -3,13 +3,12 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 import yaml
 from engine.small_runs import BAD, SMALL, options
+from support import command_server
 from support.methods import same
 
 from lifelabel.engine import run as engine
@@ -109,8 +108,8 @@ def whole(tmp_path_factory):
 def test_a_killed_run_resumes_inside_the_task_and_ends_the_same(method, event, count, number, seconds, whole, tmp_path):
     folder = tmp_path / "run"
     given = json.dumps(options(method=method, checkpoint_seconds=seconds))
-    command = [sys.executable, "-c", CHILD, str(folder), given, event, str(count), str(int(number))]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    args = (folder, given, event, count, int(number))
+    child = command_server.run(*args, code=CHILD, capture_output=True, text=True, timeout=120)
     assert child.returncode == (-9 if number == signal.SIGKILL else 1), child.stderr
     if number != signal.SIGKILL:
         assert "stopped; resume with: lifelabel train --resume" in child.stderr
@@ -129,8 +128,8 @@ def test_a_killed_run_on_photographs_resumes_with_another_folder(photographs, tm
     given = {**photographs[0], "method": "fine-tuning", "checkpoint_seconds": 0}
     whole, folder = engine.train(tmp_path / "whole", given).folder, tmp_path / "run"
     child = {**given, "workers": 1}
-    command = [sys.executable, "-c", CHILD, str(folder), json.dumps(child), "step", "14", str(int(signal.SIGKILL))]
-    assert subprocess.run(command, capture_output=True, timeout=120).returncode == -9
+    args = (folder, json.dumps(child), "step", 14, int(signal.SIGKILL))
+    assert command_server.run(*args, code=CHILD, capture_output=True, timeout=120).returncode == -9
     moved = tmp_path / "moved"
     (tmp_path / "photos").rename(moved)
     config = yaml.safe_load((folder / "config.yaml").read_text())

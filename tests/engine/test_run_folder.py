@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from support import command_server
 
 from lifelabel.engine.run_folder import _FORMAT, JsonLines, RunFolder
 from lifelabel.errors import UserError
@@ -118,7 +118,7 @@ def test_a_holder_in_another_process_is_seen_and_its_death_lets_go(made):
         "with RunFolder(sys.argv[1]).locked():\n"
         "    print('held', flush=True); time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(made.path)], stdout=subprocess.PIPE, text=True) as other:
+    with command_server.start(made.path, code=code, stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout.readline() == "held\n"
             with pytest.raises(UserError, match="in use"), made.locked():

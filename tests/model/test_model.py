@@ -1,14 +1,12 @@
 import dataclasses
 import shutil
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import models
+from support import command_server, models
 from support.drawn_images import quarters
 
 import lifelabel
@@ -66,8 +64,7 @@ def test_a_copied_folder_is_enough_in_a_new_process(folder, model, tmp_path):
     shutil.copytree(folder, tmp_path / "elsewhere")
     (path,), _ = models.write_images(tmp_path / "images", 1)
     code = "import sys, lifelabel; print(lifelabel.load(sys.argv[1], 'cpu').predict(sys.argv[2], top=5))"
-    words = [sys.executable, "-c", code, "elsewhere", path]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = command_server.run("elsewhere", path, code=code, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = eval(done.stdout)
     assert found == pytest.approx(model.predict(path, top=5), abs=1e-5) and list(found) == list(

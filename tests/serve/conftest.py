@@ -5,11 +5,11 @@ import io
 import re
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
+from support import command_server
 from support.models import learned, write
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
@@ -83,8 +83,8 @@ def start():
 
     @contextlib.contextmanager
     def run(*args):
-        command = [sys.executable, "-m", "lifelabel", "serve", *map(str, args), "--port", "0", "--device", "cpu"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        words = ["serve", *args, "--port", "0", "--device", "cpu"]
+        process = command_server.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             line = process.stdout.readline()
             found = re.search(r"at (http://\S+)$", line.strip())

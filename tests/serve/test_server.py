@@ -11,6 +11,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
+from support import command_server
 
 
 def connect(address):
@@ -140,21 +141,8 @@ main()
     sleeper = run_folder.parent / "sleeper"
     sleeper.write_text("#!/bin/sh\ntouch $0.started\nexec sleep 60\n")
     sleeper.chmod(0o755)
-    words = [
-        sys.executable,
-        "-c",
-        code,
-        "serve",
-        run_folder,
-        "--port",
-        "0",
-        "--device",
-        "cpu",
-        "--workers",
-        "1",
-        sleeper,
-    ]
-    process = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ["serve", run_folder, "--port", "0", "--device", "cpu", "--workers", "1", sleeper]
+    process = command_server.start(*words, code=code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         while not sleeper.with_suffix(".started").exists():
             assert process.poll() is None, process.stderr.read()
