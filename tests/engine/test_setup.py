@@ -32,7 +32,7 @@ def test_the_setting_has_no_part_of_the_stream():
     setting = make_setting(Config.make({}), embed, CPU)
     assert {field.name for field in dataclasses.fields(setting)} == {
         "backbone", "embed", "device", "lr", "backbone_lr", "later_backbone_lr", "batch_norm", "adam_eps", "reduction",
-        "precision", "augment", "record", "compile", "batch_size", "images", "first_task_images",
+        "precision", "augment", "record", "compile", "batch_size", "images", "first_task_images", "group",
     }  # fmt: skip
 
 

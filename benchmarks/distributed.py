@@ -1,0 +1,119 @@
+"""Runs of several processes under torchrun against one process: what differs in the result, and the speed.
+
+Every method is trained with 1, 2 and 3 processes (gloo) on scenes. The table has the mAP with one process, the
+differences of the others, and the largest difference of the label counts of the ACM. `--elastic` also kills a worker
+under torchrun and checks that the run finishes by itself. With the closed forms, `method.warm_up=0` leaves out the
+warm-up of the backbone by gradient.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import make_parser, print_header, write_json
+from lifelabel.engine.run_folder import RunFolder
+from lifelabel.methods import METHODS
+
+_CLOSED_FORM = ("l3a", "weighted-ridge")
+
+
+def _words(processes: int, *more: str) -> list[str]:
+    if processes == 1:
+        return [sys.executable, "-m", "lifelabel"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    return [*launcher, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *more, "-m", "lifelabel"]
+
+
+def _start(words: list[str]) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _train(folder: Path, processes: int, options: list[str]) -> dict[str, Any]:
+    process = _start([*_words(processes), "train", *options, "--quiet", "--out", str(folder)])
+    output, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"{' '.join(options)}, {processes} processes: {output}")
+    return _result(folder)
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    state = RunFolder(folder).load_checkpoint() or {}
+    acm = state["method"].get("acm")
+    seconds = json.loads((folder / "environment.json").read_text())["seconds"]
+    metrics = json.loads((folder / "metrics.json").read_text())
+    return {"mAP": 100 * metrics["final"]["mAP"], "counts": None if acm is None else acm["n_ij"], "seconds": seconds}
+
+
+def _compare(method: str, counts: list[int], options: list[str], folder: Path) -> dict[str, Any]:
+    own = ["--method", method, *options]
+    if method in _CLOSED_FORM:
+        own += ["--set", "method.warm_up=0"]
+    found = {count: _train(folder / f"{method}-{count}", count, own) for count in counts}
+    one = found[1]
+    row: dict[str, Any] = {"method": method, "mAP": one["mAP"]}
+    for count in counts[1:]:
+        row[f"change of mAP, {count}"] = found[count]["mAP"] - one["mAP"]
+        if one["counts"] is not None:
+            difference = (found[count]["counts"] - one["counts"]).abs().max()
+            row[f"change of counts, {count}"] = float(difference)
+        row[f"speed, {count}"] = one["seconds"] / found[count]["seconds"]
+    return row
+
+
+def _lose_worker(folder: Path, options: list[str]) -> str:
+    """Kill a worker of a run under torchrun when it has a checkpoint. torchrun starts all workers again."""
+    out = folder / "elastic"
+    own = ["train", "--method", "agcn", *options, "--checkpoint-seconds", "0", "--quiet", "--out", str(out)]
+    process = _start([*_words(2, "--max-restarts", "1"), *own])
+    while not (out / "checkpoint.pt").exists():
+        if process.poll() is not None:
+            sys.exit(f"the run ended before its first checkpoint: {process.communicate()[0]}")
+        time.sleep(0.05)
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(workers[-1]), signal.SIGKILL)
+    process.communicate()
+    if process.returncode:
+        return f"failed: exit code {process.returncode}"
+    return f"finished by itself after a restart, mAP {_result(out)['mAP']:.2f}"
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=1, help="methods at the same time")
+    parser.add_argument("--set", action="append", default=[], help="options of all runs, as for train")
+    parser.add_argument("--elastic", action="store_true", help="also kill a worker under torchrun")
+    given = parser.parse_args()
+    print_header(given, "scenes")
+    options = [word for each in given.set for word in ("--set", each)] + ["--device", given.device]
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.jobs) as pool:
+        methods = given.methods.split(",")
+        compared = pool.map(lambda method: _compare(method, given.processes, options, Path(name)), methods)
+        rows = []
+        for row in compared:
+            rows.append(row)
+            figures = (
+                f"{key} {value:.2g}" if key != "mAP" else f"mAP {value:.2f}"
+                for key, value in row.items()
+                if key != "method"
+            )
+            print(f"{row['method']:15} {'; '.join(figures)}", flush=True)
+        elastic = _lose_worker(Path(name), options) if given.elastic else None
+        if elastic:
+            print(f"a worker was killed: {elastic}")
+    write_json(given, rows=rows, elastic=elastic)
+
+
+if __name__ == "__main__":
+    main()
