@@ -118,5 +118,5 @@ def test_the_first_process_shares_results_and_failures(in_processes):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_row_belongs_to_one_process(count, size):
     parts = [list(range(count)[Group(rank, size).rows(count)]) for rank in range(size)]
-    assert sum(parts, []) == list(range(count))
+    assert [row for part in parts for row in part] == list(range(count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
