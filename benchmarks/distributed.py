@@ -4,6 +4,11 @@ Every method is trained with 1, 2 and 3 processes (gloo) on scenes. The table ha
 differences of the others, and the largest difference of the label counts of the ACM. `--elastic` also kills a worker
 under torchrun and checks that the run finishes by itself. With the closed forms, `method.warm_up=0` leaves out the
 warm-up of the backbone by gradient.
+
+Training in float32 is chaotic: a difference in the last bit of one weight grows to that of another seed in some hundred
+steps. `--threads` adds a column with two threads in place of one, in one process, which changes the order of additions
+too. With `--float64` all networks compute in float64, where rounding errors stay small: this shows whether anything
+else depends on the number of processes.
 """
 
 from __future__ import annotations
@@ -24,22 +29,24 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.methods import METHODS
 
 _CLOSED_FORM = ("l3a", "weighted-ridge")
+_FLOAT64 = "LIFELABEL_BENCHMARK_FLOAT64"
 
 
 def _words(processes: int, *more: str) -> list[str]:
+    module = "benchmarks.float64" if _FLOAT64 in os.environ else "lifelabel"
     if processes == 1:
-        return [sys.executable, "-m", "lifelabel"]
+        return [sys.executable, "-m", module]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    return [*launcher, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *more, "-m", "lifelabel"]
+    return [*launcher, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *more, "-m", module]
 
 
-def _start(words: list[str]) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def _start(words: list[str], threads: int = 1) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def _train(folder: Path, processes: int, options: list[str]) -> dict[str, Any]:
-    process = _start([*_words(processes), "train", *options, "--quiet", "--out", str(folder)])
+def _train(folder: Path, processes: int, options: list[str], threads: int = 1) -> dict[str, Any]:
+    process = _start([*_words(processes), "train", *options, "--quiet", "--out", str(folder)], threads)
     output, _ = process.communicate()
     if process.returncode:
         sys.exit(f"{' '.join(options)}, {processes} processes: {output}")
@@ -54,7 +61,7 @@ def _result(folder: Path) -> dict[str, Any]:
     return {"mAP": 100 * metrics["final"]["mAP"], "counts": None if acm is None else acm["n_ij"], "seconds": seconds}
 
 
-def _compare(method: str, counts: list[int], options: list[str], folder: Path) -> dict[str, Any]:
+def _compare(method: str, counts: list[int], options: list[str], folder: Path, threads: bool) -> dict[str, Any]:
     own = ["--method", method, *options]
     if method in _CLOSED_FORM:
         own += ["--set", "method.warm_up=0"]
@@ -67,6 +74,8 @@ def _compare(method: str, counts: list[int], options: list[str], folder: Path) -
             difference = (found[count]["counts"] - one["counts"]).abs().max()
             row[f"change of counts, {count}"] = float(difference)
         row[f"speed, {count}"] = one["seconds"] / found[count]["seconds"]
+    if threads:
+        row["change of mAP, two threads"] = _train(folder / f"{method}-threads", 1, own, 2)["mAP"] - one["mAP"]
     return row
 
 
@@ -93,13 +102,17 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=1, help="methods at the same time")
     parser.add_argument("--set", action="append", default=[], help="options of all runs, as for train")
+    parser.add_argument("--threads", action="store_true", help="also one process with two threads")
+    parser.add_argument("--float64", action="store_true", help="networks in float64")
     parser.add_argument("--elastic", action="store_true", help="also kill a worker under torchrun")
     given = parser.parse_args()
-    print_header(given, "scenes")
+    if given.float64:
+        os.environ[_FLOAT64] = "1"
+    print_header(given, "scenes", "float64" if given.float64 else "float32")
     options = [word for each in given.set for word in ("--set", each)] + ["--device", given.device]
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.jobs) as pool:
         methods = given.methods.split(",")
-        compared = pool.map(lambda method: _compare(method, given.processes, options, Path(name)), methods)
+        compared = pool.map(lambda m: _compare(m, given.processes, options, Path(name), given.threads), methods)
         rows = []
         for row in compared:
             rows.append(row)

@@ -11,18 +11,9 @@ from support import command_server, torchrun
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.methods import METHODS
 
-SMALL = (
-    "--set",
-    "stream.train_images=45",
-    "--set",
-    "stream.test_images=40",
-    "--tasks",
-    3,
-    "--device",
-    "cpu",
-    "--quiet",
-)
-"""Three tasks of 15 images: the last batch of a task has one image less than the others, and three have no even share."""
+SIZES = ("--set", "stream.train_images=45", "--set", "stream.test_images=40", "--tasks", 3)
+"""Three tasks of 15 images, in batches of 8 and 7: neither two nor three processes have equal shares."""
+SMALL = (*SIZES, "--device", "cpu", "--quiet")
 CLOSED_FORM = ("weighted-ridge", "l3a")
 
 

@@ -1,0 +1,58 @@
+"""What processes of a group compute in tests/utils/test_group.py. They are started with `main`."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from lifelabel.errors import OtherProcess
+from lifelabel.nn.parallel import run_divided
+from lifelabel.utils.group import Group
+
+
+def network():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+
+
+def step(group, rows, whole=True):
+    """Two backward passes of a loss over the whole batch: features, gradients and running statistics."""
+    body = network().train()
+    torch.manual_seed(1)
+    images, labels = torch.randn(rows, 3, 9, 9, dtype=torch.float64), torch.rand(rows, 6, dtype=torch.float64)
+    features = run_divided(group, body, images, training=whole)
+    loss = F.binary_cross_entropy_with_logits(features, labels)
+    first = group.average(torch.autograd.grad(loss.exp(), list(body.parameters()), retain_graph=True))
+    second = group.average(torch.autograd.grad(loss, list(body.parameters())))
+    statistics = [value for name, value in body.state_dict().items() if "running" in name or "tracked" in name]
+    return [tensor.detach() for tensor in (features, *first, *second, *statistics)]
+
+
+def draw_after_dropout(group):
+    """Dropout draws numbers for the own rows only."""
+    torch.manual_seed(3)
+    run_divided(group, nn.Dropout().train(), torch.ones(5, 4), training=True)
+    return torch.rand(4).tolist()
+
+
+def exchange(group):
+    collected, first = group.collect(group.rank), group.to_first(group.rank)
+    shared = group.share(lambda: ["of the first", group.share(lambda: group.rank)])
+    try:
+        group.share(lambda: 1 // 0)
+    except (ZeroDivisionError, OtherProcess) as error:
+        return [collected, first, shared, type(error).__name__]
+
+
+def main():
+    folder, rank, size, task, *arguments = sys.argv[1:]
+    torch.set_num_threads(1)
+    group = Group(int(rank), int(size))
+    if group.size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=group.rank, world_size=group.size)
+    torch.save(globals()[task](group, *map(int, arguments)), f"{folder}/{rank}.pt")
+    if group.size > 1:
+        dist.destroy_process_group()
