@@ -326,15 +326,7 @@ def test_a_value_in_the_environment_that_no_run_has(tmp_path, values):
         read_run(folder)
 
 
-ALIASES = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "task_order: first", "task_order: 0\nmethod_options: [1]", f"task_order: 0\n{ALIASES}", "task_order: &a [*a]"],
-)
+@pytest.mark.parametrize("text", ["", "task_order: first", "task_order: 0\nmethod_options: [1]"])
 def test_a_configuration_that_no_run_has(tmp_path, text):
     folder = write_run(tmp_path / "a")
     (folder / "config.yaml").write_text(text)
