@@ -197,7 +197,7 @@ def test_a_curve_has_a_gap_where_there_is_no_score(tmp_path):
 def test_matrices(runs):
     assert runs[3].matrices() == {}
     arrays = runs[0].matrices()
-    assert set(arrays) == {"task_1", "task_2", "classes", "truth"}
+    assert set(arrays) == {"task_1", "task_2", "classes", "truth", "kept"}
     assert arrays["classes"].tolist() == CLASSES
 
 

@@ -189,16 +189,15 @@ def _first(keys: Sequence[np.ndarray], count: int) -> np.ndarray:
     >>> _first((np.array([1, 0, 1, 1]), np.array([9, 9, 3, 5])), 3).tolist()
     [1, 2, 3]
     """
-    left, chosen = np.arange(len(keys[0])), []
+    left, chosen, missing = np.arange(len(keys[0])), np.zeros(0, np.int64), count
     for key in keys:
-        missing = count - sum(map(len, chosen))
         if len(left) <= missing:
             break
         values = key[left]
         limit = np.partition(values, missing - 1)[missing - 1]
-        chosen.append(left[values < limit])
-        left = left[values == limit]
-    index = np.concatenate([*chosen, left])
+        chosen = np.concatenate([chosen, left[values < limit]])
+        left, missing = left[values == limit], count - len(chosen)
+    index = np.concatenate([chosen, left])
     return index[np.lexsort([key[index] for key in reversed(keys)])][:count]
 
 
