@@ -12,8 +12,9 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from lifelabel.errors import UserError
+from lifelabel.utils.files import check_regular
 
-__all__ = ["Header", "read_arrays", "read_headers", "read_rows"]
+__all__ = ["Header", "array_names", "read_arrays", "read_headers", "read_rows"]
 
 _MAX_BYTES = 1 << 30
 _BLOCK = 1 << 24
@@ -42,14 +43,20 @@ def read_arrays(path: Path, max_bytes: int = _MAX_BYTES, names: Collection[str] 
         return found
 
 
-def read_headers(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, Header]:
-    """The headers of the arrays of an .npz file. The arrays are not read."""
-    with _opened(path, max_bytes) as members:
+def read_headers(path: Path, max_bytes: int = _MAX_BYTES, names: Collection[str] | None = None) -> dict[str, Header]:
+    """The headers of the arrays of an .npz file, or of those called `names`. The arrays are not read."""
+    with _opened(path, max_bytes, names) as members:
         found = {}
         for name, (archive, member) in members.items():
             with archive.open(member) as file:
                 found[name] = _read_header(file, member)
         return found
+
+
+def array_names(path: Path) -> list[str]:
+    """The names of the arrays of an .npz file, sorted."""
+    with _opened(path, None) as members:
+        return sorted(members)
 
 
 def read_rows(path: Path, name: str, max_bytes: int = _MAX_BYTES) -> Iterator[np.ndarray]:
@@ -69,16 +76,15 @@ def read_rows(path: Path, name: str, max_bytes: int = _MAX_BYTES) -> Iterator[np
 
 @contextlib.contextmanager
 def _opened(
-    path: Path, max_bytes: int, names: Collection[str] | None = None
+    path: Path, max_bytes: int | None, names: Collection[str] | None = None
 ) -> Iterator[dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]]]:
     """The members of an .npz file by name, or those called `names`. Every error in the file is one `UserError`."""
-    if not path.is_file():  # a named pipe could block forever
-        raise UserError(f"{path} is not a regular file: give the path of a file")
+    check_regular(path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
             members = {name: member for name, member in members.items() if names is None or name in names}
-            if sum(member.file_size for member in members.values()) > max_bytes:
+            if max_bytes is not None and sum(member.file_size for member in members.values()) > max_bytes:
                 raise UserError(f"{path} holds more than {max_bytes:,} bytes: this cannot be the right file")
             yield {name: (archive, member) for name, member in members.items()}
     except (UserError, GeneratorExit):
@@ -92,7 +98,7 @@ def _read_header(file: IO[bytes], member: zipfile.ZipInfo) -> Header:
     if np.lib.format.read_magic(file) != (1, 0):  # another version can have a header of 4 GB
         raise ValueError("not an array of version 1.0")
     header = Header(*np.lib.format.read_array_header_1_0(file))
-    if header.dtype.hasobject or header.dtype.names is not None or min(header.shape, default=0) < 0:
+    if header.dtype.names is not None or min(header.shape, default=0) < 0:
         raise ValueError("not an array of plain values")
     if math.prod(header.shape) * header.dtype.itemsize > member.file_size - file.tell():
         raise ValueError("the header does not fit the content")
