@@ -129,11 +129,11 @@ def _check(field: dataclasses.Field, hint: Any, value: Any, name: str) -> Any:
         if isinstance(number, float) and not math.isfinite(number):
             raise UserError(f"{name} must be a finite number, not {number}")
         if low is not None and number < low:
-            raise UserError(f"{name} must be at least {low}, not {number}")
+            raise UserError(f"{name} must be at least {low}, not {shorten(number)}")
         if above is not None and number <= above:
-            raise UserError(f"{name} must be more than {above}, not {number}")
+            raise UserError(f"{name} must be more than {above}, not {shorten(number)}")
         if high is not None and number > high:
-            raise UserError(f"{name} must be at most {high}, not {number}")
+            raise UserError(f"{name} must be at most {high}, not {shorten(number)}")
     return value
 
 

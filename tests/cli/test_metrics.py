@@ -2,13 +2,14 @@
 
 import io
 import json
+import os
 import re
 import zipfile
 
 import numpy as np
 import pytest
 
-from lifelabel.metrics.compare import _MAX_SCORES, FAMILIES
+from lifelabel.metrics.compare import FAMILIES
 
 RULES = {
     # reported by: threshold, whether CF1 is harmonic, whether an empty class counts in mAP
@@ -214,11 +215,13 @@ WRONG = {
     "text": (of(logits=L.astype(str), labels=Y), "logits must be numbers, not <U32"),
     "complex": (of(logits=L.astype(complex), labels=Y), "logits must be numbers, not complex128"),
     "pickled": (pickled, "logits must be numbers, not object"),
-    "cut off": (cut, "not an .npz file of plain arrays, or it is damaged"),
-    "damaged": (flipped, "not an .npz file of plain arrays, or it is damaged"),
-    "no zip": (lambda path: path.write_text("logits"), "not an .npz file"),
-    "empty": (lambda path: path.touch(), "not an .npz file"),
-    "huge": (announcing((_MAX_SCORES, 2)), r"logits is 100,000,000 × 2, more than 100,000,000 numbers"),
+    "cut off": (cut, "damaged or cut short"),
+    "damaged": (flipped, "damaged or cut short"),
+    "no zip": (lambda path: path.write_text("logits"), "damaged or cut short"),
+    "empty": (lambda path: path.touch(), "damaged or cut short"),
+    "huge header": (announcing((10**12, 2)), "damaged or cut short"),
+    "negative": (announcing((-4, -3)), "damaged or cut short"),
+    "a pipe": (os.mkfifo, "is not a regular file"),
     "short of data": (announcing((100, 100)), "damaged"),
     "a folder": (lambda path: path.mkdir(), "holds no scores.npz: train with --save-scores"),
     "not there": (lambda path: None, "cannot read .*: No such file"),
@@ -232,6 +235,27 @@ def test_a_wrong_file_is_refused_in_one_line(refused, tmp_path, what):
     line = refused("metrics", tmp_path / "s.npz", "--json", tmp_path / "out.json")
     assert re.search(pattern, line), line
     assert str(tmp_path / "s.npz") in line and not (tmp_path / "out.json").exists()
+
+
+def test_the_number_of_scores_is_limited(refused, main, tmp_path, monkeypatch):
+    path = save(tmp_path / "s.npz", logits=L, labels=Y)
+    monkeypatch.setattr("lifelabel.metrics.compare._MAX_SCORES", 11)
+    assert refused("metrics", path) == f"{path}: logits is 4 × 3, more than 11 numbers"
+    monkeypatch.setattr("lifelabel.metrics.compare._MAX_SCORES", 12)
+    assert main("metrics", path).returncode == 0
+
+
+def test_blocks_of_scores_give_the_same_metrics(main, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    path = save(tmp_path / "s.npz", logits=rng.normal(size=(40, 7)), labels=rng.random((40, 7)) < 0.1, other=[None])
+    whole = main("metrics", path).stdout
+    monkeypatch.setattr("lifelabel.metrics.compare._BLOCK", 20)
+    monkeypatch.setattr("lifelabel.metrics.functions._CHUNK", 20)
+    assert main("metrics", path).stdout == whole and "40 images, 7 classes" in whole
+    values = rng.normal(size=(40, 7))
+    values[30, 2] = values[39, 1] = np.nan
+    path = save(tmp_path / "s.npz", logits=values, labels=np.zeros((40, 7)))
+    assert "holds 2 NaN, the first for image 30, class 2" in main("metrics", path).stderr
 
 
 def test_an_output_file_that_cannot_be_written(refused, tmp_path):

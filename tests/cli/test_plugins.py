@@ -241,11 +241,15 @@ def test_a_file_with_the_name_of_a_plugin_imports_nothing(main, refused, plugin)
             "the method Mine is not complete: implement features, load_state_dict, state_dict, learn",
         ),
         (
+            "class Mine(lifelabel.FineTuning):\n    presets = {'scenes': ['lr']}",
+            "the presets of the method Mine must be a dict of options by kind of stream",
+        ),
+        (
             "class Mine(lifelabel.FineTuning):\n    Options = None",
             "the Options of the method Mine must be a dataclass",
         ),
     ],
-    ids=["abstract methods", "no options"],
+    ids=["abstract methods", "presets", "no options"],
 )
 def test_an_incomplete_method_is_one_line(refused, code, line):
     Path("mine.py").write_text(f"import lifelabel\n\n{code}\n", encoding="utf-8")

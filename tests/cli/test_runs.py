@@ -155,7 +155,7 @@ def other(**values):
 @pytest.mark.parametrize(
     ("name", "damage", "reason"),
     [
-        ("config.yaml", lambda path: path.write_text("stream: ["), "config.yaml has other content than that of a run"),
+        ("config.yaml", lambda path: path.write_text("a: ["), "config.yaml, line 2, is not valid YAML: correct it"),
         ("config.yaml", lambda path: path.write_text(""), "config.yaml has other content than that of a run"),
         ("config.yaml", lambda path: path.write_bytes(b"\xff\xff"), "config.yaml cannot be read"),
         ("metrics.json", lambda path: path.write_text("[]"), "metrics.json is not a JSON object"),
@@ -189,7 +189,7 @@ def test_text_of_a_run_is_untrusted(main, runs):
         *(f"{chr(b + 1)}: &{chr(b + 1)} [{','.join(f'*{chr(b)}' for _ in range(9))}]" for b in range(97, 110)),
     ]
     (runs / "a" / "config.yaml").write_text("\n".join([*bomb, "stream: *n"]))
-    assert listed(main)["a"]["reason"] == "config.yaml has other content than that of a run"
+    assert listed(main)["a"]["reason"] == "config.yaml, line 1, has an anchor, an alias or a tag: correct it"
 
 
 def test_many_runs_are_listed_without_torch(tmp_path):

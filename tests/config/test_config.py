@@ -327,15 +327,15 @@ def test_an_empty_file_is_the_defaults(tmp_path):
         ("- lr\n- seed\n", "must hold `option: value` lines, not ['lr', 'seed']"),
         ("just words\n", "must hold `option: value` lines"),
         ("3\n", "must hold `option: value` lines"),
-        ("lr: 1\nseed: [1, 2\n", "line 3 is not valid YAML"),
-        ("lr: 1\nseed: 1: 2\n", "line 2 is not valid YAML"),
-        ("lr: *nowhere\n", "line 1 is not valid YAML"),
-        ("lr: !!python/object/apply:os.getcwd []\n", "line 1 is not valid YAML"),
-        ("\tlr: 1\n", "line 1 is not valid YAML"),
+        ("lr: 1\nseed: [1, 2\n", "line 3, is not valid YAML"),
+        ("lr: 1\nseed: 1: 2\n", "line 2, is not valid YAML"),
+        ("lr: *nowhere\n", "line 1, has an anchor, an alias or a tag"),
+        ("lr: !!python/object/apply:os.getcwd []\n", "line 1, has an anchor, an alias or a tag"),
+        ("\tlr: 1\n", "line 1, is not valid YAML"),
         ("lr: 2020-99-99\n", "not valid YAML"),  # YAML reads it as a date, which does not exist
-        ("lr: !!int x\n", "not valid YAML"),
-        ("seed: " + "1" * 5000 + "\n", "not valid YAML"),
-        ("lr: " + "[" * 5000 + "]" * 5000 + "\n", "not valid YAML"),
+        ("lr: !!int 1\n", "line 1, has an anchor, an alias or a tag"),
+        ("seed: " + "1" * 5000 + "\n", "line 1, has a number of more than 100 digits"),
+        ("lr: " + "[" * 5000 + "]" * 5000 + "\n", "line 1, is nested deeper than 20 levels"),
     ],
     ids=lambda value: value[:20].strip() if isinstance(value, str) else value,
 )
@@ -345,13 +345,6 @@ def test_bad_yaml(tmp_path, text, part):
     message = message_of(read_yaml, file)
     assert str(file) in message
     assert part in message
-
-
-def test_a_small_file_with_many_values_makes_a_short_message(tmp_path):
-    file = tmp_path / "bomb.yaml"
-    levels = [f"  - &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 6)]
-    file.write_text("lr:\n  - &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(levels))
-    assert len(message_of(Config.make, read_yaml(file))) < 1000
 
 
 def test_binary_files(tmp_path):

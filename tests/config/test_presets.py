@@ -4,6 +4,7 @@ import functools
 import itertools
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,3 +154,23 @@ def test_presets_are_in_the_installed_package(tmp_path):
     built = tmp_path / "built" / "lifelabel" / "config" / "presets"
     assert (built / "scenes" / "der++.yaml").read_text() == "method: der++\n"
     assert (built / "__init__.py").is_file()
+
+
+@pytest.fixture
+def packaged(monkeypatch, tmp_path):
+    """A copy of the packaged presets that the test may change."""
+    shutil.copytree(ROOT / FOLDER, tmp_path / "presets")
+    monkeypatch.setattr(presets.resources, "files", lambda name: tmp_path / "presets")
+    presets._text.cache_clear()
+    yield tmp_path / "presets"
+    presets._text.cache_clear()
+
+
+@pytest.mark.parametrize("content", [None, b"lr: [", b"\xff\xff", b"- 1", b"method: agcn", b"a: &a [*a]"])
+def test_a_missing_or_damaged_preset_is_an_error(packaged, refused, tmp_path, content):
+    path = packaged / "scenes/er.yaml"
+    path.unlink() if content is None else path.write_bytes(content)
+    line = refused("train", "--method", "er", "--out", tmp_path / "run")
+    assert line.startswith(f"the preset {path}") and line.endswith("install lifelabel again, or give --fidelity plain")
+    assert Config.make({"method": "er", "fidelity": "plain"}).method == "er"
+    assert Config.make({"method": "lwf"}).has_preset

@@ -1,6 +1,7 @@
 """Checks before a run starts: which images have a file, and whether there is something to learn and to score."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -134,3 +135,24 @@ def test_a_metric_of_a_plugin_that_fails_is_one_line(monkeypatch):
     with pytest.raises(UserError) as caught:
         check_metrics()
     assert str(caught.value) == "the metric 'bad' of a plug-in failed: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", "200"), r"workers must be at most \d+ on this machine, which has \d+ cores, not 200"),
+        (("--batch-size", "1000000"), r"batches of 1,000,000 images of 64 × 64 pixels need at least \d+ GB, and this "),
+        (("--image-size", "2048", "--batch-size", "1000"), r"batches of 1,000 images of 2048 × 2048 pixels need at "),
+        (("--image-size", "4096"), "image_size must be at most 2048, not 4096"),
+        (("--word-dim", "100000"), "word_dim must be at most 4096, not 100000"),
+        (("--set", "method.hidden=100000"), "method.hidden must be at most 16384, not 100000"),
+        (("--set", "seed=" + "1" * 99), r"seed must be at most 2147483647, not 1+\.\.\.1+"),
+        (("--set", "seed=" + ":".join("1" * 99)), "seed must be a whole number, not '1:1:"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_options_that_no_machine_can_hold(refused, tmp_path, monkeypatch, options, message):
+    monkeypatch.setattr("lifelabel.streams.loading.num_cores", lambda: 4)
+    monkeypatch.setattr("lifelabel.streams.loading.total_memory", lambda: 300 * 2**30)
+    line = refused("train", "--method", "agcn", "--device", "cpu", *options, "--out", tmp_path / "run")
+    assert re.match(message, line) and len(line) < 250

@@ -13,7 +13,7 @@ from engine.small_runs import options
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.run_folder import RunFolder
-from lifelabel.engine.tensorboard import draw_matrix
+from lifelabel.engine.tensorboard import _history, draw_matrix
 from lifelabel.errors import Stopped, UserError
 
 tensorboard = pytest.importorskip("tensorboard")
@@ -138,3 +138,15 @@ def test_the_picture_of_a_matrix():
     assert tuple(picture[80, 80]) == (255, 255, 255) and tuple(picture[80, 240]) == dark
     assert tuple(picture[80, 400]) == yellow and tuple(picture[319, 10]) == (160, 160, 160)
     assert draw_matrix(np.eye(700), [300, 400]).shape == (700, 700, 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"task": 1}', '{"task": 1, "images": 2, "losses": {"a": "x"}}', "[" * 10**5]
+)
+def test_a_damaged_history_is_one_line(tmp_path, text):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"task": 1, "images": 2, "losses": {"a": 0.5}}\n' + text)
+    lines = _history(path)
+    assert next(lines)["losses"] == {"a": 0.5}
+    with pytest.raises(UserError, match=r"history\.jsonl, line 2, is damaged: give log: none in .*config.yaml to"):
+        next(lines)

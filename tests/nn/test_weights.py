@@ -67,6 +67,20 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-50])
 
 
+def broken_name(path):
+    """The name of a member is not UTF-8, although the archive says so."""
+    torch.save({"a": torch.ones(2)}, path)
+    path.write_bytes(path.read_bytes().replace(b"/data.pkl", b"/d\xff\x80a.pkl"))
+
+
+def new_version(path):
+    """An archive of a version that does not exist."""
+    torch.save({"a": torch.ones(2)}, path)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 6] = 250
+    path.write_bytes(data)
+
+
 def no_tensors(path):
     torch.save({"epoch": 3, "state_dict": {"lr": 0.1}}, path)
 
@@ -100,6 +114,8 @@ def bomb(path):
         (lambda path: path.write_bytes(b"not weights"), "a.pt", "damaged"),
         (lambda path: path.write_bytes(b"not weights"), "a.safetensors", "damaged"),
         (cut, "a.pth", "damaged"),
+        (broken_name, "a.pth", "damaged"),
+        (new_version, "a.pth", "damaged"),
         (bare_pickle, "a.pth", "damaged, or holds more than tensors"),
         (evil, "a.bin", "damaged, or holds more than tensors"),
         (no_tensors, "a.pth", "no state dict"),

@@ -12,9 +12,10 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.report import figures, vega
 from lifelabel.report.figure_parts import COLOURS, GRAY
-from lifelabel.report.relations import changed_relations, strongest_relations
+from lifelabel.report.relations import Change, changed_relations, strongest_relations
 from lifelabel.report.runs import read_run
 from lifelabel.report.tables import ResultTable
+from lifelabel.utils import arrays
 
 vl_convert = pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
 
@@ -363,6 +364,30 @@ def test_many_classes(tmp_path):
     graph = figures.label_graph(run, "agcn")
     assert param(graph, "names") == shown
     assert len(json.dumps(figure.spec)) < 100_000
+
+
+def test_a_matrix_of_very_many_classes_is_read_in_part(tmp_path, monkeypatch):
+    """1,200 classes, of which 1,000 are in memory. Only blocks of the file are read at a time."""
+    monkeypatch.setattr(arrays, "_BLOCK", 1 << 17)
+    count = 1200
+    folder, names = write_run(tmp_path / "a"), [f"c{n}" for n in range(count)]
+    edit_json(folder / "metrics.json", tasks=[names[:600], names[600:]])
+    matrix = np.where(np.eye(count, dtype=bool), 1, 0.01).astype(np.float32)
+    matrix[:150] *= 0.5
+    matrix[:, :150] *= 0.5  # of the other classes, which are equal, the first ones are kept
+    matrix[3, 700], matrix[1150, 5], matrix[9, 9] = 0.9, 0.8, np.nan
+    before = matrix[:600, :600].copy()
+    before[3, 599] = 0.5
+    np.savez_compressed(folder / "acm.npz", task_1=before, task_2=matrix, classes=np.array(names), truth=matrix)
+    run = read_run(folder)
+    kept = run.matrices()["kept"]
+    assert len(kept) == 1000 and {3, 5, 700, 1150} < {*kept.tolist()} and not {4, 1199} & {*kept.tolist()}
+    for name in ("task_2", "truth"):
+        assert np.array_equal(run.matrices()[name], matrix[np.ix_(kept, kept)])
+    assert np.array_equal(run.matrices()["task_1"], before[np.ix_(kept[kept < 600], kept[kept < 600])])
+    assert [(r.i, r.j) for r in strongest_relations(run, 2)] == [("c3", "c700"), ("c1150", "c5")]
+    assert changed_relations(run) == (1, [Change("c3", "c599", 2, 0.5, pytest.approx(0.005))])
+    assert "The 120 classes with the strongest relations, of 1200" in figures.matrix(run, "agcn").note
 
 
 def test_label_graph(runs):

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import os
 
 import pytest
 import yaml
@@ -305,3 +306,54 @@ def test_a_search_does_not_start_from_the_preset(tmp_path, monkeypatch):
     one = tune.Search("er", {"stream": "scenes"}, {}, tmp_path)
     start = tune._CoordinateDescent(one, RunFolder(tmp_path), None, None).start()
     assert (start["lr"], start["replay_weight"]) == (3e-4, 1.0)
+
+
+def put(text):
+    return lambda path: path.write_text(text)
+
+
+def replace_by(make):
+    return lambda path: (path.unlink(), make(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("metrics.json", put("[]")),
+        ("metrics.json", put("{")),
+        ("metrics.json", put("[" * 100_000)),
+        ("metrics.json", put('{"finished": true, "final": {"mAP": "0.5"}, "per_task": []}')),
+        ("metrics.json", put('{"finished": true, "final": [], "per_task": []}')),
+        ("metrics.json", put('{"finished": true, "final": {"mAP": NaN}, "per_task": []}')),
+        ("metrics.json", put('{"finished": true, "final": {"mAP": 0.5}, "per_task": 3}')),
+        ("environment.json", put("[]")),
+        ("environment.json", put('{"seconds": "2"}')),
+        ("environment.json", put('{"seconds": 2}')),
+        ("environment.json", replace_by(os.mkfifo)),
+        ("environment.json", replace_by(lambda path: path.mkdir())),
+        ("environment.json", replace_by(lambda path: None)),
+        ("failed.txt", os.mkfifo),
+        ("failed.txt", lambda path: path.mkdir()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_damaged_trial_is_one_line_with_its_folder(search, tmp_path, name, damage):
+    search(random_scores(0, "lwf"), trials=2)
+    folder = min((tmp_path / "out" / "trials").iterdir())
+    damage(folder / name)
+
+    def finished(planned, *args, **more):
+        return [Outcome(plan, new=True) for plan in planned]
+
+    with pytest.raises(UserError) as caught, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "run_all", finished)
+        tune.tune(tune.Search("lwf", {"stream": "scenes"}, {}, tmp_path / "out", trials=2))
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_reason_of_a_diverged_trial_may_have_any_bytes(search, tmp_path):
+    search(random_scores(0, "lwf"), trials=2)
+    first, _ = sorted((tmp_path / "out" / "trials").iterdir())
+    (first / "failed.txt").write_bytes(b"\xff\x00\n")
+    found, _ = search(random_scores(0, "lwf"), trials=2)
+    assert [row["error"] for row in trials_of(found.path.parent)] == ["\ufffd\ufffd", ""]

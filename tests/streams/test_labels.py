@@ -1,5 +1,7 @@
 """Sparse tables of labels, compared with dense arrays."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -38,14 +40,29 @@ def test_labels_cannot_be_changed():
         Labels.from_lists([[0]], 1).column[0] = 5
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
-def test_pairs_agree_with_a_matrix_product(chunk):
+@pytest.mark.parametrize("block", [1, 7, 40, 400, 1 << 22])
+def test_pairs_agree_with_a_matrix_product(block):
     dense = np.random.default_rng(1).random((200, 9)) < 0.4
-    first, second, count = Labels.from_dense(dense).pairs(chunk)
+    dense[:, [0, 5, 8]] &= [False, False, True]  # classes without an image
+    blocks = list(Labels.from_dense(dense).pairs(block))
+    assert (len(blocks) == 1) == (block > 400)
+    first, second, count = map(np.concatenate, zip(*blocks, strict=True))
+    assert np.array_equal(first * 9 + second, np.sort(first * 9 + second)) and (count > 0).all()
     cooccurrence = np.triu(dense.T.astype(int) @ dense.astype(int), 1)
     counted = np.zeros_like(cooccurrence)
     counted[first, second] = count
     assert np.array_equal(counted, cooccurrence)
+
+
+def test_pairs_of_images_with_all_classes_take_little_memory():
+    """20 images of 2,000 classes have 40 million pairs, which would take 640 MB."""
+    labels = Labels.from_dense(np.ones((20, 2000), bool))
+    tracemalloc.start()
+    total = sum(len(count) for _, _, count in labels.pairs(1 << 18) if (count == 20).all())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total == 2000 * 1999 // 2
+    assert peak < 100e6
 
 
 def test_keys_are_sorted_and_counted_once():

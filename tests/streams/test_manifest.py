@@ -283,9 +283,9 @@ def test_hidden_labels_cannot_add_visible_labels(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 200_000, r", line 1, has an alias or is nested too deep: get the manifest again"),
-        ("- " * 200_000, r", line 1, has an alias or is nested too deep: get the manifest again"),
-        ("a: &x [1]\nb: *x\n", r", line 2, has an alias or is nested too deep: get the manifest again"),
+        ("[" * 200_000, r", line 1, is nested deeper than 20 levels: get the manifest again"),
+        ("- " * 200_000, r", line 1, is nested deeper than 20 levels: get the manifest again"),
+        ("a: &x [1]\nb: *x\n", r", line 1, has an anchor, an alias or a tag: get the manifest again"),
         ("a: [", r", line \d, is not valid YAML: get the manifest again"),
         ("\x00", r" is not valid YAML: get the manifest again"),
         ("x: 2020-99-99", r" is not valid YAML: get the manifest again"),

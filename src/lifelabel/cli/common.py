@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifelabel.cli.console import err
 from lifelabel.errors import UserError, unknown
+from lifelabel.utils.text import shorten
 from lifelabel.utils.torchrun import is_first_process
 
 if TYPE_CHECKING:
@@ -32,18 +33,16 @@ def parse_settings(settings: list[str] | tuple[str, ...]) -> dict[str, Any]:
     >>> parse_settings(["lr=0.1", "stream.tasks=4", "method.lambdas=[1, 2, 3]"])
     {'lr': 0.1, 'stream_options': {'tasks': 4}, 'method_options': {'lambdas': [1, 2, 3]}}
     """
-    import yaml
+    from lifelabel.utils.yaml_reader import parse_yaml
 
     values: dict[str, Any] = {}
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set takes NAME=VALUE, not '{text}'")
-        try:
-            # a single sign, such as a separator, is text: YAML cannot read a comma, and reads | as empty
-            parsed = value if len(value) == 1 and not value.isalnum() and value != "~" else yaml.safe_load(value)
-        except Exception:  # yaml raises its own errors, and those of int(), float() or dates for a bad value
-            raise UserError(f"--set {name}: cannot read the value '{value}'") from None
+        # a single sign, such as a separator, is text: YAML cannot read a comma, and reads | as empty
+        is_sign = len(value) == 1 and not value.isalnum() and value != "~"
+        parsed = value if is_sign else parse_yaml(value, f"--set {name}", f"cannot read the value '{shorten(value)}'")
         section, dot, inner = name.strip().partition(".")
         if dot and section in ("stream", "method"):
             values.setdefault(f"{section}_options", {})[inner] = parsed

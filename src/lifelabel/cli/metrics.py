@@ -34,7 +34,8 @@ def _metrics(
         Path,
         typer.Argument(
             metavar="SCORES.npz",
-            help="Arrays `logits`, `probabilities` or `scores`, and `labels` (0 or 1), both images × classes.",
+            help="Arrays `logits`, `probabilities` or `scores`, and `labels` (0 or 1), both images × classes; at most "
+            "100,000,000 scores.",
         ),
     ],
     json_file: Annotated[

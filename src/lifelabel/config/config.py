@@ -27,6 +27,7 @@ from lifelabel.options import read
 from lifelabel.registry import check_plugins
 from lifelabel.streams import STREAMS, resolve
 from lifelabel.utils.text import shorten
+from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = [
     "Config",
@@ -170,17 +171,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             data = file.read(_MAX_YAML_BYTES + 1)  # a device or a pipe has no size
         if len(data) > _MAX_YAML_BYTES:
             raise UserError(f"{path} is larger than {_MAX_YAML_BYTES:,} bytes: not a configuration")
-        values = yaml.safe_load(data.decode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except UserError:
-        raise
-    except Exception as error:  # yaml raises its own errors, and those of int(), float() or dates for a bad value
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(
-            f"{path}{where} is not valid YAML; `lifelabel train --print-config` prints a valid configuration"
-        ) from None
+    values = parse_yaml(data, str(path), "`lifelabel train --print-config` prints a valid configuration")
     if values is None:
         return {}
     if not isinstance(values, dict):

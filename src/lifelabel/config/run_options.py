@@ -93,7 +93,7 @@ class RunOptions:
         "side of the images in pixels; none: as the embedded images are drawn, 224 for photographs (352 with "
         "weighted-ridge)",
         low=16,
-        high=4096,
+        high=2048,
         equal=True,
         flag="Data",
     )
@@ -106,7 +106,7 @@ class RunOptions:
     )
     workers: int | None = option(
         None,
-        "processes that decode images; none: the number of cores on a GPU, 0 on the CPU",
+        "processes that decode images, at most 16 or 8 per core; none: the number of cores on a GPU, 0 on the CPU",
         low=0,
         high=256,
         free=True,
@@ -121,7 +121,7 @@ class RunOptions:
     words: str | None = option(
         None, "a GloVe text file for the label words; none: a fixed vector per word", path=True, flag="Label words"
     )
-    word_dim: int = option(300, "length of a fixed word vector", low=1, high=100_000, flag="Label words")
+    word_dim: int = option(300, "length of a fixed word vector", low=1, high=4096, flag="Label words")
     word_norm: float | None = option(
         1.7, "norm that every label embedding is scaled to; none: not scaled", above=0, flag="Label words"
     )

@@ -74,11 +74,10 @@ class EventLog:
     def replay(self, history: Path, records: Sequence[dict[str, Any]], matrix: np.ndarray | None) -> None:
         """Write the points of a run that resumes."""
         waiting = deque(range(1, len(records) + 1))
-        with open(history, encoding="utf-8") as lines:
-            for line in map(json.loads, lines):
-                while waiting and records[waiting[0] - 1]["task"] < line["task"]:
-                    self.evaluated(records[: waiting.popleft()], matrix)
-                self.losses(line)
+        for line in _history(history):
+            while waiting and records[waiting[0] - 1]["task"] < line["task"]:
+                self.evaluated(records[: waiting.popleft()], matrix)
+            self.losses(line)
         for number in waiting:
             self.evaluated(records[:number], matrix)
 
@@ -142,3 +141,19 @@ def draw_matrix(matrix: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     for border in np.cumsum(sizes)[:-1].tolist() if scale > 3 else ():
         picture[border * scale - 1] = picture[:, border * scale - 1] = 160
     return picture
+
+
+def _history(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of history.jsonl. A damaged one is a `UserError`."""
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for number, text in enumerate(lines, 1):
+            try:
+                line = json.loads(text)
+                values = (line["task"], line["images"], *line["losses"].values())
+                damaged = not all(isinstance(value, int | float | None) for value in values)
+            except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+                damaged = True
+            if damaged:
+                advice = f"give log: none in {path.parent / 'config.yaml'} to continue without the log for TensorBoard"
+                raise UserError(f"{path}, line {number}, is damaged: {advice}")
+            yield line

@@ -1,5 +1,6 @@
 """The built-in methods, in the order in which tables list them, and the registry that holds them by name."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ def _is_method(item: Any) -> bool:
         raise UserError(f"the method {item.__name__} is not complete: implement {', '.join(missing)}")
     if not is_dataclass(item.Options):
         raise UserError(f"the Options of the method {item.__name__} must be a dataclass")
+    if not isinstance(item.presets, Mapping) or not all(isinstance(each, Mapping) for each in item.presets.values()):
+        raise UserError(f"the presets of the method {item.__name__} must be a dict of options by kind of stream")
     if unknown := item.search_space.keys() - {field.name for field in fields(item.Options)}:
         names = ", ".join(sorted(unknown))
         raise UserError(f"the search_space of the method {item.__name__} has options that it does not declare: {names}")

@@ -64,7 +64,7 @@ class _AGCNOptions:
         choices=("mixed", "raw", "binarised", "identity"),
     )
     mix: float = option(0.05, "for adjacency mixed: the share of the other classes in a node", low=0, high=1)
-    hidden: int = option(512, "width d' of the first graph layer", low=1, high=100_000)
+    hidden: int = option(512, "width d' of the first graph layer", low=1, high=16_384)
     activate_output: bool = option(False, "LeakyReLU after the second graph layer too, as A.3 prints it")
 
 

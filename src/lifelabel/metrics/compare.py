@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
 import math
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +12,17 @@ import numpy as np
 
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import HEADLINE, METRICS, Scored, without_nan
+from lifelabel.utils.arrays import Header, array_names, read_arrays, read_headers
 from lifelabel.utils.text import printable, shorten
 
 __all__ = ["FAMILIES", "ScoreSet", "compare", "read_scores", "spread"]
 
 _MAX_SCORES = 100_000_000
 """The maximum number of scores in a file."""
+_MAX_BYTES = 17 * _MAX_SCORES
+"""Bytes of scores and labels of at most 8 bytes each, and of their headers."""
+_BLOCK = 1 << 22
+"""Scores that are checked at a time."""
 
 
 @dataclass(frozen=True)
@@ -81,68 +83,70 @@ def read_scores(path: Path) -> ScoreSet:
         if not (path / "scores.npz").exists():
             raise UserError(f"{path} holds no scores.npz: train with --save-scores, or give an .npz file")
         path = path / "scores.npz"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-            given = [name for name in ("logits", "probabilities", "scores") if name in names]
-            if len(given) != 1 or "labels" not in names:
-                raise UserError(
-                    f"{path} must hold `labels` and one of `logits`, `probabilities` and `scores`; it holds "
-                    f"{shorten(printable(', '.join(sorted(names)))) or 'nothing'}"
-                )
-            values, labels = _array(archive, given[0], path), _array(archive, "labels", path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError, RuntimeError):
-        raise UserError(f"{path} is not an .npz file of plain arrays, or it is damaged") from None
-    return _checked(given[0], values, labels, path)
+    names = array_names(path)
+    given = [name for name in ("logits", "probabilities", "scores") if name in names]
+    if len(given) != 1 or "labels" not in names:
+        raise UserError(
+            f"{path} must hold `labels` and one of `logits`, `probabilities` and `scores`; it holds "
+            f"{shorten(printable(', '.join(names))) or 'nothing'}"
+        )
+    wanted = {given[0], "labels"}
+    _check_headers(given[0], read_headers(path, _MAX_BYTES, wanted), path)
+    arrays = read_arrays(path, _MAX_BYTES, wanted)
+    return _checked(given[0], arrays[given[0]], arrays["labels"], path)
 
 
-def _array(archive: zipfile.ZipFile, name: str, path: Path) -> np.ndarray:
-    """Read one array. Its header is checked first."""
-    with archive.open(f"{name}.npy") as member:
-        is_version_1 = np.lib.format.read_magic(member) == (1, 0)
-        read_header = np.lib.format.read_array_header_1_0 if is_version_1 else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(member)
-    if dtype.kind not in "biuf":
-        raise UserError(f"{path}: {name} must be numbers, not {shorten(str(dtype))}")
-    if math.prod(shape) > _MAX_SCORES:
-        raise UserError(f"{path}: {name} is {shorten(_shape_text(shape))}, more than {_MAX_SCORES:,} numbers")
-    with archive.open(f"{name}.npy") as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> ScoreSet:
-    """Check both arrays and convert them to the types that the metrics take."""
+def _check_headers(name: str, headers: Mapping[str, Header], path: Path) -> None:
+    """Check types and shapes before the arrays are read."""
+    values, labels = headers[name], headers["labels"]
+    for each, header in ((name, values), ("labels", labels)):
+        if header.dtype.kind not in "biuf":
+            raise UserError(f"{path}: {each} must be numbers, not {shorten(str(header.dtype))}")
+        if math.prod(header.shape) > _MAX_SCORES:
+            shape = shorten(_shape_text(header.shape))
+            raise UserError(f"{path}: {each} is {shape}, more than {_MAX_SCORES:,} numbers")
     shape = _shape_text(values.shape)
-    if values.ndim != 2 or values.shape != labels.shape:
+    if len(values.shape) != 2 or values.shape != labels.shape:
         raise UserError(
             f"{path}: {name} is {shape} and labels {_shape_text(labels.shape)}: both must be images × classes"
         )
-    if not values.size:
+    if not math.prod(values.shape):
         raise UserError(f"{path}: {name} is {shape}: there is nothing to score")
-    values = values.astype(np.float32 if values.dtype.itemsize <= 4 and values.dtype.kind == "f" else np.float64)
-    is_nan = np.isnan(values)
-    if is_nan.any():
-        row, column = np.argwhere(is_nan)[0]
-        raise UserError(f"{path}: {name} holds {is_nan.sum():,} NaN, the first for image {row}, class {column}")
-    wrong = (labels != 0) & (labels != 1)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise UserError(f"{path}: labels must be 0 or 1; image {row}, class {column} has {labels[row, column]:g}")
-    inside = bool(((values >= 0) & (values <= 1)).all())
+
+
+def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> ScoreSet:
+    """Check both arrays and convert them to the types that the metrics take, in blocks of rows."""
+    kind = np.float32 if values.dtype.itemsize <= 4 and values.dtype.kind == "f" else np.float64
+    values = values.astype(kind, copy=False)
+    is_positive, inside = np.empty(values.shape, bool), True
+    step = max(1, _BLOCK // values.shape[1])
+    for start in range(0, len(values), step):
+        rows = slice(start, start + step)
+        is_nan = np.isnan(values[rows])
+        if is_nan.any():
+            row, column = np.argwhere(is_nan)[0]
+            count = sum(int(np.isnan(values[first : first + step]).sum()) for first in range(0, len(values), step))
+            raise UserError(f"{path}: {name} holds {count:,} NaN, the first for image {start + row}, class {column}")
+        is_positive[rows] = labels[rows] == 1
+        wrong = (labels[rows] != 0) & ~is_positive[rows]
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            value = f"{labels[start + row, column]:g}"
+            raise UserError(f"{path}: labels must be 0 or 1; image {start + row}, class {column} has {value}")
+        inside &= bool(((values[rows] >= 0) & (values[rows] <= 1)).all())
     if name == "probabilities" and not inside:
         low_high = f"{values.min():g} to {values.max():g}"
         raise UserError(f"{path}: probabilities run from {low_high}: if they are logits, name the array `logits`")
-    kind = "probabilities" if inside and name != "logits" else "logits"
-    return ScoreSet(values, labels == 1, kind)
+    return ScoreSet(values, is_positive, "probabilities" if inside and name != "logits" else "logits")
 
 
 def compare(scores: ScoreSet) -> dict[str, Any]:
     """The figures of every family, ready for JSON: on all images, and on the images that have at least one label."""
-    labelled, scored = scores.labelled, scores.scored()
+    labelled = scores.labelled
+    found = {"all": _figures(scores.scored())}
     # if every image has a label, the second set is the first one
-    parts = {"all": scored, "labelled": scored if len(labelled) == len(scores.labels) else scores.scored(labelled)}
+    whole = len(labelled) == len(scores.labels)
+    found["labelled"] = found["all"] if whole else _figures(scores.scored(labelled))
     return {
         "images": len(scores.labels),
         "labelled_images": len(labelled),
@@ -152,12 +156,17 @@ def compare(scores: ScoreSet) -> dict[str, Any]:
         "families": [
             {
                 "who": family.who, "threshold": float(family.threshold), "cf1": family.cf1, "empty_class": family.empty,
-                **{part: without_nan(family.compute(images)) for part, images in parts.items()},
+                **{part: families[n] for part, (families, _) in found.items()},
             }
-            for family in FAMILIES
+            for n, family in enumerate(FAMILIES)
         ],
-        "conventions": {part: without_nan(images.all_metrics()) for part, images in parts.items()},
+        "conventions": {part: conventions for part, (_, conventions) in found.items()},
     }  # fmt: skip
+
+
+def _figures(scored: Scored) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The figures of every family and of every metric. The probabilities are in memory only until they are computed."""
+    return [without_nan(family.compute(scored)) for family in FAMILIES], without_nan(scored.all_metrics())
 
 
 def spread(compared: Mapping[str, Any], name: str) -> tuple[float, float] | None:

@@ -162,8 +162,13 @@ def _check_range(p: Tensor) -> None:
 
 def _counts(p: Tensor, y: Tensor, threshold: float | _Array) -> Counts:
     _check_range(p)
-    predicted = p >= (threshold if isinstance(threshold, float | int) else _tensor(threshold).to(p.device))
-    return Counts((predicted & y).sum(0), predicted.sum(0), y.sum(0))
+    limit = threshold if isinstance(threshold, float | int) else _tensor(threshold).to(p.device)
+    step = max(1, _CHUNK // max(p.shape[1], 1))  # torch converts a boolean tensor to int64 before it adds its values
+    sums = torch.zeros(3, p.shape[1], dtype=torch.int64, device=p.device)
+    for start in range(0, len(p), step):
+        predicted, positive = p[start : start + step] >= limit, y[start : start + step]
+        sums += torch.stack([(predicted & positive).sum(0), predicted.sum(0), positive.sum(0)])
+    return Counts(*sums)
 
 
 def counts(probabilities: _Array, labels: _Array, threshold: float | _Array = 0.5) -> Counts:
@@ -329,7 +334,7 @@ class Scored:
         [1.0]
         """
         scores, y = _pair(logits, labels)
-        return cls(scores.double().sigmoid(), y, scores)
+        return cls(scores.to(torch.float64, copy=True).sigmoid_(), y, scores)
 
     @cached_property
     def ap(self) -> Tensor:

@@ -102,9 +102,14 @@ def _check_file(path: Path) -> None:
         raise UserError(f"cannot read the weights {path}: {error.strerror}; give none, imagenet or a file") from None
     if path.suffix not in _SUFFIXES or not path.is_file():
         raise UserError(f"{path} is not a file of weights: give one that ends in {', '.join(_SUFFIXES)}")
-    if zipfile.is_zipfile(path):  # a small file can unpack to a very large one
-        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-            size = max(size, sum(entry.file_size for entry in archive.infolist()))
+    try:
+        if zipfile.is_zipfile(path):  # a small file can unpack to a very large one
+            with zipfile.ZipFile(path) as archive:
+                size = max(size, sum(entry.file_size for entry in archive.infolist()))
+    except OSError as error:
+        raise UserError(f"cannot read the weights {path}: {error.strerror or error}") from None
+    except Exception:  # damaged sizes, versions and names raise many types of exceptions
+        raise UserError(f"{path} is damaged: give a state dict (.safetensors or .pth)") from None
     if size > _MAX_BYTES:
         raise UserError(f"{path} holds more than {_MAX_BYTES // 2**30} GiB: give a smaller file of weights")
 

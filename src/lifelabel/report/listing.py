@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lifelabel.errors import UserError
 from lifelabel.utils.files import read_limited
+from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["ListedRun", "list_runs"]
 
@@ -122,10 +121,7 @@ def _from_environment(environment: dict[str, Any] | None) -> dict[str, Any]:
 
 def _from_config(path: Path) -> dict[str, Any]:
     with _checked(path.name):
-        return _names(yaml.load(_read_text(path, _MAX_YAML_BYTES) or "", _Loader))
-
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        return _names(parse_yaml(_read_text(path, _MAX_YAML_BYTES) or "", path.name, "correct it"))
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -151,7 +147,7 @@ def _read_text(path: Path, limit: int = _MAX_BYTES) -> str | None:
 def _checked(name: str, what: str = "has other content than that of a run") -> Iterator[None]:
     try:
         yield
-    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, yaml.YAMLError):
+    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         raise UserError(f"{name} {what}") from None
 
 

@@ -38,6 +38,8 @@ class MatrixText:
     """The number of changes; `changes` has the largest ones."""
     has_old: bool
     """Whether the run has several tasks, so that an entry of old classes could change."""
+    part: str
+    """Which classes are compared, if not all."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,10 @@ def _section(panels: Sequence[Panel], rows: Sequence[Row]) -> RunSection:
 
 def _matrix_text(run: FinishedRun) -> MatrixText:
     changed, changes = changed_relations(run)
-    return MatrixText(strongest_relations(run), changes, changed, len(run.metrics["tasks"]) > 1)
+    total, compared = sum(map(len, run.metrics["tasks"])), len(run.matrices().get("kept", ()))
+    part = f"Only the {compared:,} classes with the strongest relations, of {total:,}, are compared."
+    more = part if compared < total else ""
+    return MatrixText(strongest_relations(run), changes, changed, len(run.metrics["tasks"]) > 1, more)
 
 
 def _thresholds(run: FinishedRun) -> list[ClassThreshold]:

@@ -58,7 +58,7 @@ def run_matrices(run: FinishedRun) -> RunMatrices | None:
     if not arrays or len(arrays["classes"]) < 2:
         return None
     sizes = [len(task) for task in run.metrics["tasks"]]
-    task_of = np.repeat(np.arange(1, len(sizes) + 1), sizes)
+    task_of = np.repeat(np.arange(1, len(sizes) + 1), sizes)[arrays["kept"]]
     last = off_diagonal(arrays[f"task_{len(sizes)}"])
     strength = np.maximum(last.max(0), last.max(1))
     kept = np.sort(np.argsort(-strength, kind="stable")[:_MAX_CLASSES])
@@ -68,8 +68,8 @@ def run_matrices(run: FinishedRun) -> RunMatrices | None:
             inside = kept[task_of[kept] <= task]
             by_task[task] = arrays[f"task_{task}"][np.ix_(inside, inside)].astype(float)
     note = (
-        f"The {len(kept)} classes with the strongest relations, of {len(task_of)}, in the order of the tasks."
-        if len(kept) < len(task_of)
+        f"The {len(kept)} classes with the strongest relations, of {sum(sizes)}, in the order of the tasks."
+        if len(kept) < sum(sizes)
         else ""
     )
     truth = arrays["truth"][np.ix_(kept, kept)].astype(float) if "truth" in arrays else None
@@ -107,7 +107,10 @@ def strongest_relations(run: FinishedRun, count: int = 12) -> list[Relation]:
 
 
 def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Change]]:
-    """The number of entries of old classes that a later task changed, and the `most` largest changes."""
+    """The number of entries of old classes that a later task changed, and the `most` largest changes.
+
+    Only the classes in `FinishedRun.matrices` are compared.
+    """
     arrays = run.matrices()
     names, count, changes = arrays["classes"].tolist() if arrays else [], 0, []
     tasks = [task for task in range(1, len(run.metrics["tasks"]) + 1) if f"task_{task}" in arrays]

@@ -5,6 +5,7 @@ The files of a run folder are untrusted: a damaged one is a `UserError`, and who
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from lifelabel.config.config import read_yaml
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, HEADLINE
-from lifelabel.utils.arrays import read_arrays
+from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
 
 __all__ = [
     "MATRICES", "FinishedRun", "check_same_tasks", "common_options", "facts", "find_runs", "group_by_label",
@@ -28,8 +29,10 @@ __all__ = [
 MATRICES = "acm.npz"
 _BLOCKS = ("all", "intra", "old_new", "new_old")
 _MAX_NUMBER = 1e15
-_MAX_VALUES = 100_000
-"""Values in a config.yaml, with aliases expanded: a few aliases can stand for billions of values."""
+_MAX_CLASSES = 1000
+"""Classes of a matrix that are in memory."""
+_MAX_MATRIX_BYTES = 8 << 30
+"""Bytes of all matrices of a run. They are read in blocks."""
 
 
 @dataclass(frozen=True)
@@ -124,22 +127,60 @@ class FinishedRun:
         return [_percent(score[name]) for score in scores]
 
     def matrices(self) -> dict[str, np.ndarray]:
-        """The arrays in acm.npz; empty if the method has no matrix."""
+        """The arrays in acm.npz; empty if the method has no matrix.
+
+        Of a matrix of more than 1,000 classes, only the 1,000 classes with the strongest relations are in memory.
+        `kept` has their columns.
+        """
+        return self._matrices
+
+    @functools.cached_property
+    def _matrices(self) -> dict[str, np.ndarray]:
         path = self.path / MATRICES
         if MATRICES in self.unread or not path.exists():
             return {}
-        arrays = read_arrays(path)
         sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
         shapes: dict[str, tuple[int, ...]] = {f"task_{number}": (size, size) for number, size in enumerate(sizes, 1)}
         shapes |= {"truth": (sizes[-1], sizes[-1]), "classes": (sizes[-1],)}
-        found = {name: arrays[name] for name in shapes if name in arrays}
+        headers = {name: header for name, header in read_headers(path, _MAX_MATRIX_BYTES).items() if name in shapes}
         fit = all(
-            a.shape == shapes[name] and a.dtype.kind in ("U" if name == "classes" else "biuf")
-            for name, a in found.items()
+            header.shape == shapes[name] and header.dtype.kind in ("U" if name == "classes" else "biuf")
+            for name, header in headers.items()
         )
-        if not fit or not {"classes", f"task_{len(sizes)}"} <= found.keys():
+        if not fit or not {"classes", f"task_{len(sizes)}"} <= headers.keys():
             raise UserError(f"{path} does not hold the matrices of this run")
-        return found
+        matrices = headers.keys() - {"classes"}
+        if sizes[-1] <= _MAX_CLASSES:
+            kept, found = np.arange(sizes[-1]), read_arrays(path, names=matrices)
+        else:
+            kept = _strongest_classes(path, f"task_{len(sizes)}")
+            found = {name: _part(path, name, kept[kept < shapes[name][0]]) for name in matrices}
+        names = np.array([name for task in self.metrics["tasks"] for name in task], object)
+        return {**found, "classes": names[kept], "kept": kept}
+
+
+def _strongest_classes(path: Path, name: str) -> np.ndarray:
+    """The classes of a matrix with the strongest relations, in ascending order."""
+    strength, start = np.zeros(0), 0
+    for block in read_rows(path, name, _MAX_MATRIX_BYTES):
+        rows = np.arange(start, start + len(block))
+        values = np.where(np.isfinite(block), block, -1)
+        values[rows - start, rows] = -1
+        strength = strength if start else np.full(block.shape[1], -1.0)
+        strength = np.maximum(strength, values.max(0))
+        strength[rows] = np.maximum(strength[rows], values.max(1))
+        start += len(block)
+    return np.sort(np.argsort(-strength, kind="stable")[:_MAX_CLASSES])
+
+
+def _part(path: Path, name: str, kept: np.ndarray) -> np.ndarray:
+    """The rows and columns `kept` of a matrix."""
+    parts, start = [], 0
+    for block in read_rows(path, name, _MAX_MATRIX_BYTES):
+        rows = kept[(kept >= start) & (kept < start + len(block))]
+        parts.append(block[np.ix_(rows - start, kept)])
+        start += len(block)
+    return np.concatenate(parts)
 
 
 def _number(value: Any) -> float | None:
@@ -198,13 +239,6 @@ def _check_tasks(tasks: Any) -> None:
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
     """The values of a YAML file as JSON holds them: dates and infinities become text."""
-    todo, count = [config], 0
-    while todo:
-        value: Any = todo.pop()
-        todo += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-        count += 1
-        if count + len(todo) > _MAX_VALUES:
-            raise ValueError(f"more than {_MAX_VALUES:,} values")
     return json.loads(json.dumps(config, default=str), parse_constant=str)
 
 

@@ -26,6 +26,7 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.search.scheduler import Display, PlannedRun, WorkerPool, run_all
+from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import printable
 
 __all__ = ["Chosen", "Search", "search_space", "tune"]
@@ -52,6 +53,8 @@ A backbone without pretrained weights has the values of scenes on photographs to
 """
 _FAILED = "failed.txt"
 """A file in the run folder of a trial that diverged, with the reason. Such a trial is not repeated."""
+_MAX_ERROR = 1 << 20
+"""Bytes of this file."""
 
 _Point = dict[str, Any]
 """One configuration of the search: a value for every searched option."""
@@ -258,9 +261,7 @@ class _CoordinateDescent:
 def _has_ended(path: Path) -> bool:
     """Whether a run is finished or has diverged."""
     folder = RunFolder(path)
-    return (folder / _FAILED).exists() or (
-        (folder / "metrics.json").exists() and folder.read_json("metrics.json").get("finished") is True
-    )
+    return (folder / _FAILED).exists() or folder.is_finished
 
 
 def _read_trial(number: int, changed: str, options: dict[str, Any], folders: Sequence[Path]) -> _Trial:
@@ -268,16 +269,32 @@ def _read_trial(number: int, changed: str, options: dict[str, Any], folders: Seq
     scores, seconds, error = [], 0.0, ""
     for folder in map(RunFolder, folders):
         if (folder / _FAILED).exists():
-            error = (folder / _FAILED).read_text(encoding="utf-8").strip()
+            error = read_limited(folder / _FAILED, _MAX_ERROR).decode(errors="replace").strip()
             continue
-        score = folder.read_json("metrics.json")["final"]["mAP"]
+        score, took = _figures(folder)
         if score is None:
             raise UserError("no held-out image has a class of its task: give a larger --hold-out")
         scores.append(score)
-        seconds += folder.read_json("environment.json")["seconds"]
+        seconds += took
         (folder / "checkpoint.pt").unlink(missing_ok=True)  # the checkpoints of all trials would fill the disk
     mean = -math.inf if error else statistics.mean(scores)
     return _Trial(number, changed, options, tuple(folders), mean, seconds, error)
+
+
+def _figures(folder: RunFolder) -> tuple[float | None, float]:
+    """The mAP and the seconds of a run. Its files are untrusted: they may be damaged since."""
+    metrics, environment = folder.read_json("metrics.json"), folder.read_json("environment.json")
+    try:
+        score, seconds = metrics["final"]["mAP"], environment["seconds"]
+        fit = (score is None or 0 <= score <= 1) and 0 <= seconds < math.inf and isinstance(metrics["per_task"], list)
+        fit = fit and {"date", "device", "lifelabel", "commit"} <= environment.keys()
+    except (AttributeError, KeyError, TypeError):
+        fit = False
+    if not fit:
+        raise UserError(
+            f"a file of {folder.path} is damaged: delete this folder, and the same command repeats the trial"
+        )
+    return score, seconds
 
 
 def _trials_csv(trials: Iterable[_Trial]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,32 +117,38 @@ class Labels:
     def cooccurrence(self) -> np.ndarray:
         """C x C counts of images that have both labels. The diagonal has the count of each class."""
         counts = np.diag(self.counts().astype(np.int64))
-        i, j, count = self.pairs()
-        counts[i, j] = counts[j, i] = count
+        for i, j, count in self.pairs():
+            counts[i, j] = counts[j, i] = count
         return counts
 
-    def pairs(self, chunk: int = 1 << 22) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Classes i < j that appear together in some image, and the number of such images.
+    def pairs(self, block: int = 1 << 22) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Classes i < j that appear together in some image, and the number of such images: blocks in ascending order.
 
-        Time and memory grow with the number of labels, not with C x C. `chunk` limits the pairs counted at a time.
+        Time grows with the number of such pairs in all images. Memory grows with the number of labels, not with C x C
+        or with the pairs: `block` limits the pairs in memory, except that those of one class i are in one block.
 
-        >>> [array.tolist() for array in Labels.from_lists([[0, 2], [0, 1, 2], [1]], classes=3).pairs()]
-        [[0, 0, 1], [1, 2, 2], [1, 2, 1]]
+        >>> [[array.tolist() for array in block] for block in Labels.from_lists([[0, 2], [0, 1, 2]], classes=3).pairs()]
+        [[[0, 0, 1], [1, 2, 2], [1, 2, 1]]]
         """
-        lengths = self.per_image()
-        codes, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for length in np.unique(lengths[lengths > 1]).tolist():
-            left, right = np.triu_indices(length, 1)
-            starts = self.start[:-1][lengths == length]
-            step = max(1, chunk // len(left))
-            for at in range(0, len(starts), step):
-                columns = self.column[starts[at : at + step, None] + np.arange(length)].astype(np.int64)
-                code, count = np.unique(columns[:, left] * self.classes + columns[:, right], return_counts=True)
-                codes.append(code)
-                counts.append(count)
-        code, index = np.unique(np.concatenate(codes), return_inverse=True)
-        count = np.bincount(index, weights=np.concatenate(counts), minlength=len(code)).astype(np.int64)
-        return code // self.classes, code % self.classes, count
+        by_class = np.argsort(self.column, kind="stable")
+        later = (np.repeat(self.start[1:], self.per_image()) - np.arange(len(self.column)) - 1)[by_class]
+        ends = np.cumsum(self.counts())  # of the labels of each class in by_class
+        pairs = np.concatenate([[0], np.cumsum(later)])
+        first = 0
+        while first < self.classes:
+            begin = ends[first - 1] if first else 0
+            fitting = np.searchsorted(pairs[ends], pairs[begin] + block, "right")
+            last = max(first + 1, min(int(fitting), first + block // self.classes))
+            chosen = slice(begin, ends[last - 1])
+            lengths = later[chosen]
+            offset = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            right = self.column[np.repeat(by_class[chosen] + 1, lengths) + offset]
+            code = np.repeat(self.column[by_class[chosen]].astype(np.int64) - first, lengths) * self.classes + right
+            count = np.bincount(code, minlength=1)
+            found = np.flatnonzero(count)
+            if len(found):
+                yield first + found // self.classes, found % self.classes, count[found]
+            first = last
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lifelabel.errors import UserError
 from lifelabel.streams.base import ImageHandle, ImageSource
 from lifelabel.streams.transforms import load_batch
-from lifelabel.utils.processes import START_METHOD, init_child, num_cores
+from lifelabel.utils.processes import START_METHOD, init_child, num_cores, total_memory
 from lifelabel.utils.torchrun import processes_here
 
 __all__ = [
@@ -34,6 +35,10 @@ __all__ = [
 
 DEFAULT_IMAGE_SIZE = 224
 """Side in pixels of a photograph, if no option sets it."""
+_MIN_WORKERS, _WORKERS_PER_CORE = 16, 8
+"""So many worker processes are allowed on every machine, and for each core."""
+_NETWORK_BYTES = 32
+"""The fewest bytes that a network needs for each value of a pixel: float32, eight times."""
 _PREFETCH = 2
 """Batches that each worker prepares ahead."""
 SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20, "mps": 32 << 20}
@@ -86,6 +91,7 @@ class Loader:
         if any(source.drawn_from_labels for source in sources.values()):
             workers = max(workers, 1)  # images that are drawn from labels must not be drawn in this process
         self.scoring_batch = max(1, min(256, scoring_bytes // (3 * size**2)))
+        _check_workers(workers)
         buffers = 0
         options: dict[str, Any] = {}
         if workers:
@@ -94,6 +100,7 @@ class Loader:
             }  # fmt: skip
             # batches being decoded, batches waiting, the batch that is in use, and the next one
             buffers = workers * prefetch + 2 if START_METHOD == "fork" else 0
+        _check_memory(size, batch, buffers)
         self.reader = _Reader(sources, size, buffers, max(batch, self.scoring_batch))
         self.jobs = _Jobs()
         self.loader: DataLoader = DataLoader(
@@ -184,6 +191,23 @@ class _Reader(Dataset):
 
 def _identity(batch: Any) -> Any:
     return batch
+
+
+def _check_workers(workers: int) -> None:
+    most = max(_MIN_WORKERS, _WORKERS_PER_CORE * num_cores())
+    if workers > most:
+        raise UserError(f"workers must be at most {most} on this machine, which has {num_cores()} cores, not {workers}")
+
+
+def _check_memory(size: int, batch: int, buffers: int) -> None:
+    """Refuse a batch that cannot fit: the decoded batches, and what the network computes from one."""
+    needed = 3 * size**2 * batch * (buffers + _NETWORK_BYTES)
+    memory = total_memory()
+    if needed > memory:
+        raise UserError(
+            f"batches of {batch:,} images of {size} × {size} pixels need at least {needed / 1e9:,.0f} GB, and this "
+            f"machine has {memory / 1e9:,.0f} GB: give a smaller batch_size or image_size, or fewer workers"
+        )
 
 
 def default_workers(device: torch.device) -> int:

@@ -36,12 +36,13 @@ from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited, write_text
 from lifelabel.utils.text import shorten
+from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["read", "write"]
 
 _VERSION = 1
 _MAX_BYTES = 500_000_000
-_MAX_DEPTH = 20
+_MAX_VALUES = 1_000_000
 _HEADER = "# A stream of lifelabel: images (columns they show, name) by task. See docs/streams/manifest.md.\n"
 
 _ROW = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})*)? (.+)", re.ASCII)
@@ -162,17 +163,7 @@ def _sha256(lines: Iterable[str]) -> str:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        _check_nesting(text, loader, path)
-        found = yaml.load(text, Loader=loader)
-    except UserError:
-        raise
-    except Exception as error:  # errors of yaml, and of int(), float() and dates for a bad value
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}," if mark else ""
-        raise UserError(f"{path}{where} is not valid YAML: get the manifest again") from None
+    found = parse_yaml(read_limited(path, _MAX_BYTES), str(path), "get the manifest again", _MAX_VALUES)
     if not isinstance(found, dict) or "lifelabel_stream" not in found:
         raise UserError(f"{path} is not the manifest of a stream: it has no line 'lifelabel_stream: {_VERSION}'")
     if type(version := found["lifelabel_stream"]) is not int or version != _VERSION:
@@ -180,16 +171,6 @@ def _load(path: Path) -> dict[str, Any]:
             f"{path} is a manifest of version {shorten(version)}, but version {_VERSION} is needed: update lifelabel"
         )
     return found
-
-
-def _check_nesting(text: str, loader: Any, path: Path) -> None:
-    """Raise `UserError` for aliases and deep nesting: they could exhaust the memory or the stack."""
-    depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
-            line = event.start_mark.line + 1
-            raise UserError(f"{path}, line {line}, has an alias or is nested too deep: get the manifest again")
 
 
 def _classes(found: Any, where: str) -> list[list[str]]:

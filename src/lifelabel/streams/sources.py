@@ -139,7 +139,7 @@ def _table(options: _TableOptions) -> Stream:
 def _learned_task(text: str) -> list[str]:
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise UserError(f"stream.learned must hold JSON lists of class names, not '{shorten(text)}'")

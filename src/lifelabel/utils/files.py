@@ -11,7 +11,7 @@ from typing import IO
 
 from lifelabel.errors import UserError
 
-__all__ = ["atomic_write", "partial_name", "read_limited", "write_text"]
+__all__ = ["atomic_write", "check_regular", "partial_name", "read_limited", "write_text"]
 
 
 def partial_name(name: str) -> str:
@@ -46,17 +46,22 @@ def write_text(path: Path, text: str) -> None:
         handle.write(text.encode())
 
 
-def read_limited(path: Path, limit: int) -> bytes:
-    """The bytes of an untrusted file: a regular file of at most `limit` bytes.
-
-    A named pipe is refused: reading it could block forever.
-    """
+def check_regular(path: Path) -> int:
+    """The size of a regular file. Anything else is a `UserError`: reading a named pipe could block forever."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is not a regular file: give the path of a file")
-        if status.st_size > limit:
-            raise UserError(f"{path} has more than {limit:,} bytes: this cannot be the right file")
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{path} is not a regular file: give the path of a file")
+    return status.st_size
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """The bytes of an untrusted file: a regular file of at most `limit` bytes."""
+    if check_regular(path) > limit:
+        raise UserError(f"{path} has more than {limit:,} bytes: this cannot be the right file")
+    try:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None

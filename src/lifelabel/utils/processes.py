@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["START_METHOD", "catch_stop_signals", "init_child", "keep_freed_memory", "num_cores"]
+__all__ = ["START_METHOD", "catch_stop_signals", "init_child", "keep_freed_memory", "num_cores", "total_memory"]
 
 START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 """Fork starts at once. With spawn a new process imports everything again."""
@@ -70,3 +70,11 @@ def catch_stop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
 def num_cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def total_memory() -> int:
+    """The bytes of memory of this machine; 2**63 if the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        return 2**63

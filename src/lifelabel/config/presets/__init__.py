@@ -11,11 +11,14 @@ import re
 from importlib import resources
 from typing import Any, NamedTuple
 
-import yaml
+from lifelabel.errors import UserError
+from lifelabel.methods import METHODS
+from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["KINDS", "PresetOrigin", "load", "origin", "parse_origin"]
 
 KINDS = ("scenes", "photographs")
+_ADVICE = "install lifelabel again, or give --fidelity plain"
 
 
 class PresetOrigin(NamedTuple):
@@ -27,14 +30,28 @@ class PresetOrigin(NamedTuple):
 
 @functools.cache
 def _text(kind: str, method: str) -> str:
+    """The text of a preset; empty if a method that is not of this package has none."""
     path = resources.files(__name__) / kind / f"{method}.yaml"
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    if not path.is_file() and not _is_built_in(method):
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise UserError(f"the preset {path} is missing or damaged: {_ADVICE}") from None
+
+
+def _is_built_in(method: str) -> bool:
+    found = METHODS.registered().get(method)
+    return found is not None and found.__module__.startswith("lifelabel.methods.")
 
 
 def load(kind: str, method: str) -> dict[str, Any]:
     """The options of a method on a kind of stream; empty if there is no preset."""
-    values = dict(yaml.safe_load(_text(kind, method)) or {})
-    values.pop("method", None)
+    text = _text(kind, method)
+    name = f"the preset {resources.files(__name__) / kind / method}.yaml"
+    values = parse_yaml(text, name, _ADVICE) if text else {}
+    if not isinstance(values, dict) or values.pop("method", method) != method:
+        raise UserError(f"{name} is damaged: {_ADVICE}")
     return values
 
 
