@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lifelabel.engine.run_folder import _FORMAT, JsonLines, RunFolder
+from lifelabel.engine.checkpoint_file import _FORMAT
+from lifelabel.engine.run_folder import JsonLines, RunFolder
 from lifelabel.errors import UserError
 
 

@@ -131,5 +131,5 @@ def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[
     }  # fmt: skip
     return {
         **state, **new.made_from, **Progress(task=new.info.learned - 1).to_dict(), "config": new.config.to_dict(),
-        "extends": extends, "history_bytes": 0, "skipped_bytes": 0,
+        "extends": extends, "history_bytes": 0, "skipped_bytes": 0, "history_sha256": None, "skipped_sha256": None,
     }  # fmt: skip

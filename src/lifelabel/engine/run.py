@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, set_random_state
+from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, kept_lines, set_random_state
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
 from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
@@ -34,7 +34,7 @@ from lifelabel.engine.saving import AsyncSaver, all_finite
 from lifelabel.engine.scoring import compute_features, compute_scores
 from lifelabel.engine.setup import make_setting
 from lifelabel.engine.tensorboard import EventLog, check_tensorboard
-from lifelabel.errors import Diverged, Stopped, UserError
+from lifelabel.errors import Diverged, Interrupted, Stopped, UserError
 from lifelabel.methods import METHODS, Batch, HostBatch, Method
 from lifelabel.model.files import write_model
 from lifelabel.nn import provenance
@@ -117,7 +117,7 @@ def resume(folder: str | Path, callback: Callback | None = None) -> Result:
         metrics, environment = run_folder.read_json("metrics.json"), run_folder.read_json("environment.json")
         return Result(run_folder.path, config, metrics, environment)
     with Run(config, run_folder, callback or Callback()) as run, run_folder.locked():
-        return run.go(run_folder.load_checkpoint())
+        return run.go(run_folder.load_checkpoint(run.callback.note))
 
 
 class Run:
@@ -147,8 +147,10 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.processes.close()
+        if isinstance(error, Interrupted) and self.folder.is_run:
+            raise error.resumable(self.resume_command) from None
 
     def set_up(self) -> None:
         c = self.config
@@ -187,13 +189,13 @@ class Run:
             set_random_state(self.random_state, self.gpus)
             if state is None and self.info.learned:
                 raise UserError(f"{self.folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")
-            history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
+            history_kept, skipped_kept = self.restore(state) if state else ((), ())
             if self.progress.task < len(self.tasks):
-                self.history = JsonLines(self.folder / "history.jsonl", history_bytes)
+                self.history = JsonLines(self.folder / "history.jsonl", *history_kept)
                 self.events = self.make_log()
                 on_line = self.events.losses if self.events else None
                 self.losses = LossHistory(self.history, self.callback.steps, self.diverged, on_line)
-                self.skipped = JsonLines(self.folder / "skipped.jsonl", skipped_bytes)
+                self.skipped = JsonLines(self.folder / "skipped.jsonl", *skipped_kept)
                 if state is None:
                     self.list_missing()
                 self.saver = AsyncSaver(self.folder.save_checkpoint, self.device)
@@ -421,15 +423,16 @@ class Run:
                 **self.made_from, "plugin_files": plugin_digests(), "config": self.config.to_dict(), **p.to_dict(),
                 "image_size": self.image_size, "extends": self.extends, "method": method,
                 "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
-                "skipped_bytes": self.skipped.sync(),
+                "skipped_bytes": self.skipped.sync(), "history_sha256": self.history.sha256,
+                "skipped_sha256": self.skipped.sha256,
             }
         )  # fmt: skip
         if not self.config.checkpoint_seconds:  # a checkpoint after every step
             self.saver.wait()
         self.saved = time.monotonic()
 
-    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Restore a checkpoint. Returns the lengths of history.jsonl and skipped.jsonl that belong to it."""
+    def restore(self, state: dict[str, Any]) -> tuple[tuple[int, str | None], tuple[int, str | None]]:
+        """Restore a checkpoint. Returns length and SHA-256 of history.jsonl and of skipped.jsonl that belong to it."""
         try:
             check_same_run(state, self.made_from, self.config, self.folder)
             for name in state["plugin_files"].items() - plugin_digests().items():
@@ -437,7 +440,10 @@ class Run:
             self.method.load_state_dict(state["method"])
             set_random_state(state["random_state"], self.gpus)
             self.progress, self.extends = Progress.from_dict(state), state.get("extends")
-            return int(state["history_bytes"]), int(state["skipped_bytes"])
+            sizes = (self.info.joint_size,) if self.joint else self.info.sizes
+            steps = [math.ceil(size / self.config.batch_size) for size in sizes]
+            self.progress.check(len(self.tasks), max(self.info.learned - 1, 0), steps)
+            return kept_lines(state, "history"), kept_lines(state, "skipped")
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(
