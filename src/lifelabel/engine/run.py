@@ -10,6 +10,7 @@ import math
 import shlex
 import signal
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,7 +182,9 @@ class Run:
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, c.batch_size, scoring_bytes=scoring_bytes)
         self.processes.callback(self.loader.close)
-        self.test_images = TestImages(self.loader, info.test_rows, functools.partial(self.skip_image, "test"))
+        # weak references: in a cycle, the files and the memory of a run would stay until the garbage collector runs
+        skip = functools.partial(Run.skip_image, weakref.proxy(self), "test")
+        self.test_images = TestImages(self.loader, info.test_rows, skip)
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end, from the beginning or from a checkpoint."""
@@ -194,7 +197,8 @@ class Run:
                 self.history = JsonLines(self.folder / "history.jsonl", *history_kept)
                 self.events = self.make_log()
                 on_line = self.events.losses if self.events else None
-                self.losses = LossHistory(self.history, self.callback.steps, self.diverged, on_line)
+                diverged = functools.partial(Run.diverged, weakref.proxy(self))
+                self.losses = LossHistory(self.history, self.callback.steps, diverged, on_line)
                 self.skipped = JsonLines(self.folder / "skipped.jsonl", *skipped_kept)
                 if state is None:
                     self.list_missing()
