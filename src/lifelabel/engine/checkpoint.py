@@ -41,6 +41,8 @@ class Progress:
     """Rows of training images that could not be read."""
     bad_test: set[int] = field(default_factory=set)
     """Rows of test images that could not be read."""
+    skipped: int = 0
+    """Training images of the current task that could not be read."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
@@ -49,8 +51,9 @@ class Progress:
     @staticmethod
     def from_dict(state: Mapping[str, Any]) -> Progress:
         """The progress in a checkpoint, which has other entries too. A value that cannot be is a `ValueError`."""
+        state = {"skipped": 0, **state}  # a checkpoint of an earlier version has no such entry
         values = {field.name: state[field.name] for field in dataclasses.fields(Progress)}
-        counts = [(name, values[name]) for name in ("task", "step", "images", "learned")]
+        counts = [(name, values[name]) for name in ("task", "step", "images", "learned", "skipped")]
         rows = [(name, row) for name in ("bad_train", "bad_test") for row in _listed(values[name], name)]
         for name, value in (*counts, *rows):
             _require(type(value) is int and value >= 0, name, value)

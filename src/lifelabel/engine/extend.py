@@ -45,15 +45,17 @@ def extend(
         raise UserError(f"{old.path} is not a run folder{hint}")
     if not old.is_finished:
         raise UserError(f"{old.path} is not finished: continue it with `lifelabel train --resume {old.path}` first")
-    state = old.load_checkpoint()
+    callback = callback or Callback()
+    state = old.load_checkpoint(callback.note)
     if state is None:
         raise UserError(f"{old.path} has no checkpoint.pt, which is needed to extend it")
+    _check_end(old, state)
     config = _configure(old, state, str(table), merge(options or {}, nest_flags(flags)))
     folder = RunFolder(out)
     if folder.path.resolve() == old.path.resolve():
         raise UserError(f"--out {out} is the run itself: choose another folder")
     folder.check(overwrite)
-    with Run(config, folder, callback or Callback()) as new:
+    with Run(config, folder, callback) as new:
         if state["weights"] != new.made_from["weights"]:
             raise UserError(f"the initial weights of {old.path} are not those of {config.weights}: give the same file")
         start = _starting_state(old, state, new)
@@ -63,6 +65,17 @@ def extend(
             folder.save_checkpoint(start)
             folder.write_text("config.yaml", config.to_yaml())
             return new.go(start)
+
+
+def _check_end(old: RunFolder, state: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint from before the end of the run: the last one is damaged, and the one before it was loaded."""
+    tasks = len(old.read_json("metrics.json")["tasks"])
+    records = Progress.from_dict(state).records
+    if not records or records[-1]["task"] != tasks:
+        raise UserError(
+            f"the checkpoint of the end of {old.path} is damaged or missing: delete {old / 'metrics.json'}, continue "
+            f"with `lifelabel train --resume {old.path}` from the one before it, and extend then"
+        )
 
 
 def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapping[str, Any]) -> Config:

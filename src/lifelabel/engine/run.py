@@ -11,10 +11,10 @@ import shlex
 import signal
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -265,7 +265,7 @@ class Run:
         if p.task >= self.info.learned:
             self.learn_task()
         self.evaluate()
-        p.task, p.step, p.learned = p.task + 1, 0, 0
+        p.task, p.step, p.learned, p.skipped = p.task + 1, 0, 0, 0
         self.write_results()
         self.save()
         self.callback.evaluated(p.records[-1])
@@ -284,7 +284,10 @@ class Run:
         batch: Batch | None = None
         for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
             rows = order[p.step * size : (p.step + 1) * size]
+            if (p.skipped + len(loaded.bad)) / len(view) > self.config.max_skipped and not self.config.strict:
+                self.stop_before(batch, loaded.bad, len(view))
             p.step += 1
+            p.skipped += len(loaded.bad)
             for row, reason in loaded.bad:
                 self.skip_image("train", row, reason)
             if len(loaded.good):
@@ -303,6 +306,28 @@ class Run:
                 self.save()
                 self.check_stop()
         self.method.end_task()
+
+    def stop_before(self, batch: Batch | None, bad: Sequence[tuple[int, str]], images: int) -> NoReturn:
+        """Too many training images of a task cannot be read. Save the state before the step that has the `bad` ones.
+
+        They are read again when the run resumes: their lines in skipped.jsonl come after those of the checkpoint.
+        """
+        self.losses.flush()
+        if batch:
+            self.check_scores(batch)
+        self.save()
+        count = self.progress.skipped + len(bad)
+        for row, reason in bad:
+            self.skip_image("train", row, reason)
+        raise self.too_many_skipped(f"{count:,} of {images:,} training images")
+
+    def too_many_skipped(self, what: str) -> UserError:
+        self.saver.wait()
+        return UserError(
+            f"task {self.progress.task + 1}: {what} cannot be read, more than max_skipped {self.config.max_skipped:g} "
+            f"allows: {self.folder / 'skipped.jsonl'} lists them; restore them, or raise max_skipped in "
+            f"{self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
+        )
 
     def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
         """The batches `start` … `stop - 1` of a task, for the loader."""
@@ -333,6 +358,7 @@ class Run:
             raise self.diverged(p.step, str(error)) from None
         matrix = method.matrix() if self.info.has_truth else None
         record, details = self.label_server.judge(done, rows, scores, matrix, method.sizes)
+        record["skipped"] = {"train": p.skipped, "test": len(self.test_images.all_rows) - len(rows)}
         p.records.append(record)
         self.write_details(done, details, scores)
         if done == len(tasks) and self.config.save_scores:
@@ -386,6 +412,9 @@ class Run:
             self.callback.note(f"{source.name(row)}: {reason}; such images are skipped and listed in skipped.jsonl")
         known.add(row)
         self.skipped.write({"split": split, "image": source.name(row), "reason": reason})
+        count, images = len(p.bad_test), len(self.info.test_rows)
+        if split == "test" and count / images > self.config.max_skipped:
+            raise self.too_many_skipped(f"{count:,} of {images:,} test images")
 
     def list_missing(self) -> None:
         """List the images without a file in skipped.jsonl."""
@@ -456,7 +485,9 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         names = {"stream": self.info.name, "method": self.config.method, "fidelity": self.config.fidelity}
-        return {**names, "seed": self.config.seed, **summarise(self.progress.records, self.info.tasks)}
+        p = self.progress
+        skipped = {"train": len(p.bad_train), "test": len(p.bad_test)}
+        return {**names, "seed": self.config.seed, **summarise(p.records, self.info.tasks), "skipped": skipped}
 
     def write_results(self) -> None:
         matrix = self.method.matrix()
@@ -474,7 +505,8 @@ class Run:
             return
         network = self.method.network()
         jobs = self.loader.scoring_jobs("test", self.test_images.rows[:_COMPARED])
-        if network is None or not all(agrees(network, self.method, each.pixels) for each in self.loader.batches(jobs)):
+        compared = (each.pixels for each in self.loader.batches(jobs) if len(each.good))  # a file may have vanished
+        if network is None or not all(agrees(network, self.method, pixels) for pixels in compared):
             if finished:
                 self.callback.note(
                     f"method {self.config.method} has no network of its own for use after training: no model folder is "
