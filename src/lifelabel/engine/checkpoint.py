@@ -16,7 +16,7 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.utils.text import shorten
 
-__all__ = ["Progress", "check_same_run", "get_random_state", "kept_lines", "set_random_state"]
+__all__ = ["Progress", "check_same_run", "extended_run", "get_random_state", "kept_lines", "set_random_state"]
 
 _DIFFERENCES = {
     "stream": "on another stream",
@@ -80,6 +80,16 @@ def kept_lines(state: Mapping[str, Any], name: str) -> tuple[int, str | None]:
     _require(type(length) is int and length >= 0, f"{name}_bytes", length)
     _require(digest is None or isinstance(digest, str), f"{name}_sha256", digest)
     return length, digest
+
+
+def extended_run(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a checkpoint has of the run that its run extends; None if it extends none."""
+    found = state.get("extends")
+    if found is not None:
+        _require(isinstance(found, dict) and isinstance(found.get("run"), str), "extends", found)
+        for each in (*_listed(found.get("images"), "extends"), *_listed(found.get("tables"), "extends")):
+            _require(each is None or type(each) in (int, dict), "extends", found)
+    return found
 
 
 def _listed(value: Any, name: str) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint import Progress
+from lifelabel.engine.checkpoint import Progress, extended_run
 from lifelabel.engine.run import Result, Run
 from lifelabel.engine.run_folder import MODEL, RunFolder
 from lifelabel.errors import UserError
@@ -70,7 +70,10 @@ def extend(
 def _check_end(old: RunFolder, state: Mapping[str, Any]) -> None:
     """Refuse a checkpoint from before the end of the run: the last one is damaged, and the one before it was loaded."""
     tasks = len(old.read_json("metrics.json")["tasks"])
-    records = Progress.from_dict(state).records
+    try:
+        records, _ = Progress.from_dict(state).records, (extended_run(state), state["stream"], state["weights"])
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{old / 'checkpoint.pt'} is not the checkpoint of a run: {error}") from None
     if not records or records[-1]["task"] != tasks:
         raise UserError(
             f"the checkpoint of the end of {old.path} is damaged or missing: delete {old / 'metrics.json'}, continue "

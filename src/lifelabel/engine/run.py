@@ -22,7 +22,14 @@ from torch import Tensor
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, kept_lines, set_random_state
+from lifelabel.engine.checkpoint import (
+    Progress,
+    check_same_run,
+    extended_run,
+    get_random_state,
+    kept_lines,
+    set_random_state,
+)
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
 from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
@@ -472,7 +479,7 @@ class Run:
                 self.callback.note(f"the plug-in {name[0]} has changed since the checkpoint was written")
             self.method.load_state_dict(state["method"])
             set_random_state(state["random_state"], self.gpus)
-            self.progress, self.extends = Progress.from_dict(state), state.get("extends")
+            self.progress, self.extends = Progress.from_dict(state), extended_run(state)
             sizes = (self.info.joint_size,) if self.joint else self.info.sizes
             steps = [math.ceil(size / self.config.batch_size) for size in sizes]
             self.progress.check(len(self.tasks), max(self.info.learned - 1, 0), steps)

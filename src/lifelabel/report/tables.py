@@ -456,13 +456,8 @@ def _json(table: ResultTable) -> dict[str, Any]:
 def _json_row(table: ResultTable, row: Row) -> dict[str, Any]:
     stats = {key: {"mean": stat.mean, "sd": stat.sd, "n": stat.n} for key, stat in row.stats.items()}
     runs = [
-        {
-            "folder": str(run.path),
-            "seed": run.seed,
-            "task_order": run.task_order,
-            "skipped": run.skipped,
-            **run.figures(),
-        }  # fmt: skip
+        {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, "skipped": run.skipped}
+        | run.figures()
         for run in row.runs
     ]
     options = {k: v for k, v in row.runs[0].config.items() if k not in VARIED.keys() - {"method"}} if row.runs else None
