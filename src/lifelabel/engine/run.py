@@ -30,7 +30,7 @@ from lifelabel.engine.checkpoint import (
     kept_lines,
     set_random_state,
 )
-from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
+from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_shared_memory, check_state
 from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
@@ -189,6 +189,7 @@ class Run:
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, c.batch_size, scoring_bytes=scoring_bytes)
         self.processes.callback(self.loader.close)
+        check_shared_memory(self.loader.loader.num_workers)
         # weak references: in a cycle, the files and the memory of a run would stay until the garbage collector runs
         skip = functools.partial(Run.skip_image, weakref.proxy(self), "test")
         self.test_images = TestImages(self.loader, info.test_rows, skip)
