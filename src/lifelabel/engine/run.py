@@ -338,11 +338,13 @@ class Run:
         )
 
     def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
-        """The batches `start` … `stop - 1` of a task, for the loader."""
-        c = self.config
-        for step in range(start, stop):
-            rows = view.rows[order[step * c.batch_size : (step + 1) * c.batch_size]]
-            yield Job("train", rows, c.augment, (c.seed, self.progress.task))
+        """The batches `start` … `stop - 1` of a task, for the loader.
+
+        This is not a generator of the run: the loader would then refer to the run.
+        """
+        c, seed = self.config, (self.config.seed, self.progress.task)
+        parts = (order[step * c.batch_size : (step + 1) * c.batch_size] for step in range(start, stop))
+        return (Job("train", view.rows[part], c.augment, seed) for part in parts)
 
     def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded) -> Batch:
         images = self.method.setting.backbone.normalize(loaded.pixels)
