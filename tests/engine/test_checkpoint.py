@@ -21,7 +21,7 @@ from lifelabel.methods.fine_tuning import FineTuning
 
 
 def test_progress_is_restored_from_plain_values(tmp_path):
-    progress = Progress(1, 2, 30, 4.5, [{"task": 1}], 14, {7, 3}, {9})
+    progress = Progress(1, 2, 30, 4.5, [{"task": 1, "seen": {}, "by_task": [{}]}], 14, {7, 3}, {9}, 5)
     state = progress.to_dict()
     assert (state["bad_train"], state["bad_test"]) == ([3, 7], [9])
     torch.save(state, tmp_path / "state.pt")
