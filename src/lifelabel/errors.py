@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lifelabel.utils.text import shorten
 
-__all__ = ["Diverged", "HiddenLabel", "OtherProcess", "Stopped", "UserError", "reason", "unknown"]
+__all__ = ["Diverged", "HiddenLabel", "Interrupted", "OtherProcess", "Stopped", "UserError", "reason", "unknown"]
 
 
 class UserError(Exception):
@@ -19,6 +19,27 @@ class UserError(Exception):
 
 class Diverged(UserError):
     """Training diverged: a loss, a weight or a score is not finite."""
+
+
+class Interrupted(UserError):
+    """The machine ended the work: the disk is full, for example, or a process was killed.
+
+    `remedy` is what to do before a run is resumed. `hint` is what to do if there is no run to resume.
+
+    >>> error = Interrupted("cannot write a.txt: Permission denied", "make it writable", "choose another folder")
+    >>> print(error)
+    cannot write a.txt: Permission denied; choose another folder
+    >>> print(error.resumable("lifelabel train --resume a"))
+    cannot write a.txt: Permission denied; make it writable and resume with: lifelabel train --resume a
+    """
+
+    def __init__(self, what: str, remedy: str, hint: str = ""):
+        super().__init__(f"{what}; {hint or remedy}")
+        self.what, self.remedy = what, remedy
+
+    def resumable(self, command: str) -> UserError:
+        """The same error with the command that resumes the run."""
+        return UserError(f"{self.what}; {self.remedy} and resume with: {command}")
 
 
 class Stopped(Exception):

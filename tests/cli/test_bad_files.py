@@ -69,6 +69,7 @@ PROBLEMS = {
 }
 
 MODEL = ("--backbone", "tiny", "--weights", "none", "--image-size", "32", "--device", "cpu", "--batch-size", "4", "-q")
+MODEL += ("--max-skipped", "1")
 
 
 def make_image(seed, mode="RGB", size=(48, 36)):

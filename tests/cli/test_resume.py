@@ -69,6 +69,7 @@ def test_resume_takes_no_options(refused, agcn_copy, more):
 def test_a_checkpoint_that_is_cut_short(lifelabel, error_line, agcn_copy):
     path = agcn_copy / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (agcn_copy / "checkpoint-previous.pt").unlink()
     line = error_line(lifelabel("train", "--resume", agcn_copy))
     assert str(path) in line
     assert "damaged or cut short" in line

@@ -16,8 +16,8 @@ from lifelabel.metrics import METRICS
 from lifelabel.version import __version__
 
 FILES = [
-    "acm.npz", "checkpoint.pt", "config.yaml", "details", "environment.json", "history.jsonl", "metrics.json", "model",
-    "skipped.jsonl",
+    "acm.npz", "checkpoint-previous.pt", "checkpoint.pt", "config.yaml", "details", "environment.json", "history.jsonl",
+    "metrics.json", "model", "skipped.jsonl",
 ]  # fmt: skip
 
 

@@ -29,5 +29,6 @@ def photographs(tmp_path):
         "device": "cpu",
         "batch_size": 4,
         "augment": "none",
+        "max_skipped": 1.0,
     }
     return {"stream": str(tmp_path / "t.csv"), "stream_options": stream_options, **more}, labels

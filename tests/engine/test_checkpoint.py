@@ -20,7 +20,7 @@ from lifelabel.methods.fine_tuning import FineTuning
 
 
 def test_progress_is_restored_from_plain_values(tmp_path):
-    progress = Progress(1, 2, 30, 4.5, [{"task": 1}], 14, {7, 3}, {9})
+    progress = Progress(1, 2, 30, 4.5, [{"task": 1, "seen": {}, "by_task": [{}]}], 14, {7, 3}, {9}, 5)
     state = progress.to_dict()
     assert (state["bad_train"], state["bad_test"]) == ([3, 7], [9])
     torch.save(state, tmp_path / "state.pt")
@@ -36,6 +36,28 @@ def test_random_states_are_restored():
         assert torch.equal(torch.rand(3), expected)
     finally:
         torch.set_rng_state(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task", -1), ("task", 1.0), ("task", True), ("step", -5), ("step", None), ("images", "3"), ("learned", -1),
+        ("skipped", []), ("seconds", float("nan")), ("seconds", "1"), ("seconds", -1.0), ("records", {}),
+        ("records", [{}]), ("records", [{"task": 2, "seen": {}, "by_task": [{}]}]), ("bad_train", 3),
+        ("bad_test", [-1]), ("bad_test", ["a"]),
+    ],
+)  # fmt: skip
+def test_a_progress_that_cannot_be_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"^{name} cannot be "):
+        Progress.from_dict({**Progress().to_dict(), name: value})
+
+
+@pytest.mark.parametrize(("task", "step", "records"), [(4, 0, 4), (0, 0, 0), (2, 11, 1), (3, 1, 2), (2, 0, 2)])
+def test_a_position_outside_the_run_is_refused(task, step, records):
+    progress = Progress(task, step, records=[{}] * records)
+    with pytest.raises(ValueError, match="cannot be"):
+        progress.check(3, 1, [10, 10, 10])
+    Progress(2, 10, records=[{}]).check(3, 1, [10, 10, 10])
 
 
 CHILD = """
@@ -181,6 +203,14 @@ def test_a_run_does_not_resume_as_another_one(name, value, message, whole, tmp_p
         lambda state: state["method"].update(acm=None),
         lambda state: state.update(random_state=3),
         lambda state: state.update(history_bytes="x"),
+        lambda state: state.update(task=-1),
+        lambda state: state.update(step=-5),
+        lambda state: state.update(step=1),  # all tasks are done
+        lambda state: state.update(records=[{}]),
+        lambda state: state.update(records=state["records"][1:]),
+        lambda state: state.update(images="x"),
+        lambda state: state.update(extends={"run": 3}),
+        lambda state: state.update(skipped_bytes=-1),
     ],
 )
 def test_an_incomplete_checkpoint_is_one_line(change, whole, tmp_path):
@@ -188,8 +218,39 @@ def test_an_incomplete_checkpoint_is_one_line(change, whole, tmp_path):
     (folder / "metrics.json").unlink()  # as if it had been killed at the very end
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     change(state)
-    torch.save(state, folder / "checkpoint.pt")
+    engine.RunFolder(folder).save_checkpoint(state)
     with pytest.raises(engine.UserError, match="does not fit"):
+        engine.resume(folder)
+
+
+def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(whole, tmp_path):
+    folder = shutil.copytree(whole["fine-tuning"].folder, tmp_path / "run")
+    (folder / "metrics.json").unlink()
+    path, callback, notes = folder / "checkpoint.pt", Callback(), []
+    callback.note = notes.append
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    engine.resume(folder, callback)
+    assert [note for note in notes if "checkpoint-previous.pt, the checkpoint before it, is used" in note] == notes[-1:]
+    for name in ("metrics.json", "history.jsonl"):
+        assert (folder / name).read_bytes() == (whole["fine-tuning"].folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "skipped.jsonl"])
+def test_an_edit_of_a_file_that_grows_is_found(name, photographs, tmp_path):
+    given = {
+        **photographs[0],
+        "method": "fine-tuning",
+        "stream_options": {**photographs[0]["stream_options"], "tasks": 1},
+    }
+    folder = engine.train(tmp_path / "run", given).folder
+    (folder / "metrics.json").unlink()
+    state = engine.RunFolder(folder).load_checkpoint()
+    engine.RunFolder(folder).save_checkpoint({**state, "task": 0, "step": 11, "records": []})
+    text = (folder / name).read_text()
+    (folder / name).write_text(text[:-3] + "0" + text[-2:])
+    with pytest.raises(engine.UserError, match=f"{name} is not as it was when the checkpoint was written"):
         engine.resume(folder)
 
 

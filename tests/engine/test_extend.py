@@ -13,6 +13,7 @@ from support.methods import same
 from support.run_files import snapshot
 
 import lifelabel
+from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS
 from lifelabel.nn.weights import sha256
@@ -204,17 +205,30 @@ def test_a_run_that_is_not_finished_is_refused(tables, two, tmp_path):
 
 def test_an_extension_without_its_checkpoint_is_refused(tables, two, tmp_path):
     extend(tables, two, "three", tmp_path / "x")
-    for name in ("checkpoint.pt", "metrics.json"):
+    for name in ("checkpoint.pt", "checkpoint-previous.pt", "metrics.json"):
         (tmp_path / "x" / name).unlink()
     with pytest.raises(UserError, match="extends a run and has no checkpoint: use `lifelabel extend` again"):
         lifelabel.resume(tmp_path / "x")
 
 
+def test_a_run_whose_last_checkpoint_is_damaged_is_resumed_before_it_is_extended(tables, two, tmp_path):
+    """The checkpoint before it is from before the end of the last task."""
+    folder = shutil.copytree(two, tmp_path / "run")
+    (folder / "checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(
+        UserError, match=r"is damaged or missing: delete .*metrics.json, continue with `lifelabel train"
+    ):
+        extend(tables, folder, "three", tmp_path / "out")
+    RunFolder(folder).save_checkpoint({"task": -1})
+    with pytest.raises(UserError, match=r"checkpoint.pt is not the checkpoint of a run"):
+        extend(tables, folder, "three", tmp_path / "out")
+
+
 def test_a_mistake_leaves_the_run_in_out_as_it_is(tables, two, tmp_path):
     """With --overwrite too: its files are deleted when everything has been checked."""
     shutil.copytree(two, tmp_path / "run")
-    state = torch.load(tmp_path / "run/checkpoint.pt", weights_only=True)
-    torch.save({**state, "weights": "other"}, tmp_path / "run/checkpoint.pt")
+    state = RunFolder(tmp_path / "run").load_checkpoint()
+    RunFolder(tmp_path / "run").save_checkpoint({**state, "weights": "other"})
     shutil.copytree(two, tmp_path / "out")
     before = snapshot(tmp_path / "out")
     with pytest.raises(UserError, match=r"the initial weights of .* are not those of none"):

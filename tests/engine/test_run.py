@@ -211,6 +211,8 @@ def test_images_that_cannot_be_read_are_skipped_and_the_others_keep_their_labels
     assert len(skipped) == len(BAD)  # each once, although both tasks have some of them
     assert run.environment["images_missing"] == 1
     assert run.environment["images_skipped"] == len(skipped) - 1
+    assert run.metrics["skipped"] == {"train": 1, "test": 2}
+    assert [record["skipped"]["test"] for record in run.metrics["per_task"]] == [2, 2]
     assert any("13.png" in note for note in notes) and sum("are skipped" in note for note in notes) == 1
 
 

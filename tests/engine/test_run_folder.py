@@ -1,6 +1,8 @@
 """The run folder: its files, its lock, and damaged files."""
 
+import contextlib
 import json
+import os
 import subprocess
 
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 import torch
 from support import command_server
 
-from lifelabel.engine.run_folder import _FORMAT, JsonLines, RunFolder
+from lifelabel.engine.checkpoint_file import _FORMAT
+from lifelabel.engine.run_folder import JsonLines, RunFolder
 from lifelabel.errors import UserError
 
 
@@ -163,6 +166,25 @@ def test_a_history_shorter_than_the_checkpoint_says(tmp_path):
     assert path.read_text() == "{}\n"
 
 
+def test_a_change_of_the_history_before_the_checkpoint_is_found(tmp_path):
+    path = tmp_path / "history.jsonl"
+    history = JsonLines(path)
+    history.write({"step": 1})
+    history.write({"step": 2})
+    kept = history.sync(), history.sha256
+    history.write({"step": 3})
+    history.close()
+    again = JsonLines(path, *kept)
+    assert again.sha256 == kept[1]
+    again.write({"step": 3})
+    again.close()
+    JsonLines(path, again.path.stat().st_size, again.sha256).close()
+    path.write_text(path.read_text().replace('"step": 2', '"step": 7'))
+    with pytest.raises(UserError, match=r"history.jsonl is not as it was when the checkpoint was written: restore it"):
+        JsonLines(path, *kept)
+    assert len(path.read_text().splitlines()) == 3
+
+
 def test_a_history_that_cannot_be_written(tmp_path):
     with pytest.raises(UserError, match="cannot write"):
         JsonLines(tmp_path, 0)
@@ -191,6 +213,58 @@ def test_checkpoint_and_back(made):
     assert state["task"] == 2
     assert torch.equal(state["method"]["w"], weights)
     assert names(made) == ["checkpoint.pt", "config.yaml"]
+
+
+def load_with_notes(path):
+    """Through a new object, as a run that resumes."""
+    notes = []
+    return RunFolder(path).load_checkpoint(notes.append)["task"], notes
+
+
+def test_the_checkpoint_before_is_kept_and_used_if_the_last_one_is_damaged(made):
+    for task in range(3):
+        made.save_checkpoint({"task": task})
+    assert names(made) == ["checkpoint-previous.pt", "checkpoint.pt", "config.yaml"]
+    last, previous = made / "checkpoint.pt", made / "checkpoint-previous.pt"
+    assert load_with_notes(made.path) == (2, [])
+    last.write_bytes(last.read_bytes().replace(b"task", b"tusk"))
+    end = f"{previous}, the checkpoint before it, is used"
+    assert load_with_notes(made.path) == (1, [f"{last} is damaged or cut short: its SHA-256 is another one: {end}"])
+    folder = RunFolder(made.path)
+    assert folder.load_checkpoint()["task"] == 1
+    folder.save_checkpoint({"task": 3})  # the damaged one does not replace the good one
+    assert load_with_notes(made.path) == (3, [])
+    last.unlink()
+    assert load_with_notes(made.path) == (1, [f"{last} is missing: {end}"])
+    previous.write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"checkpoint.pt is missing, and .*checkpoint-previous.pt is damaged or cut short"
+    ):
+        made.load_checkpoint()
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+def test_a_kill_while_a_checkpoint_is_written_leaves_a_good_one(made, monkeypatch, call):
+    """Before the file is flushed, and before and after each of the two renames."""
+    made.save_checkpoint({"task": 0})
+    made.save_checkpoint({"task": 1})
+    calls = iter(range(1, 10))
+
+    def kill_at(name):
+        real = getattr(os, name)
+
+        def stop(*arguments):
+            if next(calls) == call:
+                raise KeyboardInterrupt
+            real(*arguments)
+
+        monkeypatch.setattr(os, name, stop)
+
+    for name in ("fsync", "replace"):
+        kill_at(name)
+    with contextlib.suppress(KeyboardInterrupt):
+        made.save_checkpoint({"task": 2})
+    assert load_with_notes(made.path)[0] == (1 if call < 4 else 2)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.99])

@@ -26,6 +26,7 @@ from lifelabel.report.tables import (
     _Stat,
     _tex,
     notes,
+    one_line,
     terminal,
     write_tables,
 )
@@ -318,3 +319,14 @@ def test_a_metric_of_a_plug_in_has_no_effect_as_a_head(tmp_path):
     assert "\x1b" not in printed(table) + _latex(table) + _csv(table) + _markdown(table)
     assert "'=1+1" in _csv(table).splitlines()[0] and r"=1+1 ?{[}2J \textbar{} \$x\_1\$" in _latex(table)
     check_latex(_latex(table))
+
+
+def test_images_that_could_not_be_read_are_reported(tmp_path):
+    """In the notes of every format, and on the line of the run."""
+    some = make_run(tmp_path / "a", "agcn", more={"skipped": {"train": 1200, "test": 3}})
+    none = make_run(tmp_path / "b", "er", more={"skipped": {"train": 0, "test": 0}})
+    found = ResultTable.from_runs([some, none])
+    expected = "NOT all images: agcn skipped 1,200 training and 3 test images that could not be read, in 1 run."
+    assert [line for line in notes(found) if "skipped" in line] == [expected]
+    assert "1,203 images skipped" in one_line(some) and "skipped" not in one_line(none)
+    assert expected in _markdown(found)

@@ -38,7 +38,7 @@ def test_a_failure_leaves_the_old_file_and_no_temporary_file(path, error):
 
 
 def test_a_write_error_is_a_user_error(path):
-    expected = r"^cannot write .*config.yaml: No space left on device; choose another folder$"
+    expected = r"^cannot write .*config.yaml: No space left on device; free space, or choose another folder$"
     with pytest.raises(UserError, match=expected), atomic_write(path):
         raise OSError(28, "No space left on device")
     assert path.read_text() == "seed: 1\n"

@@ -115,6 +115,14 @@ class RunOptions:
     strict: bool = option(
         False, "stop at the first image that cannot be read, instead of skipping it", free=True, flag="Data"
     )
+    max_skipped: float = option(
+        0.1,
+        "largest share of the training images of a task, or of the test images, that is skipped; more stop the run",
+        low=0,
+        high=1,
+        free=True,
+        flag="Data",
+    )
     pool: str = option(
         "max", "global pooling of the last feature map", choices=("max", "avg"), equal=True, flag="Backbone"
     )

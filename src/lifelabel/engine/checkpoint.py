@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.utils.text import shorten
 
-__all__ = ["Progress", "check_same_run", "get_random_state", "set_random_state"]
+__all__ = ["Progress", "check_same_run", "extended_run", "get_random_state", "kept_lines", "set_random_state"]
 
 _DIFFERENCES = {
     "stream": "on another stream",
@@ -40,6 +41,8 @@ class Progress:
     """Rows of training images that could not be read."""
     bad_test: set[int] = field(default_factory=set)
     """Rows of test images that could not be read."""
+    skipped: int = 0
+    """Training images of the current task that could not be read."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
@@ -47,9 +50,56 @@ class Progress:
 
     @staticmethod
     def from_dict(state: Mapping[str, Any]) -> Progress:
-        """The progress in a checkpoint, which has other entries too."""
+        """The progress in a checkpoint, which has other entries too. A value that cannot be is a `ValueError`."""
+        state = {"skipped": 0, **state}  # a checkpoint of an earlier version has no such entry
         values = {field.name: state[field.name] for field in dataclasses.fields(Progress)}
-        return Progress(**{**values, "bad_train": set(state["bad_train"]), "bad_test": set(state["bad_test"])})
+        counts = [(name, values[name]) for name in ("task", "step", "images", "learned", "skipped")]
+        rows = [(name, row) for name in ("bad_train", "bad_test") for row in _listed(values[name], name)]
+        for name, value in (*counts, *rows):
+            _require(type(value) is int and value >= 0, name, value)
+        _require(type(values["seconds"]) is float and 0 <= values["seconds"] < math.inf, "seconds", values["seconds"])
+        for record in _listed(values["records"], "records"):
+            fit = isinstance(record, dict) and type(record.get("task")) is int
+            _require(fit and isinstance(record.get("seen"), dict), "records", record)
+            _require(len(_listed(record.get("by_task"), "records")) == record["task"], "records", record)
+        return Progress(**{**values, "bad_train": set(values["bad_train"]), "bad_test": set(values["bad_test"])})
+
+    def check(self, tasks: int, first: int, steps: Sequence[int]) -> None:
+        """Raise `ValueError` unless the position is one of a run with `tasks` tasks that begins with task `first`.
+
+        `steps` has the number of steps of each task.
+        """
+        _require(first <= self.task <= tasks, "task", self.task)
+        _require(self.step <= (steps[self.task] if self.task < tasks else 0), "step", self.step)
+        _require(len(self.records) == self.task - first, "records", f"{len(self.records)} records")
+
+
+def kept_lines(state: Mapping[str, Any], name: str) -> tuple[int, str | None]:
+    """The length and the SHA-256 of history.jsonl or skipped.jsonl in a checkpoint. Earlier ones have no SHA-256."""
+    length, digest = state[f"{name}_bytes"], state.get(f"{name}_sha256")
+    _require(type(length) is int and length >= 0, f"{name}_bytes", length)
+    _require(digest is None or isinstance(digest, str), f"{name}_sha256", digest)
+    return length, digest
+
+
+def extended_run(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a checkpoint has of the run that its run extends; None if it extends none."""
+    found = state.get("extends")
+    if found is not None:
+        _require(isinstance(found, dict) and isinstance(found.get("run"), str), "extends", found)
+        for each in (*_listed(found.get("images"), "extends"), *_listed(found.get("tables"), "extends")):
+            _require(each is None or type(each) in (int, dict), "extends", found)
+    return found
+
+
+def _listed(value: Any, name: str) -> list[Any]:
+    _require(isinstance(value, list), name, value)
+    return value
+
+
+def _require(fit: bool, name: str, value: Any) -> None:
+    if not fit:
+        raise ValueError(f"{name} cannot be {shorten(value)}")
 
 
 def check_same_run(

@@ -40,6 +40,7 @@ def memory(device: torch.device) -> dict[str, int | None]:
     return {"peak_memory_bytes": _peak_memory(), "peak_device_memory_bytes": on_device}
 
 
+@functools.cache
 def _installed(name: str) -> str | None:
     """The version of a package; None if it is not installed."""
     try:

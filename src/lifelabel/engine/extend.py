@@ -11,7 +11,7 @@ from typing import Any
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint import Progress
+from lifelabel.engine.checkpoint import Progress, extended_run
 from lifelabel.engine.run import Result, Run, make_folder
 from lifelabel.engine.run_folder import MODEL, RunFolder
 from lifelabel.errors import UserError
@@ -46,14 +46,16 @@ def extend(
         raise UserError(f"{old.path} is not a run folder{hint}")
     if not old.is_finished:
         raise UserError(f"{old.path} is not finished: continue it with `lifelabel train --resume {old.path}` first")
-    state = old.load_checkpoint()
+    callback = callback or Callback()
+    state = old.load_checkpoint(callback.note)
     if state is None:
         raise UserError(f"{old.path} has no checkpoint.pt, which is needed to extend it")
+    _check_end(old, state)
     config = _configure(old, state, str(table), merge(options or {}, nest_flags(flags)))
     if Path(out).resolve() == old.path.resolve():
         raise UserError(f"--out {out} is the run itself: choose another folder")
     with join_group() as group:
-        return _train(old, state, config, make_folder(out, group), overwrite, callback or Callback(), group)
+        return _train(old, state, config, make_folder(out, group), overwrite, callback, group)
 
 
 def _train(
@@ -71,6 +73,20 @@ def _train(
             folder.save_checkpoint(start)
             folder.write_text("config.yaml", config.to_yaml())
             return new.go(start)
+
+
+def _check_end(old: RunFolder, state: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint from before the end of the run: the last one is damaged, and the one before it was loaded."""
+    tasks = len(old.read_json("metrics.json")["tasks"])
+    try:
+        records, _ = Progress.from_dict(state).records, (extended_run(state), state["stream"], state["weights"])
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{old / 'checkpoint.pt'} is not the checkpoint of a run: {error}") from None
+    if not records or records[-1]["task"] != tasks:
+        raise UserError(
+            f"the checkpoint of the end of {old.path} is damaged or missing: delete {old / 'metrics.json'}, continue "
+            f"with `lifelabel train --resume {old.path}` from the one before it, and extend then"
+        )
 
 
 def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapping[str, Any]) -> Config:
@@ -139,5 +155,5 @@ def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[
     }  # fmt: skip
     return {
         **state, **new.made_from, **Progress(task=new.info.learned - 1).to_dict(), "config": new.config.to_dict(),
-        "extends": extends, "history_bytes": 0, "skipped_bytes": 0,
+        "extends": extends, "history_bytes": 0, "skipped_bytes": 0, "history_sha256": None, "skipped_sha256": None,
     }  # fmt: skip

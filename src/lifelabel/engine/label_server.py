@@ -24,7 +24,7 @@ import numpy as np
 
 from lifelabel import streams
 from lifelabel.engine import judging
-from lifelabel.errors import HiddenLabel, UserError
+from lifelabel.errors import HiddenLabel, Interrupted, UserError
 from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
 from lifelabel.streams.parts import Part, part_of, sort_by_name
 from lifelabel.utils.group import ALONE, Group
@@ -173,9 +173,8 @@ class LabelServer:
             kind, value = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.process.join(5)
-            raise UserError(
-                f"the label process ended (exit code {self.process.exitcode}): was it killed, or was there too little "
-                "memory?"
+            raise Interrupted(
+                f"the label process ended (exit code {self.process.exitcode})", "free memory if it was short"
             ) from None
         if kind == "user error":
             raise UserError(value)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import math
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -21,8 +23,15 @@ from torch import Tensor
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, set_random_state
-from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
+from lifelabel.engine.checkpoint import (
+    Progress,
+    check_same_run,
+    extended_run,
+    get_random_state,
+    kept_lines,
+    set_random_state,
+)
+from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_shared_memory, check_state
 from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
@@ -35,7 +44,7 @@ from lifelabel.engine.scoring import compute_features, compute_scores
 from lifelabel.engine.setup import make_setting
 from lifelabel.engine.sharing import BatchExchange, SilentFolder, SilentLines
 from lifelabel.engine.tensorboard import EventLog, check_tensorboard
-from lifelabel.errors import Diverged, Stopped, UserError
+from lifelabel.errors import Diverged, Interrupted, Stopped, UserError
 from lifelabel.methods import METHODS, Batch, HostBatch, Method
 from lifelabel.model.files import write_model
 from lifelabel.nn import provenance
@@ -127,7 +136,7 @@ def _resume(folder: RunFolder, config: Config, callback: Callback | None, group:
         metrics = group.share(lambda: folder.read_json("metrics.json"))
         return Result(folder.path, config, metrics, group.share(lambda: folder.read_json("environment.json")))
     with Run(config, folder, callback or Callback(), group) as run, folder.locked():
-        return run.go(group.share(folder.load_checkpoint))
+        return run.go(group.share(lambda: folder.load_checkpoint(run.callback.note)))
 
 
 def _is_run_of(folder: RunFolder, config: Config) -> bool:
@@ -170,8 +179,10 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.processes.close()
+        if isinstance(error, Interrupted) and self.folder.is_run:
+            raise error.resumable(self.resume_command) from None
 
     def set_up(self) -> None:
         c, group = self.config, self.group
@@ -202,6 +213,7 @@ class Run:
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
         self.processes.callback(self.loader.close)
+        check_shared_memory(self.loader.loader.num_workers)
         self.exchange = BatchExchange(group, c.batch_size, size)
         self.test_images = TestImages(self.loader, info.test_rows[group.rows(len(info.test_rows))])
 
@@ -211,13 +223,16 @@ class Run:
             set_random_state(self.random_state, self.gpus)
             if state is None and self.info.learned:
                 raise UserError(f"{self.folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")
-            history_bytes, skipped_bytes = self.restore(state) if state else (0, 0)
+            history_kept, skipped_kept = self.restore(state) if state else ((), ())
             if self.progress.task < len(self.tasks):
-                self.history = self.open_lines("history.jsonl", history_bytes)
+                self.history = self.open_lines("history.jsonl", *history_kept)
                 self.events = self.make_log()
                 on_line = self.events.losses if self.events else None
-                self.losses = LossHistory(self.history, self.callback.steps, self.diverged, on_line)
-                self.skipped = self.open_lines("skipped.jsonl", skipped_bytes)
+                # a weak reference: in a cycle, the files and the memory of a run would stay until the garbage collector
+                # runs
+                diverged = functools.partial(Run.diverged, weakref.proxy(self))
+                self.losses = LossHistory(self.history, self.callback.steps, diverged, on_line)
+                self.skipped = self.open_lines("skipped.jsonl", *skipped_kept)
                 if state is None:
                     self.list_missing()
                 self.saver = AsyncSaver(self.folder.save_checkpoint, self.device)
@@ -235,8 +250,8 @@ class Run:
         environment = self.group.share(lambda: self.folder.read_json("environment.json"))
         return Result(self.folder.path, self.config, summary, environment)
 
-    def open_lines(self, name: str, keep_bytes: int) -> JsonLines:
-        return JsonLines(self.folder / name, keep_bytes) if self.group.first else SilentLines()
+    def open_lines(self, name: str, *kept: Any) -> JsonLines:
+        return JsonLines(self.folder / name, *kept) if self.group.first else SilentLines()
 
     def make_log(self) -> EventLog | None:
         """The log for TensorBoard, with the points before the checkpoint if the run resumes; None: no log."""
@@ -288,7 +303,7 @@ class Run:
         if p.task >= self.info.learned:
             self.learn_task()
         self.evaluate()
-        p.task, p.step, p.learned = p.task + 1, 0, 0
+        p.task, p.step, p.learned, p.skipped = p.task + 1, 0, 0, 0
         self.group.share(self.write_results)
         self.save()
         self.callback.evaluated(p.records[-1])
@@ -308,7 +323,10 @@ class Run:
         for own in self.loader.batches(self.jobs(view, order, p.step, steps)):
             rows = order[p.step * size : (p.step + 1) * size]
             loaded, stop, due = self.exchange(own, len(rows), self.stop_requested, self.checkpoint_due())
+            if (p.skipped + len(loaded.bad)) / len(view) > self.config.max_skipped and not self.config.strict:
+                self.stop_before(batch, loaded.bad, len(view))
             p.step += 1
+            p.skipped += len(loaded.bad)
             for row, reason in loaded.bad:
                 self.skip_image("train", row, reason)
             if len(loaded.good):
@@ -332,12 +350,36 @@ class Run:
     def checkpoint_due(self) -> bool:
         return time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
 
+    def stop_before(self, batch: Batch | None, bad: Sequence[tuple[int, str]], images: int) -> NoReturn:
+        """Too many training images of a task cannot be read. Save the state before the step that has the `bad` ones.
+
+        They are read again when the run resumes: their lines in skipped.jsonl come after those of the checkpoint.
+        """
+        self.losses.flush()
+        if batch:
+            self.check_scores(batch)
+        self.save()
+        count = self.progress.skipped + len(bad)
+        for row, reason in bad:
+            self.skip_image("train", row, reason)
+        raise self.too_many_skipped(f"{count:,} of {images:,} training images")
+
+    def too_many_skipped(self, what: str) -> UserError:
+        self.saver.wait()
+        return UserError(
+            f"task {self.progress.task + 1}: {what} cannot be read, more than max_skipped {self.config.max_skipped:g} "
+            f"allows: {self.folder / 'skipped.jsonl'} lists them; restore them, or raise max_skipped in "
+            f"{self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
+        )
+
     def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
-        """The rows of this process of the batches `start` … `stop - 1` of a task, for the loader."""
-        c = self.config
-        for step in range(start, stop):
-            rows = view.rows[order[step * c.batch_size : (step + 1) * c.batch_size]]
-            yield Job("train", rows[self.group.rows(len(rows))], c.augment, (c.seed, self.progress.task))
+        """The rows of this process of the batches `start` … `stop - 1` of a task, for the loader.
+
+        This is not a generator of the run: the loader would then refer to the run.
+        """
+        c, group, seed = self.config, self.group, (self.config.seed, self.progress.task)
+        batches = (order[step * c.batch_size : (step + 1) * c.batch_size] for step in range(start, stop))
+        return (Job("train", view.rows[batch[group.rows(len(batch))]], c.augment, seed) for batch in batches)
 
     def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded) -> Batch:
         images = self.method.setting.backbone.normalize(loaded.pixels)
@@ -363,6 +405,7 @@ class Run:
         """The record of the metrics. Writes the details, and the scores if they are wanted."""
         tasks = self.info.tasks
         record, details = self.label_server.judge(done, rows, scores, matrix, self.method.sizes)
+        record["skipped"] = {"train": self.progress.skipped, "test": len(self.info.test_rows) - len(rows)}
         self.write_details(done, details, rows, scores)
         if done == len(tasks) and self.config.save_scores:
             labels, known, task_of_image = self.label_server.test_labels(rows)
@@ -445,6 +488,9 @@ class Run:
             self.callback.note(f"{source.name(row)}: {reason}; such images are skipped and listed in skipped.jsonl")
         known.add(row)
         self.skipped.write({"split": split, "image": source.name(row), "reason": reason})
+        count, images = len(p.bad_test), len(self.info.test_rows)
+        if split == "test" and count / images > self.config.max_skipped:
+            raise self.too_many_skipped(f"{count:,} of {images:,} test images")
 
     def list_missing(self) -> None:
         """List the images without a file in skipped.jsonl."""
@@ -488,23 +534,27 @@ class Run:
                 **self.made_from, "plugin_files": plugin_digests(), "config": self.config.to_dict(), **p.to_dict(),
                 "image_size": self.image_size, "extends": self.extends, "method": method,
                 "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
-                "skipped_bytes": self.skipped.sync(),
+                "skipped_bytes": self.skipped.sync(), "history_sha256": self.history.sha256,
+                "skipped_sha256": self.skipped.sha256,
             }
         )  # fmt: skip
         if not self.config.checkpoint_seconds:  # a checkpoint after every step
             self.saver.wait()
         self.saved = time.monotonic()
 
-    def restore(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Restore a checkpoint. Returns the lengths of history.jsonl and skipped.jsonl that belong to it."""
+    def restore(self, state: dict[str, Any]) -> tuple[tuple[int, str | None], tuple[int, str | None]]:
+        """Restore a checkpoint. Returns length and SHA-256 of history.jsonl and of skipped.jsonl that belong to it."""
         try:
             check_same_run(state, self.made_from, self.config, self.folder)
             for name in state["plugin_files"].items() - plugin_digests().items():
                 self.callback.note(f"the plug-in {name[0]} has changed since the checkpoint was written")
             self.method.load_state_dict(state["method"])
             set_random_state(state["random_state"], self.gpus)
-            self.progress, self.extends = Progress.from_dict(state), state.get("extends")
-            return int(state["history_bytes"]), int(state["skipped_bytes"])
+            self.progress, self.extends = Progress.from_dict(state), extended_run(state)
+            sizes = (self.info.joint_size,) if self.joint else self.info.sizes
+            steps = [math.ceil(size / self.config.batch_size) for size in sizes]
+            self.progress.check(len(self.tasks), max(self.info.learned - 1, 0), steps)
+            return kept_lines(state, "history"), kept_lines(state, "skipped")
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(
@@ -513,7 +563,9 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         names = {"stream": self.info.name, "method": self.config.method, "fidelity": self.config.fidelity}
-        return {**names, "seed": self.config.seed, **summarise(self.progress.records, self.info.tasks)}
+        p = self.progress
+        skipped = {"train": len(p.bad_train), "test": len(p.bad_test)}
+        return {**names, "seed": self.config.seed, **summarise(p.records, self.info.tasks), "skipped": skipped}
 
     def write_results(self) -> None:
         matrix = self.method.matrix()
@@ -531,7 +583,8 @@ class Run:
             return
         network = self.method.network()
         jobs = self.loader.scoring_jobs("test", self.test_images.rows[:_COMPARED])  # of the first process
-        if network is None or not all(agrees(network, self.method, each.pixels) for each in self.loader.batches(jobs)):
+        compared = (each.pixels for each in self.loader.batches(jobs) if len(each.good))  # a file may have vanished
+        if network is None or not all(agrees(network, self.method, pixels) for pixels in compared):
             if finished:
                 self.callback.note(
                     f"method {self.config.method} has no network of its own for use after training: no model folder is "

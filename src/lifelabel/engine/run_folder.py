@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from lifelabel.errors import UserError
-from lifelabel.utils.files import atomic_write, partial_name, read_limited, write_text
+from lifelabel.utils.files import atomic_write, partial_name, read_limited, write_text, writing
 
-__all__ = ["DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder"]
+__all__ = ["CHECKPOINTS", "DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder"]
 
 MODEL = "model"
 """The name of the model folder in a run folder. Those of earlier tasks are called `model-task-N`."""
@@ -25,8 +26,9 @@ DETAILS = "details"
 """The name of the folder with the details for reports: see `lifelabel.engine.details`."""
 TENSORBOARD, EVENT_FILES = "tensorboard", "events.out.tfevents.*.lifelabel"
 """The name of the folder with the log for TensorBoard, and the names of its files."""
+CHECKPOINTS = ("checkpoint.pt", "checkpoint-previous.pt")
+"""The names of the last checkpoint and of the one before it."""
 
-_FORMAT = 3
 _MAX_JSON = 64 << 20
 """Bytes of a JSON file. Python objects take about ten times as many."""
 _FILES = (
@@ -36,7 +38,7 @@ _FILES = (
     "skipped.jsonl",
     "acm.npz",
     "scores.npz",
-    "checkpoint.pt",
+    *CHECKPOINTS,
     "environment.json",
 )
 _IN_FOLDERS = {
@@ -46,6 +48,7 @@ _IN_FOLDERS = {
     "evaluation": ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl", "scores.npz"),
 }
 """The files of the folders in a run folder, as patterns."""
+_BLOCK = 1 << 20
 _LOCK = ".lock"
 _LOCK_SECONDS = 0.1
 """`lifelabel runs` holds a lock for an instant: a second attempt follows."""
@@ -56,6 +59,8 @@ class RunFolder:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self._last_is_good = False
+        """Whether checkpoint.pt was written or checked through this object."""
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -165,57 +170,98 @@ class RunFolder:
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write a compressed .npz array by array. Views of one array take no more memory than the array."""
-        (self / name).parent.mkdir(exist_ok=True)
+        with writing(self / name):
+            (self / name).parent.mkdir(exist_ok=True)
         with atomic_write(self / name) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
             for key, array in arrays.items():
                 with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        with atomic_write(self / "checkpoint.pt") as handle:
-            torch.save({"format": _FORMAT, **state}, handle)
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Write checkpoint.pt. The one before it is kept as checkpoint-previous.pt, unless it is damaged."""
+        last, previous = (self / name for name in CHECKPOINTS)
+        with atomic_write(last, previous=previous if self._last_is_good else None) as handle:
+            write_checkpoint(handle, state)
+        self._last_is_good = True
 
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, loaded as data (`weights_only`); None if there is none yet."""
-        path = self / "checkpoint.pt"
-        if not path.exists():
+    def load_checkpoint(self, note: Callable[[str], None] | None = None) -> dict[str, Any] | None:
+        """The last checkpoint, checked, and loaded as data; None if there is none yet.
+
+        If it is damaged or missing, this is reported to `note`, and the one before it is loaded.
+        """
+        last, previous = (self / name for name in CHECKPOINTS)
+        damage = f"{last} is missing"
+        if last.exists():
+            try:
+                state = read_checkpoint(last, note)
+                self._last_is_good = True
+                return state
+            except DamagedCheckpoint as error:
+                damage, self._last_is_good = str(error), False
+        elif not previous.exists():
             return None
         try:
-            handle = open(path, "rb")
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from None
-        try:
-            with handle:
-                state = torch.load(handle, map_location="cpu", weights_only=True)
-        except Exception:  # a damaged file raises errors of torch, zipfile and pickle
-            raise UserError(f"{path} is damaged or cut short: run again with --config and --overwrite") from None
-        if not isinstance(state, dict) or state.get("format") != _FORMAT:
-            raise UserError(f"{path} is not a checkpoint of this version of lifelabel (format {_FORMAT})")
+            if not previous.exists():
+                raise DamagedCheckpoint(f"there is no {previous.name}")
+            state = read_checkpoint(previous, note)
+        except DamagedCheckpoint as error:
+            raise UserError(f"{damage}, and {error}: run again with --config and --overwrite") from None
+        if note:
+            note(f"{damage}: {previous}, the checkpoint before it, is used")
         return state
 
 
 class JsonLines:
-    """A .jsonl file that grows. When a run resumes, lines after the last checkpoint are cut off."""
+    """A .jsonl file that grows. When a run resumes, lines after the last checkpoint are cut off.
 
-    def __init__(self, path: Path, keep_bytes: int):
-        try:
+    The lines before it, `keep_bytes` bytes, must have the given SHA-256.
+    """
+
+    def __init__(self, path: Path, keep_bytes: int = 0, sha256: str | None = None):
+        self.path, self._sha256 = path, hashlib.sha256()
+        with writing(path):
             self._file = open(path, "ab")
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
-        if self._file.tell() < keep_bytes:
+        try:
+            self._check(keep_bytes, sha256)
+            with writing(path):
+                self._file.truncate(keep_bytes)
+                self._file.seek(keep_bytes)
+        except BaseException:
             self._file.close()
-            raise UserError(f"{path} is shorter than when the checkpoint was written: it was cut or changed since")
-        self._file.truncate(keep_bytes)
-        self._file.seek(keep_bytes)
+            raise
+
+    def _check(self, keep_bytes: int, sha256: str | None) -> None:
+        if self._file.tell() < keep_bytes:
+            raise UserError(f"{self.path} is shorter than when the checkpoint was written: it was cut or changed since")
+        with open(self.path, "rb") as file:
+            left = keep_bytes
+            while left and (block := file.read(min(_BLOCK, left))):
+                self._sha256.update(block)
+                left -= len(block)
+        if sha256 is not None and self.sha256 != sha256:
+            raise UserError(
+                f"{self.path} is not as it was when the checkpoint was written: restore it from a copy, or run again "
+                "with --config and --overwrite"
+            )
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of all lines so far."""
+        return self._sha256.hexdigest()
 
     def write(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row).encode() + b"\n")
+        line = json.dumps(row).encode() + b"\n"
+        self._sha256.update(line)
+        with writing(self.path):
+            self._file.write(line)
 
     def sync(self) -> int:
         """Flush all lines to the disk. Returns the length of the file."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with writing(self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
-        self._file.close()
+        with writing(self.path):
+            self._file.close()

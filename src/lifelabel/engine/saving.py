@@ -46,8 +46,11 @@ class AsyncSaver:
     def wait(self) -> None:
         """Wait until the last state is written. An error of the thread is raised here."""
         writing, self.writing = self.writing, None
-        if writing is not None:
-            writing.result()
+        try:
+            if writing is not None:
+                writing.result()
+        finally:
+            del writing  # it holds the error, and the traceback of the error holds this frame
 
     def close(self) -> None:
         try:

@@ -64,12 +64,14 @@ class SilentFolder(RunFolder):
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         return None
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         return None
 
 
 class SilentLines(JsonLines):
     """A .jsonl file in a process that only reads."""
+
+    sha256 = ""
 
     def __init__(self) -> None:
         return None

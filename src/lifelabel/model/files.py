@@ -23,7 +23,7 @@ from lifelabel.model.card import model_card
 from lifelabel.model.info import ModelInfo, is_int, require
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.weights import sha256
-from lifelabel.utils.files import atomic_write, read_limited, write_text
+from lifelabel.utils.files import atomic_write, read_limited, write_text, writing
 from lifelabel.utils.text import printable, shorten
 
 __all__ = ["ModelInfo", "find_model", "read_model", "write_model"]
@@ -42,10 +42,8 @@ def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> Non
     data_set = info.stream.get("dataset") or info.stream.get("name")
     trained_on = " + ".join(str(name) for name in (info.provenance.get("trained_on"), data_set) if name)
     data = save(tensors, {"trained_on": trained_on})  # one key: safetensors writes several in random order
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
     with atomic_write(folder / _TENSORS) as file:
         file.write(data)
     write_text(folder / _CARD, card)

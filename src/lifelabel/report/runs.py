@@ -93,6 +93,12 @@ class FinishedRun:
         return {str(name): _number(value) for name, value in values.items() if name not in BUILT_IN}
 
     @property
+    def skipped(self) -> dict[str, int]:
+        """The numbers of training and of test images that could not be read. A run of an earlier version has none."""
+        found = self.metrics.get("skipped") or {}
+        return {split: int(_number(found.get(split)) or 0) for split in ("train", "test")}
+
+    @property
     def joint(self) -> bool:
         """Whether the run trained on all tasks at once."""
         tasks = len(self.metrics["tasks"])
@@ -223,7 +229,7 @@ def read_run(path: str | Path) -> FinishedRun:
         by_task = dict(metrics.get("by_task") or {})
         [_percent(value) for rows in by_task.values() for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
-        run.method_options.keys(), run.equal_options.keys()
+        run.method_options.keys(), run.equal_options.keys(), run.skipped
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None

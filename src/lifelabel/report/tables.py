@@ -202,7 +202,9 @@ def one_line(run: FinishedRun) -> str:
     """The result of one run on one line."""
     stats = Row(("",), (run,), 1).stats
     columns = {column.key: column for column in _SCORES} | {"forgetting": _FORGETTING[0]}
-    return "  ".join(f"{name} {column.text(stats[column.key])}" for name, column in columns.items())
+    skipped = sum(run.skipped.values())
+    more = [f"{skipped:,} images skipped"] if skipped else []
+    return "  ".join([*(f"{name} {column.text(stats[column.key])}" for name, column in columns.items()), *more])
 
 
 # The content of a table in every format
@@ -288,6 +290,13 @@ def notes(table: ResultTable) -> list[str]:
     if len({row.runs[0].has_preset for row in table.rows if row.runs}) > 1:
         names = ", ".join(row.name for row in table.rows if row.runs and not row.runs[0].has_preset)
         lines.append(f"NOT equal: these have no preset, and the default options: {names}.")
+    for row in table.rows:
+        train, test = (sum(run.skipped[split] for run in row.runs) for split in ("train", "test"))
+        if train or test:
+            lines.append(
+                f"NOT all images: {row.name} skipped {train:,} training and {test:,} test images that could not be "
+                f"read, in {len(row.runs)} {'run' if len(row.runs) == 1 else 'runs'}."
+            )
     for row in table.rows:
         damage = row.first_run.unread.values() if row.runs else ()
         lines += [f"NOT everything of {row.name} is in the report: {reason}." for reason in damage]
@@ -447,7 +456,9 @@ def _json(table: ResultTable) -> dict[str, Any]:
 def _json_row(table: ResultTable, row: Row) -> dict[str, Any]:
     stats = {key: {"mean": stat.mean, "sd": stat.sd, "n": stat.n} for key, stat in row.stats.items()}
     runs = [
-        {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, **run.figures()} for run in row.runs
+        {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, "skipped": run.skipped}
+        | run.figures()
+        for run in row.runs
     ]
     options = {k: v for k, v in row.runs[0].config.items() if k not in VARIED.keys() - {"method"}} if row.runs else None
     return {

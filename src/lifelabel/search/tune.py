@@ -22,7 +22,7 @@ from typing import Any
 
 from lifelabel.config.config import Config, has_weights, kind_of, merge, plain, yaml_value
 from lifelabel.config.run_options import SET_BY_TUNE
-from lifelabel.engine.run_folder import RunFolder
+from lifelabel.engine.run_folder import CHECKPOINTS, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.search.scheduler import Display, PlannedRun, WorkerPool, run_all
@@ -276,7 +276,8 @@ def _read_trial(number: int, changed: str, options: dict[str, Any], folders: Seq
             raise UserError("no held-out image has a class of its task: give a larger --hold-out")
         scores.append(score)
         seconds += took
-        (folder / "checkpoint.pt").unlink(missing_ok=True)  # the checkpoints of all trials would fill the disk
+        for name in CHECKPOINTS:  # those of all trials would fill the disk
+            (folder / name).unlink(missing_ok=True)
     mean = -math.inf if error else statistics.mean(scores)
     return _Trial(number, changed, options, tuple(folders), mean, seconds, error)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from lifelabel.errors import UserError
+from lifelabel.errors import Interrupted, UserError
 
-__all__ = ["atomic_write", "check_regular", "partial_name", "read_limited", "write_text"]
+__all__ = ["atomic_write", "check_regular", "partial_name", "read_limited", "write_text", "writing"]
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def partial_name(name: str) -> str:
@@ -20,21 +23,33 @@ def partial_name(name: str) -> str:
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, temporary_name: str = "") -> Iterator[IO[bytes]]:
+def writing(path: Path) -> Iterator[None]:
+    """Raise a `UserError` about `path` in place of an `OSError`."""
+    try:
+        yield
+    except OSError as error:
+        full, other = error.errno in _NO_SPACE, "choose another folder"
+        remedy, hint = ("free space", f"free space, or {other}") if full else ("make it writable", other)
+        raise Interrupted(f"cannot write {path}: {error.strerror or error}", remedy, hint) from None
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, temporary_name: str = "", previous: Path | None = None) -> Iterator[IO[bytes]]:
     """Write a file completely or not at all.
 
     The bytes go to a temporary file in the same folder, called `partial_name` or `temporary_name`. It is flushed to the
-    disk and then renamed to `path`.
+    disk and then renamed to `path`. The file that is there before is renamed to `previous`, if given.
     """
     temporary = path.parent / (temporary_name or partial_name(path.name))
     try:
-        with open(temporary, "wb") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder") from None
+        with writing(path):
+            with open(temporary, "wb") as handle:
+                yield handle
+                handle.flush()
+                os.fsync(handle.fileno())
+            if previous is not None and path.exists():
+                os.replace(path, previous)
+            os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

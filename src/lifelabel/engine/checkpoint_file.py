@@ -1,0 +1,113 @@
+"""The file of a checkpoint: what `torch.save` writes, and a SHA-256 of it at the end of the same file.
+
+`torch.load` ignores bytes after the end of its archive, so it reads these files too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from lifelabel.errors import UserError
+
+__all__ = ["DamagedCheckpoint", "read_checkpoint", "write_checkpoint"]
+
+_FORMAT = 4
+_WITHOUT_DIGEST = 3
+"""The format of earlier versions. Their files have no SHA-256."""
+_MARK = b"\nlifelabel sha256 "
+_DIGITS = 2 * hashlib.sha256().digest_size
+_BLOCK = 1 << 20
+
+
+class DamagedCheckpoint(UserError):
+    """The bytes of a checkpoint are not those that were written."""
+
+
+def write_checkpoint(handle: IO[bytes], state: Mapping[str, Any]) -> None:
+    """Write a state, and the SHA-256 of the bytes before it."""
+    file: Any = _HashingFile(handle)
+    torch.save({"format": _FORMAT, **state}, file)
+    if file.error is not None:
+        raise file.error
+    handle.write(_MARK + file.sha256.hexdigest().encode())
+
+
+class _HashingFile:
+    """A file for `torch.save` that computes the SHA-256 of what is written.
+
+    After an error the other bytes are discarded, and the error is kept: torch would report another one.
+    """
+
+    def __init__(self, handle: IO[bytes]):
+        self.handle, self.sha256 = handle, hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        if self.error is None:
+            try:
+                self.handle.write(data)
+                self.sha256.update(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """The caller flushes the file."""
+
+
+def read_checkpoint(path: Path, note: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """The state in a checkpoint, loaded as data (`weights_only`). Its SHA-256 is checked first.
+
+    A checkpoint of an earlier version has none. It is accepted with a note: a run that was begun before an update must
+    not be lost.
+    """
+    if not path.is_file():  # a named pipe could block forever
+        raise DamagedCheckpoint(f"{path} is not a regular file")
+    try:
+        handle = open(path, "rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        with handle:
+            checked = _check_digest(handle, path)
+            handle.seek(0)
+            state = torch.load(handle, map_location="cpu", weights_only=True)
+    except DamagedCheckpoint:
+        raise
+    except Exception:  # a damaged file raises errors of torch, zipfile and pickle, a damaged disk an OSError
+        raise DamagedCheckpoint(f"{path} is damaged or cut short") from None
+    number = state.get("format") if isinstance(state, dict) else None
+    if number == _FORMAT and not checked:
+        raise DamagedCheckpoint(f"{path} is damaged or cut short: it has no SHA-256")
+    if number == _WITHOUT_DIGEST:
+        if note:
+            note(f"{path} was written by an earlier lifelabel and has no SHA-256: damage would not be found")
+    elif number != _FORMAT:
+        raise UserError(f"{path} is not a checkpoint of this version of lifelabel (format {_FORMAT})")
+    return state
+
+
+def _check_digest(handle: IO[bytes], path: Path) -> bool:
+    """Whether the file has a SHA-256. One that differs is an error."""
+    left = handle.seek(0, os.SEEK_END) - len(_MARK) - _DIGITS
+    if left < 0:
+        return False
+    handle.seek(left)
+    mark = handle.read(len(_MARK))
+    written = handle.read(_DIGITS)
+    if mark != _MARK:
+        return False
+    handle.seek(0)
+    found = hashlib.sha256()
+    while left and (block := handle.read(min(_BLOCK, left))):
+        found.update(block)
+        left -= len(block)
+    if found.hexdigest().encode() != written:
+        raise DamagedCheckpoint(f"{path} is damaged or cut short: its SHA-256 is another one")
+    return True
