@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+import torch
 from support import command_server, torchrun
 
 from lifelabel.engine.run_folder import RunFolder
@@ -132,3 +133,17 @@ def test_a_lost_process_ends_the_others_and_the_restart_continues(tmp_path, alon
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(line["task"], line["step"]) for line in lines] == [(task, step) for task in (1, 2, 3) for step in (1, 2)]
     assert abs(metrics(folder)["final"]["mAP"] - metrics(alone("agcn"))["final"]["mAP"]) < 0.003
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("method", ["agcn", "weighted-ridge", "der++"])
+def test_two_processes_share_a_gpu(method, tmp_path):
+    """In bfloat16 runs differ more than on the CPU."""
+    gpu = (*SIZES, "--device", "cuda", "--quiet", "--method", method, *options(method))
+    done = command_server.run("train", *gpu, "--compile", "off", "--out", tmp_path / "one")
+    assert done.returncode == 0
+    codes, outputs = torchrun.run(2, "train", *gpu, "--out", tmp_path / "two")
+    assert codes == [0, 0], outputs
+    difference = metrics(tmp_path / "one")["final"]["mAP"] - metrics(tmp_path / "two")["final"]["mAP"]
+    assert abs(difference) < 0.05

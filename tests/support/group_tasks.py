@@ -1,6 +1,7 @@
 """What processes of a group compute in tests/utils/test_group.py. They are started with `main`."""
 
 import sys
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -18,17 +19,34 @@ def network():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
 
 
-def step(group, rows, whole=True):
+def step(group, rows, whole=True, device="cpu"):
     """Two backward passes of a loss over the whole batch: features, gradients and running statistics."""
-    body = network().train()
+    body = network().train().to(device)
     torch.manual_seed(1)
-    images, labels = torch.randn(rows, 3, 9, 9, dtype=torch.float64), torch.rand(rows, 6, dtype=torch.float64)
+    images = torch.randn(rows, 3, 9, 9, dtype=torch.float64).to(device)
+    labels = torch.rand(rows, 6, dtype=torch.float64).to(device)
     features = run_divided(group, body, images, training=whole)
     loss = F.binary_cross_entropy_with_logits(features, labels)
     first = group.average(torch.autograd.grad(loss.exp(), list(body.parameters()), retain_graph=True))
     second = group.average(torch.autograd.grad(loss, list(body.parameters())))
     statistics = [value for name, value in body.state_dict().items() if "running" in name or "tracked" in name]
-    return [tensor.detach() for tensor in (features, *first, *second, *statistics)]
+    return [tensor.detach().cpu() for tensor in (features, *first, *second, *statistics)]
+
+
+def step_with_nccl(group, rows):
+    """The same on a GPU. NCCL has one process per GPU: here it is one that sends everything to itself."""
+    with tempfile.NamedTemporaryFile() as store:
+        init = f"file://{store.name}"
+        dist.init_process_group("cpu:gloo,cuda:nccl", init_method=init, rank=0, world_size=1)
+        group.divides = True
+        found = step(group, rows, device="cuda")
+        dist.destroy_process_group()
+    return found
+
+
+def step_on_one_gpu(group, rows):
+    """The same in several processes that share a GPU, with gloo."""
+    return step(group, rows, device="cuda")
 
 
 def draw_after_dropout(group):

@@ -63,3 +63,13 @@ def test_every_row_belongs_to_one_process(count, size):
     parts = [list(range(count)[Group(rank, size).rows(count)]) for rank in range(size)]
     assert [row for part in parts for row in part] == list(range(count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("task", "size"), [("step_with_nccl", 1), ("step_on_one_gpu", 2)])
+def test_features_gradients_and_statistics_on_a_gpu(in_processes, task, size):
+    (alone,) = in_processes(1, "step", 7)
+    for found in in_processes(size, task, 7):
+        for expected, value in zip(alone, found, strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-11)
