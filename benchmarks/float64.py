@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from lifelabel.cli.main import main
+from lifelabel.engine import run
+from lifelabel.nn.graph import embed
+
+
+def _embed(*arguments: Any) -> tuple[np.ndarray, list[str]]:
+    vectors, missing = embed(*arguments)
+    return vectors.astype(np.float64), missing
+
 
 if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    torch.float32 = torch.float64  # type: ignore[misc]
+    run.embed = _embed
     main()
