@@ -21,7 +21,10 @@ BASES = [("scenes", "agcn"), ("table", "er"), ("voc", "l3a"), ("published", "fro
 MADE_FROM = {"stream": "a", "files": "b", "words": "c", "weights": "d"}
 
 # The roles of all options. These lists are the documented behaviour, and are not taken from the declarations.
-FREE = {"device", "compile", "workers", "checkpoint_seconds", "strict", "keep_tasks", "log", "pictures", "plugins"}
+FREE = {
+    "device", "compile", "workers", "checkpoint_seconds", "strict", "max_skipped", "keep_tasks", "log", "pictures",
+    "plugins",
+}  # fmt: skip
 RESUME = FREE | {"lr", "backbone_lr", "later_backbone_lr", "adam_eps"}
 PATH = {"words", "weights", "stream.root", "stream.file", "stream.order"}
 NOT_IN_LABELS = FREE | {

@@ -5,7 +5,6 @@ import gc
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,8 @@ from lifelabel.engine.callback import Callback
 from lifelabel.engine.run_folder import JsonLines
 from lifelabel.errors import Diverged, UserError
 from lifelabel.methods import Method
+
+resource = pytest.importorskip("resource")
 
 GIVEN = options(method="fine-tuning", checkpoint_seconds=0)
 
@@ -170,6 +171,7 @@ def fail():
     raise ZeroDivisionError
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of descriptors")
 def test_a_run_leaves_no_object_and_no_descriptor_without_the_garbage_collector(tmp_path):
     small = {**GIVEN, "stream_options": {**GIVEN["stream_options"], "train_images": 24, "test_images": 20, "tasks": 1}}
     engine.train(tmp_path / "first", small)  # modules that are imported now open files
