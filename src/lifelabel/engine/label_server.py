@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import multiprocessing
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +24,17 @@ import numpy as np
 from lifelabel import streams
 from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, UserError
+from lifelabel.metrics.functions import METRICS
+from lifelabel.registry import register_items
 from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
 from lifelabel.streams.parts import Part, part_of, sort_by_name
-from lifelabel.utils.processes import START_METHOD, init_child
+from lifelabel.utils.processes import end_child, init_child, start_child
 
 __all__ = ["LabelGate", "LabelServer", "StreamInfo"]
 
 _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels"})
 """The methods of `LabelGate` that the training process may call."""
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -86,16 +88,18 @@ class LabelServer:
     """The client of the label process. `close` ends the process.
 
     Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
-    once. The labels of all tasks together go only to a method that is `joint`, the upper bound.
+    once. The labels of all tasks together go only to a method that is `joint`, the upper bound. `on_wait` is called
+    several times per second while an answer is awaited.
     """
 
-    def __init__(self, stream: str, options: Mapping[str, Any], joint: bool = False, part: Part | None = None):
-        context: Any = multiprocessing.get_context(START_METHOD)
-        self.pipe, server_end = context.Pipe()
+    def __init__(
+        self, stream: str, options: Mapping[str, Any], joint: bool = False, part: Part | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+    ):  # fmt: skip
+        self.on_wait = on_wait
         build = functools.partial(_build, stream, options, part or Part())
-        self.process = context.Process(target=_serve, args=(server_end, self.pipe, build, joint), daemon=True)
-        self.process.start()
-        server_end.close()
+        own = streams.STREAMS.own_items(), METRICS.own_items()
+        self.process, self.pipe = start_child(_serve, build, joint, own, needed=own, preload=__name__)
         try:
             self.info: StreamInfo = self._receive()
         except BaseException:
@@ -142,11 +146,7 @@ class LabelServer:
         return self._request("test_labels", rows)
 
     def close(self) -> None:
-        self.pipe.close()
-        self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        end_child(self.process, self.pipe)
 
     def _request(self, *request: Any) -> Any:
         with contextlib.suppress(BrokenPipeError):  # _receive reports what happened
@@ -155,8 +155,11 @@ class LabelServer:
 
     def _receive(self) -> Any:
         try:
+            while not self.pipe.poll(_POLL_SECONDS):
+                self.on_wait()
             kind, value = self.pipe.recv()
         except (EOFError, ConnectionResetError):
+            self.on_wait()  # a stop signal may have reached all processes
             self.process.join(5)
             raise UserError(
                 f"the label process ended (exit code {self.process.exitcode}): was it killed, or was there too little "
@@ -176,10 +179,10 @@ def _build(stream: str, options: Mapping[str, Any], part: Part) -> Stream:
     return dataclasses.replace(built, proxy=None)  # it would keep the labels of all classes in memory
 
 
-def _serve(pipe: Connection, client_end: Connection, build: Callable[[], Stream], joint: bool) -> None:
+def _serve(pipe: Connection, build: Callable[[], Stream], joint: bool, own: tuple[dict[str, Any], ...]) -> None:
     """The main function of the label process: build the stream, answer requests until the client closes the pipe."""
     init_child()
-    client_end.close()  # the copy of this process: the pipe would otherwise never close
+    register_items((streams.STREAMS, METRICS), own)
     try:
         gate = LabelGate(build(), joint)
         pipe.send(("answer", StreamInfo.from_stream(gate.stream)))

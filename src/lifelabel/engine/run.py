@@ -59,6 +59,7 @@ from lifelabel.streams.parts import Part
 from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
 from lifelabel.utils.transfer import to_device
+from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Result", "Run", "resume", "train"]
 
@@ -157,7 +158,8 @@ class Run:
         # an upper bound that is extended learns only the new images: the old ones are not stored
         joint = self.joint = METHODS[c.method].joint and not getattr(c.stream_options, "learned", ())
         part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
-        self.label_server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), joint, part)
+        options = dataclasses.asdict(c.stream_options)
+        self.label_server = LabelServer(c.stream, options, joint, part, self.check_stop)
         self.processes.callback(self.label_server.close)
         info = self.info = self.label_server.info
         self.tasks: tuple[Task, ...] = (Task(0, info.classes, 0),) if joint else info.tasks
@@ -178,6 +180,7 @@ class Run:
         scoring_bytes = SCORING_BYTES[self.device.type]
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, c.batch_size, scoring_bytes=scoring_bytes)
+        self.loader.on_wait = self.check_stop
         self.processes.callback(self.loader.close)
         self.test_images = TestImages(self.loader, info.test_rows, functools.partial(self.skip_image, "test"))
 
@@ -222,9 +225,8 @@ class Run:
         try:
             while self.progress.task < len(self.tasks):
                 self.run_task()
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
+        except WorkerDied:
+            self.check_stop()  # a stop signal may have reached all processes
             raise UserError(
                 "a process that decodes images was killed; if memory was short, give fewer --workers. Resume with: "
                 f"{self.resume_command}"
@@ -276,7 +278,13 @@ class Run:
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
         steps = math.ceil(len(view) / size)
         batch: Batch | None = None
-        for loaded in self.loader.batches(self.jobs(view, order, p.step, steps)):
+
+        def stop_here() -> None:
+            """A stop does not wait for the next batch: a worker may not answer."""
+            if self.stop_requested:
+                self.end_step(batch)
+
+        for loaded in self.loader.batches(self.jobs(view, order, p.step, steps), stop_here):
             rows = order[p.step * size : (p.step + 1) * size]
             p.step += 1
             for row, reason in loaded.bad:
@@ -291,12 +299,16 @@ class Run:
                 raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
             elapsed = time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
             if p.step == steps or elapsed or self.stop_requested:
-                self.losses.flush()
-                if batch:
-                    self.check_scores(batch)
-                self.save()
-                self.check_stop()
+                self.end_step(batch)
         self.method.end_task()
+
+    def end_step(self, batch: Batch | None) -> None:
+        """Write a checkpoint between two steps. Then the run ends, if a stop was requested."""
+        self.losses.flush()
+        if batch:
+            self.check_scores(batch)
+        self.save()
+        self.check_stop()
 
     def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
         """The batches `start` … `stop - 1` of a task, for the loader."""
