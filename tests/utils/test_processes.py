@@ -134,7 +134,7 @@ def test_a_child_ends_when_its_parent_is_killed():
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.skipif(processes.START_METHOD != "fork", reason="the system does not fork")
+@linux
 def test_a_fork_can_use_torch_after_the_threads_of_its_parent():
     """A product of this size uses the thread pool, which a fork does not have: it would wait for ever."""
     code = """
