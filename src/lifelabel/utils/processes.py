@@ -37,6 +37,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _parent_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 """The ends of this process of the pipes to its children."""
 _children: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+_server: dict[str, int] = {}
+"""The process number of the fork server, and of the process that has started it."""
 _main_lock = threading.Lock()
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -124,13 +126,22 @@ def start_fork_server(preload: str) -> None:
     os.environ.update(settings)
     try:
         with _blocked_signals(), _hidden_main_module():
+            before_start = _fork_server_pid()
             forkserver.ensure_running()
+            if before_start is None and (pid := _fork_server_pid()):
+                _server.update(pid=pid, owner=os.getpid())
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _fork_server_pid() -> int | None:
+    from multiprocessing import forkserver
+
+    return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)  # there is no public name
 
 
 def end_child(process: BaseProcess, pipe: Connection) -> None:
@@ -144,10 +155,18 @@ def end_child(process: BaseProcess, pipe: Connection) -> None:
 
 @atexit.register
 def kill_children() -> None:
-    """Kill all children. When Python exits, it would wait for a stopped one forever."""
+    """Kill all children, and the fork server if nothing else uses it.
+
+    When Python exits, it would wait for a stopped child forever. The fork server would first finish its imports, and
+    who reads the output of this process would wait for it.
+    """
     for process in list(_children):
         if process.is_alive():
             process.kill()
+            process.join(_END_SECONDS)
+    if _server.get("owner") == os.getpid() and not multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(_server["pid"], signal.SIGKILL)
 
 
 def _child_main(
