@@ -1,5 +1,6 @@
 """Fixtures of several tests: the command line, and small runs. A test that changes a run uses a copy of it."""
 
+import multiprocessing
 import os
 import shutil
 import sys
@@ -100,6 +101,16 @@ def main(monkeypatch, capsys):
 def refused(main):
     """`lifelabel ARGS` that must fail because of a mistake of the user: the line."""
     return lambda *args: line_of_error(main(*args))
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Child processes are forks: they have what the test changes in this process."""
+    from lifelabel.utils import processes
+
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("the system does not fork")
+    monkeypatch.setattr(processes, "start_method", lambda *needed: "fork")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -29,7 +29,8 @@ from typing import Any, NamedTuple, TypeVar
 from lifelabel.errors import UserError, reason, unknown
 
 __all__ = [
-    "Registry", "check_plugins", "load_plugin", "loaded_plugins", "plugin_digests", "resolve_name", "resolve_names",
+    "Registry", "check_plugins", "load_plugin", "loaded_plugins", "plugin_digests", "register_items", "resolve_name",
+    "resolve_names",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -46,6 +47,8 @@ class _Plugin(NamedTuple):
 
 _plugins: dict[str, _Plugin] = {}
 """The plug-ins of this process by the name of their module."""
+_importing: list[str] = []
+"""What is being imported: plug-ins, and objects of installed packages."""
 
 
 class Registry(Mapping[str, _T]):
@@ -63,6 +66,8 @@ class Registry(Mapping[str, _T]):
     def __init__(self, kind: str, check: Callable[[Any], bool] = lambda item: True, expected: str = ""):
         self.kind, self.check, self.expected = kind, check, expected
         self._items: dict[str, _T] = {}
+        self._own: set[str] = set()
+        """The names that neither lifelabel nor a plug-in has registered, but the program that uses lifelabel."""
         self._entry_points: dict[str, importlib.metadata.EntryPoint] | None = None
 
     def register(self, name: str, item: _T | None = None) -> Any:
@@ -74,7 +79,17 @@ class Registry(Mapping[str, _T]):
         if name in self._items and not _same_definition(self._items[name], item):
             raise UserError(f"{self.kind} '{name}' is registered already: choose another name")
         self._items[name] = self._checked(name, item)
+        if not _importing:
+            self._own.add(name)
         return item
+
+    def set_built_in(self) -> None:
+        """Declare that all objects so far are those of lifelabel."""
+        self._own.clear()
+
+    def own_items(self) -> dict[str, _T]:
+        """The objects that a child process can get from this process only. Plug-ins it loads itself."""
+        return {name: self._items[name] for name in sorted(self._own & self._items.keys())}
 
     def __getitem__(self, name: str) -> _T:
         if name not in self._items:
@@ -187,6 +202,13 @@ def plugin_digests() -> dict[str, str]:
     return {name: plugin.digest for name, plugin in _plugins.items()}
 
 
+def register_items(registries: Sequence[Registry[Any]], items: Sequence[Mapping[str, Any]]) -> None:
+    """Register the objects that a child process has got from its parent (see `Registry.own_items`)."""
+    for registry, named in zip(registries, items, strict=True):
+        for name, item in named.items():
+            registry.register(name, item)
+
+
 def resolve_name(name: Any) -> Any:
     """The name of an object in its registry. The plug-in in `module:NAME` or `FILE.py:NAME` is loaded."""
     plugin, colon, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
@@ -266,12 +288,15 @@ def _check_name_is_free(name: str, path: Path) -> None:
 
 def _import(load: Callable[[], Any], what: str) -> Any:
     """The result of `load`. An error in the imported code becomes one line with its file and line."""
+    _importing.append(what)
     try:
         return load()
     except UserError:
         raise
     except (Exception, SystemExit) as error:
         raise UserError(f"{what} cannot be imported: {reason(error)}{_where(error)}") from error
+    finally:
+        _importing.pop()
 
 
 def _where(error: BaseException) -> str:

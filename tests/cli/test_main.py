@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -167,3 +168,62 @@ def test_a_stop_names_resume_if_the_command_has_it(main, monkeypatch, command, r
     monkeypatch.setattr("lifelabel.cli.main.app", lambda *_, **__: 130)
     done = main(command)
     assert done.returncode == 130 and ("--resume" in done.stderr) == resumes
+
+
+# Ctrl-C
+
+DURING_IMPORTS = """
+import signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from lifelabel.__main__ import main
+main()
+"""
+TWICE = """
+import os, signal, sys, time
+from lifelabel.cli import main
+from lifelabel.utils.processes import start_child
+
+def sleep(pipe):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def command(*args, **more):
+    child = start_child(sleep, needed=(sleep,))
+    print("started", flush=True)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:  # what a command does when it ends takes long
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(100)
+
+main.app = command
+sys.argv = ["lifelabel", "train"]
+main.main()
+"""
+
+
+def run_with_interrupts(code):
+    # a shell without job control lets its background processes, and so the tests, ignore Ctrl-C
+    default = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=default)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems end a process in another way")
+def test_ctrl_c_during_imports_prints_no_traceback():
+    done = run_with_interrupts(DURING_IMPORTS)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no SIGSTOP")
+def test_a_second_ctrl_c_exits_at_once_and_leaves_no_process():
+    """The child is stopped. It has the pipe of stdout, so that `subprocess.run` waits until it has ended."""
+    done = run_with_interrupts(TWICE)
+    assert done.returncode == 130 and done.stdout == "started\n"
+    assert done.stderr == "stopped at once; if the run folder exists, continue with --resume\n"

@@ -13,11 +13,8 @@ from lifelabel.engine import run as engine
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search.scheduler import PlannedRun, run_all
 from lifelabel.streams import Task
-from lifelabel.utils import processes
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
-
-forked = pytest.mark.skipif(processes.START_METHOD != "fork", reason="a forked process has the methods of this module")
 
 
 def plan(folder, method="fine-tuning", seed=0, **more):
@@ -50,8 +47,7 @@ def test_finished_runs_and_errors_are_reported_at_the_start(tmp_path):
     assert lines[2].startswith("fine-tuning, seed 1: mAP ") and len(lines) == 3
 
 
-@forked
-def test_bars_in_a_terminal(tmp_path, monkeypatch):
+def test_bars_in_a_terminal(tmp_path, monkeypatch, forked):
     def observe(self, batch):
         time.sleep(0.15)
         return FineTuning.observe(self, batch)

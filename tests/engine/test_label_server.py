@@ -1,10 +1,13 @@
 """The label server, also with a method that tries to get hidden labels."""
 
+import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -176,3 +179,55 @@ def test_the_label_process_needs_no_method_and_no_network():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     packages = {name.split(".")[1] for name in done.stdout.split() if name.startswith("lifelabel.")}
     assert packages >= {"engine", "streams", "metrics"} and packages.isdisjoint({"methods", "nn", "config"})
+
+
+# What the program itself has registered
+
+OWN = """
+from dataclasses import dataclass, replace
+from lifelabel import METRICS, STREAMS, option, streams
+from lifelabel.metrics import Metric
+
+@dataclass(frozen=True)
+class Options:
+    images: int = option(40, "number of training images", low=4)
+
+def build(options):
+    return replace(streams.build("scenes", {"train_images": options.images, "test_images": 20}), name="own")
+
+def always_one(scored):
+    return 1.0
+
+STREAMS.register("own", streams.Source("scenes", Options, build))
+METRICS.register("one", Metric("a test", "always 1", always_one))
+"""
+
+
+@pytest.mark.parametrize("importable", [True, False])
+def test_the_label_process_has_the_streams_and_metrics_of_the_program(importable, plugin_state, tmp_path):
+    """A process with several threads. Code that cannot be imported, as that of a notebook, is in a fork."""
+    if importable:
+        (tmp_path / "own_code.py").write_text(OWN)
+        sys.path.append(str(tmp_path))
+        importlib.import_module("own_code")
+    else:
+        exec(compile(OWN, "<notebook>", "exec"), {"__name__": "notebook"})
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    server = LabelServer("own", {"images": 24}, joint=True)
+    try:
+        assert server.info.name == "own" and sum(server.info.sizes) == 24
+        in_fork = isinstance(server.process, multiprocessing.get_context("fork").Process)
+        assert in_fork is not importable
+        server.begin(0)
+        rows, (*earlier, last) = server.info.test_rows, server.info.tasks
+        for task in earlier:
+            server.submit_earlier(task.index, rows, np.zeros((len(rows), task.end), np.float32))
+        scores = np.zeros((len(rows), last.end), np.float32)
+        record, _ = server.judge(len(server.info.tasks), rows, scores, None, ())
+        assert record["conventions"]["one"] == 1.0
+    finally:
+        server.close()
+        ended.set()
+        thread.join()

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import signal
+import threading
 import time
 import weakref
 
@@ -16,9 +17,10 @@ from PIL import Image
 from support.no_waiting import no_waiting
 
 from lifelabel.config.config import Config
+from lifelabel.engine import history
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.errors import HiddenLabel
+from lifelabel.errors import HiddenLabel, Stopped
 from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN
 from lifelabel.methods.fine_tuning import FineTuning
@@ -247,7 +249,7 @@ def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path)
 
     class Kills(FineTuning):
         def observe(self, batch):
-            os.kill(loaders[0].loader._iterator._workers[0].pid, signal.SIGKILL)
+            os.kill(loaders[0].workers.children[0][0].pid, signal.SIGKILL)
             time.sleep(0.5)
             return super().observe(batch)
 
@@ -255,6 +257,42 @@ def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path)
     monkeypatch.setitem(METHODS._items, "kills", Kills)
     with pytest.raises(engine.UserError, match=r"a process that decodes images was killed; .* --resume"):
         engine.train(tmp_path / "run", {**photographs[0], "method": "kills", "workers": 1})
+
+
+class StopProcess(Callback):
+    """Stops a child process during the first task, and sends a stop request a moment later."""
+
+    def __init__(self, monkeypatch, find, number):
+        self.runs, self.find, self.number, self.stopped = [], find, number, None
+        enter = engine.Run.__enter__
+        monkeypatch.setattr(engine.Run, "__enter__", lambda run: self.runs.append(run) or enter(run))
+
+    def steps(self, task, images, losses):
+        if self.stopped is None:
+            self.stopped = self.find(self.runs[0])
+            os.kill(self.stopped.pid, signal.SIGSTOP)
+            threading.Timer(0.3, os.kill, (os.getpid(), self.number)).start()
+
+
+@pytest.mark.parametrize(
+    "find",
+    [lambda run: run.loader.workers.children[0][0], lambda run: run.label_server.process],
+    ids=["worker", "label process"],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_does_not_wait_for_a_process_that_does_not_answer(find, number, tmp_path, monkeypatch):
+    """The step before is in the checkpoint, and the run resumes to the same result."""
+    monkeypatch.setattr(history, "_INTERVAL", 1)
+    given = options(method="fine-tuning", checkpoint_seconds=1000, batch_size=3)
+    with monkeypatch.context() as patch:
+        stop = StopProcess(patch, find, number)
+        with pytest.raises(Stopped, match=r"^stopped; resume with: lifelabel train --resume "):
+            engine.train(tmp_path / "run", given, callback=stop)
+    assert not stop.stopped.is_alive()
+    assert not engine.RunFolder(tmp_path / "run").is_finished
+    resumed, whole = engine.resume(tmp_path / "run").folder, engine.train(tmp_path / "whole", given).folder
+    for name in ("metrics.json", "history.jsonl"):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
 @pytest.mark.gpu

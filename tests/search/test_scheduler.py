@@ -16,13 +16,10 @@ from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search import scheduler
 from lifelabel.search.scheduler import Outcome, PlannedRun, WorkerPool, _error_file, default_jobs, run_all
-from lifelabel.utils import processes
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
 
-pytestmark = pytest.mark.skipif(
-    processes.START_METHOD != "fork", reason="a forked process has the methods of this module"
-)
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 def plan(folder, method="fine-tuning", seed=0, **more):

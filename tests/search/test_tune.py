@@ -15,7 +15,6 @@ from lifelabel.errors import Diverged, UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search import tune
 from lifelabel.search.scheduler import Outcome
-from lifelabel.utils import processes
 
 
 def trials_of(folder):
@@ -264,7 +263,7 @@ def test_a_diverged_trial_is_recorded_if_another_trial_ends_the_search(search, t
     assert path.read_text() == "any text\n"
 
 
-@pytest.mark.skipif(processes.START_METHOD != "fork", reason="a forked process has the methods of this module")
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("error", [UserError, Diverged])
 def test_a_search_with_real_runs_that_fail(monkeypatch, tmp_path, error):
     """Both errors have the text of a diverged run. Only one of them is such an error."""

@@ -63,11 +63,11 @@ def test_bad_images_are_left_out_and_named(photographs):
 def test_workers_run_from_pass_to_pass_and_end_with_close(photographs):
     loader = Loader({"train": photographs}, 32, 1, 4)
     list(loader.batches(jobs()))
-    (worker,) = loader.loader._iterator._workers
+    ((worker, _),) = loader.workers.children
     os.kill(worker.pid, signal.SIGINT)  # a Ctrl-C reaches all processes of a terminal: the workers ignore it
     time.sleep(0.1)
     assert len(list(loader.batches(jobs()))) == 3
-    assert loader.loader._iterator._workers[0].pid == worker.pid
+    assert loader.workers.children[0][0].pid == worker.pid
     loader.close()
     worker.join(10)
     assert not worker.is_alive()

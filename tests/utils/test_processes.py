@@ -11,7 +11,7 @@ import time
 import pytest
 
 from lifelabel.utils import processes
-from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory, num_cores
+from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory, num_cores, start_method
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -134,7 +134,7 @@ def test_a_child_ends_when_its_parent_is_killed():
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.skipif(processes.START_METHOD != "fork", reason="the system does not fork")
+@linux
 def test_a_fork_can_use_torch_after_the_threads_of_its_parent():
     """A product of this size uses the thread pool, which a fork does not have: it would wait for ever."""
     code = """
@@ -156,6 +156,67 @@ child.kill()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
+
+
+class Local:
+    pass
+
+
+@linux
+def test_a_process_with_threads_forks_only_for_objects_that_cannot_be_imported(monkeypatch):
+    monkeypatch.setattr(processes, "_num_threads", lambda: 1)
+    assert start_method(os.getpid) == "fork"
+    monkeypatch.setattr(processes, "_num_threads", lambda: 2)
+    assert start_method(os.getpid, Local, Local()) == "forkserver"
+    assert start_method(lambda: None) == "fork"
+    monkeypatch.setattr(Local, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Local", Local, raising=False)
+    assert start_method(Local()) == "fork"  # a script, or a notebook
+    assert sys.modules["__main__"].Local is Local
+
+
+SCRIPT = """
+import os, sys, threading, time
+from lifelabel.utils.processes import init_child, start_child
+import child
+
+print("the script runs", flush=True)
+threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+os.environ["GIVEN"] = "later"
+process, pipe = start_child(child.main, "an argument")
+print(*pipe.recv(), flush=True)
+time.sleep(100)
+"""
+MODULE = """
+import os, time
+from lifelabel.utils.processes import init_child
+
+def main(pipe, argument):
+    init_child()
+    pipe.send((argument, os.environ["GIVEN"], os.getcwd(), os.getppid()))
+    time.sleep(100)
+"""
+
+
+@linux
+def test_a_script_without_a_main_guard_starts_a_child_that_ends_with_it(tmp_path):
+    """The child is forked by the fork server, which is another process. The system does not end it with the script."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "child.py").write_text(MODULE)
+    (tmp_path / "PIL.py").write_text("raise SystemError('a file of the current folder was imported')")
+    command = [sys.executable, "-W", "error::DeprecationWarning", "script.py"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    script = subprocess.Popen(command, cwd=tmp_path, text=True, start_new_session=True, **pipes)
+    assert script.stdout.readline() == "the script runs\n"
+    argument, given, folder, server = script.stdout.readline().rsplit(maxsplit=3)
+    assert (argument, given, folder) == ("an argument", "later", str(tmp_path))
+    assert int(server) != script.pid
+    os.killpg(script.pid, signal.SIGINT)  # as a terminal does: only the script ends
+    assert script.wait(20) != 0
+    assert script.stdout.read() == ""  # closed: the child has ended too
+    assert script.stderr.read().count("KeyboardInterrupt") == 1  # that of the script
+    for pipe in (script.stdout, script.stderr):
+        pipe.close()
 
 
 # Freed memory

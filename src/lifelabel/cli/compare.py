@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lifelabel.report.tables import Failure, Row
     from lifelabel.search.compare import Plan, Variant
     from lifelabel.search.scheduler import Outcome
+from lifelabel.utils.processes import start_fork_server
 
 __all__ = ["commands"]
 
@@ -87,6 +88,7 @@ def _compare(
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """
+    start_fork_server("lifelabel.search.scheduler")
     from lifelabel.search.compare import method_variants
 
     given = given_options(flags, set_, plugin)
@@ -142,6 +144,7 @@ def _study(
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """
+    start_fork_server("lifelabel.search.scheduler")
     from lifelabel.search.compare import STUDIES, study_variants
 
     if name not in STUDIES:
@@ -166,6 +169,7 @@ def _demo(
     Finished runs are not repeated, and stopped runs continue.
     """
     parse_seeds(seeds)  # a mistake is reported before torch is imported
+    start_fork_server("lifelabel.search.scheduler")
     from lifelabel.search.compare import method_variants
 
     plan = _make_plan(method_variants(_DEMO_METHODS), seeds, 1, out_folder, None, {})

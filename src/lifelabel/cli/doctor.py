@@ -269,7 +269,7 @@ def _shared_memory() -> Iterator[Check]:
     if os.path.isdir("/dev/shm"):
         size = shutil.disk_usage("/dev/shm").total
         little = size < _LITTLE_SHARED
-        advice = "--workers need more: in Docker give --shm-size=2g, or use --workers 0" if little else ""
+        advice = "the workers of lifelabel.task_loaders need more: in Docker give --shm-size=2g" if little else ""
         yield Check("shared memory", "note" if advice else "ok", f"/dev/shm has {size / _GB:.2f} GB", advice)
 
 

@@ -14,6 +14,7 @@ from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.config.run_options import RunOptions
 from lifelabel.options import declared
+from lifelabel.utils.processes import start_fork_server
 
 __all__ = ["commands"]
 
@@ -55,6 +56,7 @@ def _extend(
     table names these classes. Method and options are those of the run. Part of the new photographs is held out to
     compare the old classes before and after.
     """
+    start_fork_server("lifelabel.engine.label_server")
     from lifelabel.engine.extend import extend
 
     given = given_options(flags, set_, plugin)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -13,6 +17,7 @@ from lifelabel.cli import doctor
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
 from lifelabel.errors import OtherProcess, Stopped, UserError
+from lifelabel.utils.processes import kill_children
 from lifelabel.utils.torchrun import is_first_process, under_torchrun
 from lifelabel.version import __version__
 
@@ -85,9 +90,16 @@ def _options(
 def main() -> None:
     """Run a command. A mistake of the user is one line and exit code 2, a stop one line and exit code 130.
 
+    The first Ctrl-C ends processes and closes files. The second one exits at once.
+
     If the reader of the output has ended, as in `| head -1`, a command that only prints ends without a line and with
     exit code 0. A command that writes files goes on to its end.
     """
+    with _catch_interrupts():
+        _main()
+
+
+def _main() -> None:
     prepare_streams(keep_going=not {*sys.argv[1:2]} <= {*_OUTPUT_ONLY})
     if _broken and sys.argv[1:2] != ["doctor"]:
         _fail(f"error: {_broken}; `lifelabel doctor` checks the installation", 2)
@@ -124,12 +136,44 @@ def main() -> None:
         else:
             raise
     if code == 130:
-        hint = "; if the run folder exists, continue with --resume" if sys.argv[1:2] in _CAN_RESUME else ""
-        _fail(f"stopped at once{hint}", 130)
+        _fail(_stopped_line(), 130)
     sys.exit(code or 0)
 
 
+def _stopped_line() -> str:
+    hint = "; if the run folder exists, continue with --resume" if sys.argv[1:2] in _CAN_RESUME else ""
+    return f"stopped at once{hint}"
+
+
+@contextlib.contextmanager
+def _catch_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first Ctrl-C, and exit at once at the second one."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def first(*_: object) -> None:
+        signal.signal(signal.SIGINT, _exit_at_once)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _exit_at_once(*_: object) -> None:
+    kill_children()
+    show_cursor = "\x1b[?25h" if err.is_terminal else ""  # a progress bar hides it
+    os.write(2, f"{show_cursor}{_stopped_line()}\n".encode())
+    os._exit(130)
+
+
 def _fail(line: str, code: int) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one line only
     if is_first_process() or line.startswith("error: process "):  # of several processes that fail alike, one reports it
         print_line(" ".join(line.split()), "red" if code == 2 else None, err)
     sys.exit(code)

@@ -12,6 +12,7 @@ from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callb
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.errors import UserError
+from lifelabel.utils.processes import start_fork_server
 from lifelabel.utils.torchrun import is_first_process
 
 __all__ = ["commands"]
@@ -57,6 +58,8 @@ def _train(
     flags: dict[str, Any],
 ) -> None:
     """Train one method on one stream of tasks, with each image once, and evaluate it after every task."""
+    if not print_config:
+        start_fork_server("lifelabel.engine.label_server")
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.engine import run
     from lifelabel.engine.run_folder import RunFolder

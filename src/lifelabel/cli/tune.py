@@ -21,6 +21,7 @@ from lifelabel.cli.completion import complete_list, method_names
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.config.run_options import SET_BY_TUNE
+from lifelabel.utils.processes import start_fork_server
 
 __all__ = ["commands"]
 
@@ -89,6 +90,7 @@ def _tune(
     later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. If the same
     command is given again, finished trials are not repeated.
     """
+    start_fork_server("lifelabel.search.scheduler")
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.registry import loaded_plugins
     from lifelabel.search import tune as search

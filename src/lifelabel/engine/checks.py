@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +16,10 @@ from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
 from lifelabel.utils.text import shorten
 
-__all__ = ["check_images", "check_losses", "check_metrics", "check_shared_memory", "check_state"]
+__all__ = ["check_images", "check_losses", "check_metrics", "check_state"]
 
 _STATE_TYPES = (type(None), bool, int, float, str, bytes)
 _STATE_CONTAINERS = (list, tuple, set)
-_LOCKS, _LOCKS_OF_WORKER = 8, 3
-"""Locks that torch's DataLoader makes, in all and for each worker. Each takes a page of shared memory."""
 
 
 def check_losses(losses: Any, method: str) -> dict[str, Tensor]:
@@ -54,17 +51,6 @@ def check_metrics() -> None:
     """Compute the metrics of plug-ins for a small example: one that fails is reported before the training."""
     if METRICS.keys() - {*BUILT_IN}:
         Scored.from_logits(torch.tensor([[1.0, -1.0], [-1.0, 1.0], [0.5, 0.5]]), torch.eye(3, 2)).all_metrics()
-
-
-def check_shared_memory(workers: int) -> None:
-    """Refuse worker processes if there is no shared memory for their queues: torch would add a traceback."""
-    try:
-        _ = [multiprocessing.Lock() for _ in range(_LOCKS + workers * _LOCKS_OF_WORKER)] if workers else []
-    except OSError as error:
-        raise UserError(
-            f"no shared memory for {workers} worker processes ({error.strerror}): make /dev/shm larger, as with "
-            "`docker run --shm-size=1g`, or give fewer --workers"
-        ) from None
 
 
 def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Callable[[str], None]) -> None:

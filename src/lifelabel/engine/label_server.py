@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import multiprocessing
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +24,18 @@ import numpy as np
 from lifelabel import streams
 from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, Interrupted, UserError
+from lifelabel.metrics.functions import METRICS
+from lifelabel.registry import register_items
 from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
 from lifelabel.streams.parts import Part, part_of, sort_by_name
 from lifelabel.utils.group import ALONE, Group
-from lifelabel.utils.processes import START_METHOD, init_child
+from lifelabel.utils.processes import end_child, init_child, start_child
 
 __all__ = ["LabelGate", "LabelServer", "StreamInfo"]
 
 _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels"})
 """The methods of `LabelGate` that the training process may call."""
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -87,25 +89,23 @@ class LabelServer:
     """The client of the label process. `close` ends the process.
 
     Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
-    once. The labels of all tasks together go only to a method that is `joint`, the upper bound.
+    once. The labels of all tasks together go only to a method that is `joint`, the upper bound. `on_wait` is called
+    several times per second while an answer is awaited.
 
     In a group of processes only the first one has a label process. It shares the answers with the others.
     """
 
     def __init__(
         self, stream: str, options: Mapping[str, Any], joint: bool = False, part: Part | None = None,
-        group: Group = ALONE,
+        on_wait: Callable[[], None] = lambda: None, group: Group = ALONE,
     ):  # fmt: skip
-        self.group = group
+        self.on_wait, self.group = on_wait, group
         self.info: StreamInfo = group.share(functools.partial(self._start, stream, options, joint, part or Part()))
 
     def _start(self, stream: str, options: Mapping[str, Any], joint: bool, part: Part) -> StreamInfo:
-        context: Any = multiprocessing.get_context(START_METHOD)
-        self.pipe, server_end = context.Pipe()
         build = functools.partial(_build, stream, options, part)
-        self.process = context.Process(target=_serve, args=(server_end, self.pipe, build, joint), daemon=True)
-        self.process.start()
-        server_end.close()
+        own = streams.STREAMS.own_items(), METRICS.own_items()
+        self.process, self.pipe = start_child(_serve, build, joint, own, needed=own, preload=__name__)
         try:
             return self._receive()
         except BaseException:
@@ -152,13 +152,8 @@ class LabelServer:
         return self._request("test_labels", rows)
 
     def close(self) -> None:
-        if not self.group.first:
-            return
-        self.pipe.close()
-        self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        if self.group.first:
+            end_child(self.process, self.pipe)
 
     def _request(self, *request: Any) -> Any:
         return self.group.share(functools.partial(self._ask, request))
@@ -170,8 +165,11 @@ class LabelServer:
 
     def _receive(self) -> Any:
         try:
+            while not self.pipe.poll(_POLL_SECONDS):
+                self.on_wait()
             kind, value = self.pipe.recv()
         except (EOFError, ConnectionResetError):
+            self.on_wait()  # a stop signal may have reached all processes
             self.process.join(5)
             raise Interrupted(
                 f"the label process ended (exit code {self.process.exitcode})", "free memory if it was short"
@@ -190,10 +188,10 @@ def _build(stream: str, options: Mapping[str, Any], part: Part) -> Stream:
     return dataclasses.replace(built, proxy=None)  # it would keep the labels of all classes in memory
 
 
-def _serve(pipe: Connection, client_end: Connection, build: Callable[[], Stream], joint: bool) -> None:
+def _serve(pipe: Connection, build: Callable[[], Stream], joint: bool, own: tuple[dict[str, Any], ...]) -> None:
     """The main function of the label process: build the stream, answer requests until the client closes the pipe."""
     init_child()
-    client_end.close()  # the copy of this process: the pipe would otherwise never close
+    register_items((streams.STREAMS, METRICS), own)
     try:
         gate = LabelGate(build(), joint)
         pipe.send(("answer", StreamInfo.from_stream(gate.stream)))

@@ -31,7 +31,7 @@ from lifelabel.engine.checkpoint import (
     kept_lines,
     set_random_state,
 )
-from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_shared_memory, check_state
+from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
 from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
@@ -71,6 +71,7 @@ from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
 from lifelabel.utils.torchrun import local_rank, restarted, torchrun_command
 from lifelabel.utils.transfer import to_device
+from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Result", "Run", "make_folder", "resume", "train"]
 
@@ -191,7 +192,8 @@ class Run:
         # an upper bound that is extended learns only the new images: the old ones are not stored
         joint = self.joint = METHODS[c.method].joint and not getattr(c.stream_options, "learned", ())
         part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
-        self.label_server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), joint, part, group)
+        options, on_wait = dataclasses.asdict(c.stream_options), functools.partial(Run.check_stop, weakref.proxy(self))
+        self.label_server = LabelServer(c.stream, options, joint, part, on_wait, group)
         self.processes.callback(self.label_server.close)
         info = self.info = self.label_server.info
         self.tasks: tuple[Task, ...] = (Task(0, info.classes, 0),) if joint else info.tasks
@@ -212,8 +214,8 @@ class Run:
         scoring_bytes = SCORING_BYTES[self.device.type]
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
+        self.loader.on_wait = on_wait
         self.processes.callback(self.loader.close)
-        check_shared_memory(self.loader.loader.num_workers)
         self.exchange = BatchExchange(group, c.batch_size, size)
         self.test_images = TestImages(self.loader, info.test_rows[group.rows(len(info.test_rows))])
 
@@ -265,9 +267,8 @@ class Run:
         try:
             while self.progress.task < len(self.tasks):
                 self.run_task()
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
+        except WorkerDied:
+            self.check_stop()  # a stop signal may have reached all processes
             raise UserError(
                 "a process that decodes images was killed; if memory was short, give fewer --workers. Resume with: "
                 f"{self.resume_command}"
@@ -320,7 +321,13 @@ class Run:
         order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
         steps = math.ceil(len(view) / size)
         batch: Batch | None = None
-        for own in self.loader.batches(self.jobs(view, order, p.step, steps)):
+
+        def stop_here() -> None:
+            """A stop does not wait for the next batch: a worker may not answer. Several processes must agree on it."""
+            if self.stop_requested and self.group.size == 1:
+                self.end_step(batch, stop=True)
+
+        for own in self.loader.batches(self.jobs(view, order, p.step, steps), stop_here):
             rows = order[p.step * size : (p.step + 1) * size]
             loaded, stop, due = self.exchange(own, len(rows), self.stop_requested, self.checkpoint_due())
             if (p.skipped + len(loaded.bad)) / len(view) > self.config.max_skipped and not self.config.strict:
@@ -340,25 +347,26 @@ class Run:
             if self.group.size == 1:  # one process need not agree with others, and decides after the step
                 stop, due = self.stop_requested, self.checkpoint_due()
             if p.step == steps or due or stop:
-                self.losses.flush()
-                if batch:
-                    self.check_scores(batch)
-                self.save()
-                self.check_stop(stop)
+                self.end_step(batch, stop)
         self.method.end_task()
 
     def checkpoint_due(self) -> bool:
         return time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
+
+    def end_step(self, batch: Batch | None, stop: bool) -> None:
+        """Write a checkpoint between two steps. Then the run ends, if the processes have agreed on it."""
+        self.losses.flush()
+        if batch:
+            self.check_scores(batch)
+        self.save()
+        self.check_stop(stop)
 
     def stop_before(self, batch: Batch | None, bad: Sequence[tuple[int, str]], images: int) -> NoReturn:
         """Too many training images of a task cannot be read. Save the state before the step that has the `bad` ones.
 
         They are read again when the run resumes: their lines in skipped.jsonl come after those of the checkpoint.
         """
-        self.losses.flush()
-        if batch:
-            self.check_scores(batch)
-        self.save()
+        self.end_step(batch, stop=False)
         count = self.progress.skipped + len(bad)
         for row, reason in bad:
             self.skip_image("train", row, reason)

@@ -20,7 +20,7 @@ from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.loading import DEFAULT_IMAGE_SIZE
 from lifelabel.streams.parts import sort_by_name
 from lifelabel.streams.transforms import AUGMENTATIONS, load_batch
-from lifelabel.utils.processes import START_METHOD, init_child
+from lifelabel.utils.processes import init_child, start_method, starting
 
 __all__ = ["TaskData", "task_loaders"]
 
@@ -110,11 +110,16 @@ class _Loader(DataLoader):
     """Batches in order, without empty ones."""
 
     def __init__(self, batches: _Batches, workers: int):
-        options: dict[str, Any] = {}
-        if workers:
-            options = {"worker_init_fn": init_child, "multiprocessing_context": START_METHOD}
+        options: dict[str, Any] = {"worker_init_fn": init_child} if workers else {}
         generator = torch.Generator()  # the global generator must not advance
         super().__init__(batches, batch_size=None, num_workers=workers, generator=generator, **options)
 
     def __iter__(self) -> Iterator[_Batch]:  # type: ignore[override]
-        return (batch for batch in super().__iter__() if len(batch[0]))
+        return (batch for batch in self._batches() if len(batch[0]))
+
+    def _batches(self) -> Iterator[_Batch]:
+        if not self.num_workers:
+            return super().__iter__()
+        method = self.multiprocessing_context = start_method(self.dataset)
+        with starting(method, __name__):
+            return super().__iter__()

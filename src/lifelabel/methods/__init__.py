@@ -60,3 +60,4 @@ _BUILT_IN: dict[str, type[Method]] = {
 }
 for _name, _method in _BUILT_IN.items():
     METHODS.register(_name, _method)
+METHODS.set_built_in()

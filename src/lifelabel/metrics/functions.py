@@ -416,6 +416,7 @@ for _name, _metric in {
 }.items():
     METRICS.register(_name, _metric)
 
+METRICS.set_built_in()
 BUILT_IN = tuple(METRICS.registered())
 """The names of the metrics that are not from plug-ins."""
 

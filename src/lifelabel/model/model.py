@@ -29,6 +29,7 @@ from lifelabel.streams.loading import SCORING_BYTES, Job, Loaded, Loader, defaul
 from lifelabel.streams.transforms import load_batch
 from lifelabel.utils.text import printable, shorten
 from lifelabel.utils.transfer import HostCopy
+from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Model", "check_choice", "load"]
 
@@ -271,9 +272,7 @@ class Model:
                     yield ahead[0][0], _arrived(ahead.popleft()[1])
             while ahead:
                 yield ahead[0][0], _arrived(ahead.popleft()[1])
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
+        except WorkerDied:
             raise UserError(
                 "a process that decodes images was killed: if memory was short, use fewer workers"
             ) from None

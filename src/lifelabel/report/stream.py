@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,8 @@ from lifelabel.streams import paper
 from lifelabel.streams.base import BadImage, ImageSource, Split, Stream, true_matrix
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import special_and_mixed
-from lifelabel.utils import processes
+from lifelabel.utils.processes import num_cores
+from lifelabel.utils.workers import WorkerDied, Workers
 
 __all__ = ["MAX_MATRIX_CLASSES", "Progress", "describe"]
 
@@ -227,16 +225,15 @@ def _open_all(source: ImageSource, rows: np.ndarray) -> Iterator[tuple[int, list
     if len(rows) <= _MAX_SERIAL_IMAGES:
         yield from (_open(source, chunk) for chunk in chunks)
         return
-    context = multiprocessing.get_context(processes.START_METHOD)
-    pool = ProcessPoolExecutor(processes.num_cores(), context, _begin_worker, (source,))
+    workers = Workers(num_cores(), _Opener, source, needed=(source,), preload=__name__)
     try:
-        yield from pool.map(_open_in_worker, chunks)
-    except BrokenProcessPool:
+        yield from workers.map(chunks)
+    except WorkerDied:
         raise UserError(
             f"a worker process that opened images ({source.name(0)}, …) was killed: check that there is enough memory"
         ) from None
     finally:
-        pool.shutdown(cancel_futures=True)
+        workers.close()
 
 
 def _open(source: ImageSource, rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
@@ -249,14 +246,11 @@ def _open(source: ImageSource, rows: np.ndarray) -> tuple[int, list[tuple[int, s
     return len(rows), bad
 
 
-_worker: dict[str, ImageSource] = {}
-"""The images that this worker process opens. They are sent to it once, not with every chunk."""
+class _Opener:
+    """Opens images in a worker process. The source is sent to it once, not with every chunk."""
 
+    def __init__(self, source: ImageSource):
+        self.source = source
 
-def _begin_worker(source: ImageSource) -> None:
-    processes.init_child()
-    _worker["images"] = source
-
-
-def _open_in_worker(rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
-    return _open(_worker["images"], rows)
+    def __call__(self, rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
+        return _open(self.source, rows)

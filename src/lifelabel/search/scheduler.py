@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 import os
 import signal
 import time
@@ -27,12 +26,15 @@ import torch
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.environment import commit
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Diverged, Stopped, UserError
-from lifelabel.streams import Task
+from lifelabel.methods import METHODS
+from lifelabel.metrics.functions import METRICS
+from lifelabel.nn.backbones import BACKBONES
+from lifelabel.registry import Registry, register_items
+from lifelabel.streams import STREAMS, Task
 from lifelabel.utils.files import write_text
-from lifelabel.utils.processes import START_METHOD, catch_stop_signals, num_cores
+from lifelabel.utils.processes import catch_stop_signals, num_cores, start_child
 from lifelabel.utils.text import shorten
 
 __all__ = ["Display", "Outcome", "PlannedRun", "RunProcess", "WorkerPool", "default_jobs", "run_all"]
@@ -40,6 +42,7 @@ __all__ = ["Display", "Outcome", "PlannedRun", "RunProcess", "WorkerPool", "defa
 _POLL_SECONDS = 0.25
 _MAX_CPU_JOBS = 8
 """The default limit on the CPU, because every run needs memory."""
+_REGISTRIES: tuple[Registry[Any], ...] = (METHODS, STREAMS, BACKBONES, METRICS)
 _MAX_MESSAGE = 500
 """Characters of the message of an unexpected exception that are reported."""
 
@@ -112,8 +115,6 @@ def run_all(
     display.begin(outcomes)
     try:
         if missing:
-            if START_METHOD == "fork":
-                _prepare_fork()
             scheduler = _Scheduler([planned[index] for index in missing], jobs, overwrite, display, pool)
             hint = f"; continue with: {command}" if command else ""
             try:
@@ -138,13 +139,6 @@ def default_jobs(device: str = "auto") -> int:
     """
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     return gpus or (1 if device.startswith(("cuda", "mps")) else min(_MAX_CPU_JOBS, num_cores()))
-
-
-def _prepare_fork() -> None:
-    """Do here what every forked run would do again: torch's imports in the first optimizer step take 1 s."""
-    commit()
-    with contextlib.suppress(ImportError):
-        import torch._dynamo  # noqa: F401
 
 
 def _existing_outcome(plan: PlannedRun) -> Outcome | None:
@@ -203,15 +197,10 @@ class RunProcess:
         """The kind of the end, and the reason. None while the run is active."""
         self.tasks = self.task = self.total = self.images = self.images_before = 0
 
-    def start(self, threads: int, others: Sequence[RunProcess]) -> None:
-        context: Any = multiprocessing.get_context(START_METHOD)
-        self.pipe, child_end = context.Pipe()
-        # a fork inherits the pipes of this process and must close them, or no run notices that this process has ended
-        inherited = [run.pipe for run in [*others, self]] if START_METHOD == "fork" else []
-        args = (child_end, inherited, threads, _visible_gpu(self.plan.config.device, self.slot), self.reusable)
-        self.process = context.Process(target=_worker_main, args=args)
-        self.process.start()
-        child_end.close()
+    def start(self, threads: int) -> None:
+        own = tuple(registry.own_items() for registry in _REGISTRIES)
+        args = (own, threads, _visible_gpu(self.plan.config.device, self.slot), self.reusable)
+        self.process, self.pipe = start_child(_worker_main, *args, needed=own, preload=__name__, daemon=False)
         self._assign()
 
     def reuse(self, previous: RunProcess) -> None:
@@ -337,7 +326,7 @@ class _Scheduler:
             if previous and previous.process.is_alive():
                 run.reuse(previous)
             else:
-                run.start(self.threads, [*self.running, *idle])
+                run.start(self.threads)
             self.running.append(run)
             self.display.started(run)
 
@@ -423,12 +412,10 @@ class _PipeCallback(Callback):
 
 
 def _worker_main(
-    pipe: Connection, inherited: Sequence[Connection], threads: int, gpu: str | None, reusable: bool
+    pipe: Connection, own: tuple[dict[str, Any], ...], threads: int, gpu: str | None, reusable: bool
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process forwards it as SIGTERM
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in inherited:
-        other.close()
+    """The main function of a run process. It ignores Ctrl-C: the waiting process forwards it as SIGTERM."""
+    register_items(_REGISTRIES, own)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if "OMP_NUM_THREADS" not in os.environ:

@@ -48,10 +48,7 @@ def main() -> None:
 
 
 def decode_square(data: bytes, size: int, max_pixels: int) -> bytes:
-    """`size` x `size` x 3 bytes: the pixels that `lifelabel.streams.transforms.load_batch` gives without augmentation.
-
-    That function resizes with torchvision, which calls Pillow for Pillow images. Here Pillow is called directly.
-    """
+    """`size` x `size` x 3 bytes: the pixels that `streams.transforms.load_batch` gives without augmentation."""
     image = decode_image(data, size, max_pixels)
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)

@@ -6,21 +6,21 @@ run requests the batches that are left.
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lifelabel.errors import UserError
+from lifelabel.streams import reading
 from lifelabel.streams.base import ImageHandle, ImageSource
-from lifelabel.streams.transforms import load_batch
-from lifelabel.utils.processes import START_METHOD, init_child, num_cores, total_memory
+from lifelabel.streams.reading import Request, RequestReader
+from lifelabel.utils.processes import num_cores, total_memory
 from lifelabel.utils.torchrun import processes_here
+from lifelabel.utils.workers import SharedArrays, Workers
 
 __all__ = [
     "CACHE_BYTES",
@@ -92,29 +92,28 @@ class Loader:
             workers = max(workers, 1)  # images that are drawn from labels must not be drawn in this process
         self.scoring_batch = max(1, min(256, scoring_bytes // (3 * size**2)))
         _check_workers(workers)
-        buffers = 0
-        options: dict[str, Any] = {}
-        if workers:
-            options = {
-                "prefetch_factor": prefetch, "persistent_workers": True, "multiprocessing_context": START_METHOD
-            }  # fmt: skip
-            # batches being decoded, batches waiting, the batch that is in use, and the next one
-            buffers = workers * prefetch + 2 if START_METHOD == "fork" else 0
+        # batches being decoded, batches waiting, the batch that is in use, and the next one
+        buffers = workers * prefetch + 2 if workers else 0
         _check_memory(size, batch, buffers)
-        self.reader = _Reader(sources, size, buffers, max(batch, self.scoring_batch))
-        self.jobs = _Jobs()
-        self.loader: DataLoader = DataLoader(
-            self.reader, batch_size=None, sampler=self.jobs, num_workers=workers, collate_fn=_identity,
-            worker_init_fn=init_child, generator=torch.Generator(),  # the global generator must not advance
-            **options,
-        )  # fmt: skip
+        shared = None
+        if workers and hasattr(os, "memfd_create"):
+            shared = SharedArrays(buffers, (max(batch, self.scoring_batch), size, size, 3))
+        self.reader = RequestReader(sources, size, shared)
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called several times per second while the next batch is awaited."""
+        self.workers: Workers | None = None
+        if workers:
+            given, module = (sources, size, shared), reading.__name__
+            self.workers = Workers(workers, RequestReader, *given, needed=(sources,), ahead=prefetch, preload=module)
 
-    def batches(self, jobs: Iterable[Job]) -> Iterator[Loaded]:
-        self.jobs.jobs = jobs
-        for number, (pixels, good, bad) in enumerate(self.loader):
-            if pixels is None:
-                pixels = torch.from_numpy(self.reader.buffer(number)[: len(good)])
-            yield Loaded(pixels, good, bad)
+    def batches(self, jobs: Iterable[Job], on_wait: Callable[[], None] | None = None) -> Iterator[Loaded]:
+        """The batches of one pass. `on_wait` replaces that of the loader."""
+        requests = map(_request, enumerate(jobs))
+        read = self.workers.map(requests, on_wait or self.on_wait) if self.workers else map(self.reader, requests)
+        for number, (pixels, good, bad) in enumerate(read):
+            in_memory = self.reader.buffer(number) if pixels is None else pixels
+            assert in_memory is not None
+            yield Loaded(torch.from_numpy(in_memory[: len(good)]), good, bad)
 
     def scoring_jobs(self, split: str, rows: np.ndarray) -> Iterator[Job]:
         """The rows divided into batches for scoring."""
@@ -123,7 +122,8 @@ class Loader:
 
     def close(self) -> None:
         """End the workers."""
-        self.loader._iterator = None
+        if self.workers:
+            self.workers.close()
 
 
 class TestImages:
@@ -155,42 +155,10 @@ class TestImages:
         self.rows, self.bad, self.cached = np.concatenate(good), bad, cached
 
 
-class _Jobs(Sampler):
-    """The jobs of one pass, numbered."""
-
-    def __init__(self) -> None:
-        self.jobs: Iterable[Job] = ()
-
-    def __iter__(self) -> Iterator[tuple[int, Job]]:
-        return iter(enumerate(self.jobs))
-
-
-class _Reader(Dataset):
-    """Decodes a job. With shared memory the pixels are written there, and None is returned in their place."""
-
-    def __init__(self, sources: dict[str, ImageHandle], size: int, buffers: int, batch: int):
-        self.sources, self.size = sources, size
-        self.opened: dict[str, ImageSource] = {}
-        shape = (batch, size, size, 3)
-        memory = [mmap.mmap(-1, int(np.prod(shape))) for _ in range(buffers)]
-        self.buffers = [np.frombuffer(part, np.uint8).reshape(shape) for part in memory]
-
-    def buffer(self, number: int) -> np.ndarray:
-        """The buffer of job `number` of a pass. Batches arrive in order, so buffers are used in turn."""
-        return self.buffers[number % len(self.buffers)]
-
-    def __getitem__(self, item: tuple[int, Job]) -> tuple[Tensor | None, np.ndarray, list[tuple[int, str]]]:
-        number, job = item
-        out = self.buffer(number) if self.buffers else None
-        if job.source is None and job.split not in self.opened:
-            self.opened[job.split] = self.sources[job.split].open()
-        source = job.source or self.opened[job.split]
-        pixels, good, bad = load_batch(source, job.rows, self.size, job.augment, job.seed, out)
-        return None if self.buffers else torch.from_numpy(pixels), good, bad
-
-
-def _identity(batch: Any) -> Any:
-    return batch
+def _request(numbered: tuple[int, Job]) -> Request:
+    """A job without the class of this module, which imports torch."""
+    number, job = numbered
+    return number, job.split, job.rows, job.augment, job.seed, job.source
 
 
 def _check_workers(workers: int) -> None:

@@ -220,6 +220,7 @@ STREAMS: Registry[Source] = Registry(
 )
 for _name, _source in _BUILTIN.items():
     STREAMS.register(_name, _source)
+STREAMS.set_built_in()
 
 _SUFFIXES = {
     ".yaml": "manifest", ".yml": "manifest", ".zip": "published",

@@ -36,10 +36,12 @@ def _transform(image: Image.Image, size: int, augment: str, rng: np.random.Gener
     """
     flip = rng is not None and augment != "none" and rng.random() < 0.5
     box = _crop(image.width, image.height, rng) if rng is not None and augment == "crop-flip" else None
-    if box or image.size != (size, size):
-        from torchvision.transforms.v2 import functional as F  # takes a second to import, and few commands need it
-
-        image = F.resized_crop(image, *box, [size, size]) if box else F.resize(image, [size, size])
+    if box:
+        top, left, height, width = box
+        image = image.crop((left, top, left + width, top + height))
+    if image.size != (size, size):
+        # torchvision calls the same function, but takes two seconds to import in every worker process
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
     image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
     return np.frombuffer(image.tobytes(), np.uint8).reshape(size, size, 3)
 

@@ -1,21 +1,45 @@
-"""Child processes (label server, image workers, runs of a comparison), their memory, and stop signals."""
+"""Child processes (label server, image workers, runs of a comparison), their memory, and stop signals.
+
+On Linux a child is forked only by a process with one thread: a fork copies no other thread, and would wait forever for
+a lock that one of them holds. A process with several threads asks the fork server of `multiprocessing`, a process with
+one thread that has imported what the children need. Elsewhere a child is a new interpreter.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
+import multiprocessing
 import os
+import pickle
 import platform
 import signal
 import sys
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
 
-__all__ = ["START_METHOD", "catch_stop_signals", "init_child", "keep_freed_memory", "num_cores", "total_memory"]
+__all__ = [
+    "catch_stop_signals", "end_child", "init_child", "keep_freed_memory", "kill_children", "num_cores",
+    "start_child", "start_fork_server", "start_method", "starting", "total_memory",
+]  # fmt: skip
 
-START_METHOD = "fork" if sys.platform == "linux" else "spawn"
-"""Fork starts at once. With spawn a new process imports everything again."""
+_END_SECONDS = 1.0
+"""The time that a child has to end when its pipe is closed."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_parent_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""The ends of this process of the pipes to its children."""
+_children: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+_server: dict[str, int] = {}
+"""The process number of the fork server, and of the process that has started it."""
+_main_lock = threading.Lock()
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _NO_LIMIT = -1
@@ -39,17 +63,197 @@ def keep_freed_memory(limit: int = _NO_LIMIT) -> None:
         mallopt(parameter, value)
 
 
+def start_method(*needed: object) -> str:
+    """How a child process starts that gets the objects `needed`: fork, forkserver, or (not on Linux) spawn.
+
+    Objects that a new process cannot import, such as a class of a notebook, are only in a fork.
+    """
+    if sys.platform != "linux":
+        return "spawn"
+    return "fork" if _num_threads() == 1 or not _can_import(needed) else "forkserver"
+
+
+def start_child(
+    target: Callable[..., None], *args: Any, needed: tuple[Any, ...] = (), preload: str = "", daemon: bool = True
+) -> tuple[BaseProcess, Connection]:
+    """Start a process that calls `target(pipe, *args)`. Returns it, and the other end of the pipe.
+
+    The environment, the current folder and `sys.path` are those of this process. The main module is not imported in
+    the child: a script may train at its top level. `needed` are those of the arguments that code of the user may
+    define. `preload` is a module for the fork server to import, if this starts the fork server.
+    """
+    method = start_method(*needed)
+    context: Any = multiprocessing.get_context(method)
+    pipe, child_end = context.Pipe()
+    _parent_ends.add(pipe)
+    arguments = (child_end, dict(os.environ), target, args)
+    process = context.Process(target=_child_main, args=arguments, daemon=daemon)
+    with starting(method, preload):
+        process.start()
+    _children.add(process)
+    child_end.close()
+    return process, pipe
+
+
+@contextlib.contextmanager
+def starting(method: str, preload: str = "") -> Iterator[None]:
+    """The context in which a child process is started (see `start_child`). `init_child` undoes it in the child."""
+    if method == "forkserver":
+        start_fork_server(preload)
+    elif method == "spawn":
+        resource_tracker.ensure_running()  # it unblocks signals: not in the block below
+    with _blocked_signals(), contextlib.nullcontext() if method == "fork" else _hidden_main_module():
+        yield
+
+
+def start_fork_server(preload: str) -> None:
+    """Start the fork server, if it is not running. It imports the module `preload` once for all its children.
+
+    A command calls it before its own imports, which take as long. A process that has one thread forks without it.
+    """
+    if sys.platform != "linux" or _num_threads() == 1:
+        return
+    from multiprocessing import forkserver
+
+    # as in the process that decodes images for a server: the same packages, none of the current folder, one thread
+    settings = {
+        "OPENBLAS_NUM_THREADS": "1", "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }  # fmt: skip
+    before = {name: os.environ.get(name) for name in settings}
+    forkserver.set_forkserver_preload([preload] if preload else [])
+    resource_tracker.ensure_running()  # it unblocks signals: not in the block below
+    os.environ.update(settings)
+    try:
+        with _blocked_signals(), _hidden_main_module():
+            before_start = _fork_server_pid()
+            forkserver.ensure_running()
+            if before_start is None and (pid := _fork_server_pid()):
+                _server.update(pid=pid, owner=os.getpid())
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _fork_server_pid() -> int | None:
+    from multiprocessing import forkserver
+
+    return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)  # there is no public name
+
+
+def end_child(process: BaseProcess, pipe: Connection) -> None:
+    """Close the pipe, which ends the child. A child that does not end in time, perhaps a stopped one, is killed."""
+    pipe.close()
+    process.join(_END_SECONDS)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+@atexit.register
+def kill_children() -> None:
+    """Kill all children, and the fork server if nothing else uses it.
+
+    When Python exits, it would wait for a stopped child forever. The fork server would first finish its imports, and
+    who reads the output of this process would wait for it.
+    """
+    for process in list(_children):
+        if process.is_alive():
+            process.kill()
+            process.join(_END_SECONDS)
+    if _server.get("owner") == os.getpid() and not multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(_server["pid"], signal.SIGKILL)
+
+
+def _child_main(
+    pipe: Connection, environment: dict[str, str], target: Callable[..., None], args: tuple[Any, ...]
+) -> None:
+    """The main function of every child."""
+    _reset_signals()
+    for end in list(_parent_ends):  # a fork has copies of them, and no child would notice that its parent has ended
+        end.close()
+    _parent_ends.clear()
+    _children.clear()
+    os.environ.clear()
+    os.environ.update(environment)
+    target(pipe, *args)
+
+
+def _reset_signals() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to every process of the group
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Block stop signals while a process starts. It inherits this, and so does every child of the fork server."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _hidden_main_module() -> Iterator[None]:
+    """Put an empty module in the place of the main module.
+
+    `multiprocessing` would run the main module again in the child, and so a script that trains at its top level.
+    """
+    with _main_lock:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _can_import(objects: object) -> bool:
+    """Whether a process that does not have the main module can load these objects."""
+    try:
+        with _hidden_main_module():
+            pickle.dumps(objects)
+    except Exception:  # the objects may be anything
+        return False
+    return True
+
+
+def _num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
 def init_child(*ignored: object) -> None:
     """Set up a child process: it ignores Ctrl-C, ends when its parent dies, and keeps some freed memory."""
     gc.freeze()  # inherited CUDA objects must not be collected here: that ends the process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to every process of the group
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _reset_signals()
     keep_freed_memory(_KEPT_BY_CHILD)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # a fork has no thread pool: using it would block forever
-    if sys.platform == "linux":
+    _end_with_parent()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():  # the fork server has forked this process
+        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+    elif sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # without prctl the child notices a closed pipe instead
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _exit_after(sentinel: Any) -> None:
+    wait([sentinel])
+    os._exit(1)
 
 
 @contextlib.contextmanager
