@@ -121,7 +121,7 @@ class RunsDisplay(Display):
         self._print(line)
 
     def queue(self, waiting: int, running: int) -> None:
-        self.jobs = f"{waiting} jobs wait, {running} run  "
+        self.jobs = f"jobs: {waiting} waiting, {running} running  "
 
     def started(self, run: ActiveRun) -> None:
         self.lines[run.number] = self.bar.add_task(printable(run.plan.name), total=1, text="")

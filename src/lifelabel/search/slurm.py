@@ -218,6 +218,10 @@ class _Job:
         return f"its job {self.id} ended without a result ({state}){_HINTS.get(state, '')}; its output is in {log}"
 
 
+def _count(jobs: Sequence[object]) -> str:
+    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+
+
 def _is_finished(folder: Path) -> bool:
     with contextlib.suppress(UserError):
         return RunFolder(folder).is_finished
@@ -250,7 +254,7 @@ class _JobScheduler:
                 missing = self._find_missing()
                 self._begin_display()
                 if self.active:
-                    self.display.note(f"{len(self.active)} jobs of an earlier call are in the queue")
+                    self.display.note(f"in the queue: {_count(self.active)} of an earlier call")
                 self._submit(missing)
         else:
             self._begin_display()
@@ -286,9 +290,10 @@ class _JobScheduler:
         queue = _read_queue(folders.values())
         if queue is None:
             raise UserError("squeue did not answer: is the controller of Slurm running?")
+        runs = {name: read_runs(folders[name])[0] for name in {name for name, _ in queue}}
         numbers = {str(plan.folder.absolute()): number for number, plan in enumerate(self.planned)}
         for (name, index), queued in queue.items():
-            earlier = read_runs(folders[name])[0][index]
+            earlier = runs[name][index]
             number = numbers.get(str(earlier.folder))
             if number is None or self.outcomes[number]:
                 continue
@@ -320,7 +325,7 @@ class _JobScheduler:
             raise
         for index, (number, job_id) in enumerate(zip(numbers, ids, strict=True)):
             self.active.append(_Job(number, self.planned[number], folder, index, job_id, adopted=False))
-        self.display.note(f"{len(numbers)} jobs submitted: {ids[0].partition('_')[0]}; their output is in {folder}")
+        self.display.note(f"{_count(numbers)} submitted: {ids[0].partition('_')[0]}; the output is in {folder}")
 
     def work(self) -> None:
         while self.active:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shlex
 import sys
 from collections.abc import Mapping
@@ -44,7 +46,8 @@ class Submitter(SlurmExecutor):
     def submit_runs(self, count: int) -> list[str]:
         """Submit the runs of the folder. Returns the id of the job of each run."""
         try:
-            with self.batch():
+            # submitit prints what sbatch prints
+            with contextlib.redirect_stderr(io.StringIO()), self.batch():
                 jobs = [self.submit(run_job, str(self.folder), index) for index in range(count)]
         except (FailedJobError, FailedSubmissionError) as error:
             lines = [line for line in str(error).splitlines() if line.startswith("sbatch: ")]
