@@ -212,8 +212,10 @@ class _Job:
     def _reason(self) -> str:
         """Why a job ended without a result. Slurm has the state of a job for some minutes after its end."""
         done = subprocess.run(["scontrol", "show", "job", self.id], capture_output=True, text=True)
-        found = re.search(r"JobState=(\w+)", done.stdout)
+        found = re.search(r"JobState=(\w+).*ExitCode=\d+:(\d+)", done.stdout, re.DOTALL)
         state = found[1] if found else "UNKNOWN"
+        if found and int(found[2]) == TIME_LIMIT_SIGNAL:  # it came before the run could handle it
+            state = "TIMEOUT"
         log = self.folder / f"{self.id}_0_log.out"
         return f"its job {self.id} ended without a result ({state}){_HINTS.get(state, '')}; its output is in {log}"
 
