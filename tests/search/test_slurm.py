@@ -38,8 +38,9 @@ class Waiting(FineTuning):
         if len(self.tasks) == 2:
             restarts = os.environ.get("SLURM_RESTART_COUNT", 0)
             (FOLDER / f"waits-{os.environ.get('SLURM_ARRAY_TASK_ID', 0)}-{restarts}").touch()
-            if not (FOLDER / "go").exists():
-                time.sleep(0.3)
+            for _ in range(20):
+                if not (FOLDER / "go").exists():
+                    time.sleep(0.3)
         return super().observe(batch)
 """
 
@@ -260,14 +261,15 @@ def test_a_time_limit_a_cancelled_job_and_a_stop(cluster, lifelabel, small, tmp_
     folders = [out / f"waiting-Waiting-s{seed}" for seed in (0, 1)]
     process = start(cluster, *flags, "--out", out)
     wait_for(lambda: (tmp_path / "waits-0-0").exists() and (tmp_path / "waits-1-0").exists(), process)
-    first, second = sorted(jobs_in_queue(cluster))
-    subprocess.run(["scancel", "--batch", "--signal=USR2", first], env=cluster, check=True)
-    subprocess.run(["scancel", second], env=cluster, check=True)  # SIGTERM to all processes of the job
-    wait_for(lambda: (tmp_path / "waits-0-1").exists(), process)  # requeued
-    assert jobs_in_queue(cluster) == [first]
+    first, last = sorted(jobs_in_queue(cluster))
+    subprocess.run(["scancel", "--batch", "--signal=USR2", last], env=cluster, check=True)
+    wait_for(lambda: (tmp_path / "waits-1-1").exists(), process)  # requeued
+    assert sorted(jobs_in_queue(cluster)) == [first, last] and not (tmp_path / "waits-0-1").exists()
+    subprocess.run(["scancel", first], env=cluster, check=True)  # SIGTERM to all processes of the job
+    wait_for(lambda: jobs_in_queue(cluster) == [last], process)
     process.send_signal(signal.SIGINT)
     _, err = end(process, 130)
-    assert "seed 1: was stopped; the same command continues it" in err
+    assert err.count("seed 0: was stopped; the same command continues it") == 1
     assert "stopped; continue with: lifelabel compare" in err
     assert not jobs_in_queue(cluster)
     for folder in folders:

@@ -159,7 +159,10 @@ class _Job(Callback):
 
 def _requeue() -> str:
     """Requeue this job. Returns the reason if that is not possible."""
-    done = subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True)
+    job = os.environ["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_JOB_ID" in os.environ:  # one job of an array has the id of the array, which stands for all jobs
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True)
     if done.returncode == 0:
         return ""
     reason = " ".join(done.stderr.split())
