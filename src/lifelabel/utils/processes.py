@@ -43,9 +43,10 @@ def init_child(*ignored: object) -> None:
     """Set up a child process: it ignores Ctrl-C, ends when its parent dies, and keeps some freed memory."""
     gc.freeze()  # inherited CUDA objects must not be collected here: that ends the process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to every process of the group
-    # Slurm sends SIGTERM to all processes of a job: the training process still needs this one for its checkpoint
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if "SLURM_JOB_ID" in os.environ else signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     keep_freed_memory(_KEPT_BY_CHILD)
+    if "SLURM_JOB_ID" in os.environ:  # Slurm signals all processes of a job, and a checkpoint still needs this one
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # a fork has no thread pool: using it would block forever
     if sys.platform == "linux":
