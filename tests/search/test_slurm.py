@@ -299,7 +299,7 @@ def test_jobs_of_an_earlier_call(cluster, main, monkeypatch, small, tmp_path):
     subprocess.run(command, check=True, capture_output=True)
     done = main(*flags, "--lr", "0.5")
     assert done.returncode == 1 and re.search(r"job \d+ of an earlier call trains it with other options", done.stderr)
-    done = main(*flags, "--overwrite")
+    done = main(*flags, "--lr", "0.5", "--overwrite")
     assert done.returncode == 2 and "jobs of an earlier call are active: cancel them (scancel " in done.stderr
     assert not (tmp_path / "out" / "er-s0").exists()
     done = main(*flags)

@@ -250,7 +250,7 @@ class _JobScheduler:
             folder = RunFolder(self.cluster.folder)
             folder.create()
             with folder.locked():  # two calls must not submit the same run
-                self._adopt()
+                self._adopt(overwrite)
                 if overwrite:
                     self._overwrite()
                 missing = self._find_missing()
@@ -286,8 +286,8 @@ class _JobScheduler:
         clear_runs(self.planned)
         self.outcomes = [None] * len(self.planned)
 
-    def _adopt(self) -> None:
-        """Find the jobs of earlier calls that still wait or run."""
+    def _adopt(self, overwrite: bool) -> None:
+        """Find the jobs of earlier calls that still wait or run. With `overwrite`, also those with other options."""
         folders = {path.parent.name: path.parent for path in self.cluster.folder.glob(f"*/{RUNS_FILE}")}
         queue = _read_queue(folders.values())
         if queue is None:
@@ -297,13 +297,13 @@ class _JobScheduler:
         for (name, index), queued in queue.items():
             earlier = runs[name][index]
             number = numbers.get(str(earlier.folder))
-            if number is None or self.outcomes[number]:
+            if number is None or (self.outcomes[number] and not overwrite):
                 continue
             job = _Job(number, self.planned[number], folders[name], index, queued.id, adopted=True)
             job.read()
             if job.state and job.state.end:  # it ends just now
                 continue
-            other = differences(Config.make(earlier.values), job.plan.config)
+            other = [] if overwrite else differences(Config.make(earlier.values), job.plan.config)
             if other:
                 text = f"job {queued.id} of an earlier call trains it with other options ({other[0]}): cancel that job"
                 self.outcomes[number] = Outcome(job.plan, text)
@@ -322,7 +322,7 @@ class _JobScheduler:
                 error_file(self.planned[number].folder).unlink()
         try:
             ids = submitter.submit_runs(len(numbers))
-        except BaseException:
+        except UserError:
             (folder / RUNS_FILE).unlink()  # no job belongs to it
             raise
         for index, (number, job_id) in enumerate(zip(numbers, ids, strict=True)):
