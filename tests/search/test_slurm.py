@@ -312,7 +312,7 @@ def test_jobs_of_an_earlier_call(cluster, main, monkeypatch, small, tmp_path):
 @pytest.mark.slurm
 def test_trials_run_on_the_cluster_and_errors_are_reported(cluster, main, monkeypatch, small, tmp_path):
     on_cluster(monkeypatch, cluster)
-    search = ("--trials", "2", "--first-tasks", "2", "--set", "method.replay_weight=1", "--lr", "1e-3")
+    search = ("--trials", "2", "--first-tasks", "2")
     done = main("tune", "--method", "er", *search, *small, *ON_SLURM, "--out", tmp_path / "tune")
     assert done.returncode == 0 and done.stdout.startswith("er: "), done.stderr
     assert done.stderr.count("2 jobs submitted: ") == 1
