@@ -62,6 +62,16 @@ def test_bars_in_a_terminal(tmp_path, monkeypatch, forked):
         assert part in text
 
 
+def test_jobs_of_a_cluster_are_counted():
+    screen = io.StringIO()
+    display = RunsDisplay(Console(file=screen, force_terminal=True))
+    display.begin([None] * 5)
+    display.queue(3, 2)
+    display.update([])
+    display.end()
+    assert "0/5 runs" in screen.getvalue() and "jobs: 3 waiting, 2 running" in screen.getvalue()
+
+
 def test_a_note_of_several_runs_is_printed_once(tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("sky 1 2 3\n")

@@ -12,7 +12,7 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.options import declared, option
-from lifelabel.search.scheduler import _differences
+from lifelabel.search.scheduler import differences
 from lifelabel.streams import STREAMS
 
 STREAM = {"scenes": "scenes", "table": "photos.csv", "voc": "voc", "published": "split.zip"}
@@ -109,7 +109,7 @@ def test_an_option_may_be_changed_before_a_run_resumes_if_it_declares_so(changed
 @every_option
 def test_an_option_makes_another_run_unless_it_is_free(changed, name):
     before, after = changed
-    found = _differences(before, after)
+    found = differences(before, after)
     assert len(found) == (0 if name in FREE else 1)
     assert all(text.startswith(f"{name} ") for text in found)
 

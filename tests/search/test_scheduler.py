@@ -15,7 +15,7 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search import scheduler
-from lifelabel.search.scheduler import Outcome, PlannedRun, WorkerPool, _error_file, default_jobs, run_all
+from lifelabel.search.scheduler import Outcome, PlannedRun, WorkerPool, default_jobs, error_file, run_all
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
 
@@ -111,7 +111,7 @@ def test_a_run_that_fails_or_is_killed_does_not_stop_the_others(tmp_path, monkey
     plans = [plan(tmp_path, "failing"), plan(tmp_path, "killed"), diverging, plan(tmp_path, "good")]
     failing, killed, diverged, good = run_all(plans, 2)
     assert failing.error.startswith("KeyError: 'task 1' (test_scheduler.py:")
-    path = _error_file(plans[0].folder)
+    path = error_file(plans[0].folder)
     assert str(path) in failing.error
     assert path.read_text().startswith("Traceback")
     assert path.read_text().endswith("KeyError: 'task 1'\n")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lifelabel.cli.cluster import DryRun, On, Place, SbatchOptions
 from lifelabel.cli.common import (
     CONTEXT,
     check_fidelity,
     check_file,
-    check_jobs,
     make_display,
     parse_methods,
     parse_seeds,
@@ -39,7 +39,10 @@ _DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
 
 _Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]
 _Orders = Annotated[int, typer.Option(help="Task orders: that of the stream, and K - 1 random ones.", metavar="K")]
-_Jobs = Annotated[int | None, typer.Option(help="Runs at a time [default: one on each GPU, or on each core, up to 8].")]
+_Jobs = Annotated[
+    int | None,
+    typer.Option(help="Runs at a time [default: one on each GPU, or on each core, up to 8; on a cluster 256]."),
+]
 _ConfigFile = Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Repeat runs that exist.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")]
@@ -59,6 +62,10 @@ Examples:
 `lifelabel compare --methods er,prs --set method.buffer_images=500 --jobs 2 --out runs/small-buffer`
 
 `lifelabel compare --methods fine-tuning,my_method.py:MyMethod --out runs/mine`
+
+`lifelabel compare --on slurm --slurm partition=gpu --slurm time=4:00:00 --device cuda --jobs 8 --out runs/cluster`
+
+`lifelabel compare --on slurm --slurm partition=gpu --device cuda --dry-run --out runs/cluster`
 """,
 )
 @with_option_flags(without=tuple(VARIED))
@@ -76,6 +83,9 @@ def _compare(
         "runs/compare"
     ),
     jobs: _Jobs = None,
+    on: On = "local",
+    slurm: SbatchOptions = None,
+    dry_run: DryRun = False,
     config: _ConfigFile = None,
     set_: Settings = None,
     plugin: Plugins = None,
@@ -88,15 +98,16 @@ def _compare(
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """
+    place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.search.compare import method_variants
 
     given = given_options(flags, set_, plugin)
     variants = method_variants(parse_methods(methods))
-    plan = _make_plan(variants, seeds, orders, out_folder, config, given)
+    plan = _make_plan(variants, seeds, orders, out_folder, config, given, place)
     number = "1 method" if len(variants) == 1 else f"{len(variants)} methods"
     layout = {"title": f"{number} on {plan.shared.get('stream', 'scenes')}", "head": ("method",)}
-    _run(plan, jobs, overwrite, quiet, layout)
+    _run(plan, place, jobs, overwrite, quiet, layout)
 
 
 @commands.command(
@@ -111,6 +122,8 @@ Examples:
 `lifelabel study acm --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/acm-coco`
 
 `lifelabel study weighted-ridge --stream split-coco --root DIR --seeds 0 --out runs/ridge-coco`
+
+`lifelabel study acm --on slurm --slurm partition=gpu --device cuda --out runs/acm-cluster`
 """,
 )
 @with_option_flags(without=tuple(VARIED))
@@ -129,6 +142,9 @@ def _study(
         Path | None, typer.Option("--out", help="Folder for the runs and the tables [default: runs/study-STUDY].")
     ] = None,
     jobs: _Jobs = None,
+    on: On = "local",
+    slurm: SbatchOptions = None,
+    dry_run: DryRun = False,
     config: _ConfigFile = None,
     set_: Settings = None,
     plugin: Plugins = None,
@@ -144,6 +160,7 @@ def _study(
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """
+    place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.search.compare import STUDIES, study_variants
 
@@ -151,10 +168,10 @@ def _study(
         raise unknown("study", name, STUDIES)
     chosen, given = STUDIES[name], given_options(flags, set_, plugin)
     folder = out_folder or Path(f"runs/study-{name}")
-    plan = _make_plan(study_variants(name), seeds, orders, folder, config, given)
+    plan = _make_plan(study_variants(name), seeds, orders, folder, config, given, place)
     title = f"{chosen.title}, on {plan.shared.get('stream', 'scenes')}"
     columns = {"forgetting": chosen.forgetting, "errors": chosen.errors, "costs": chosen.costs}
-    _run(plan, jobs, overwrite, quiet, {"title": title, "head": chosen.head, **columns})
+    _run(plan, place, jobs, overwrite, quiet, {"title": title, "head": chosen.head, **columns})
 
 
 @commands.command("demo", epilog="Examples:\n\n`lifelabel demo`\n\n`lifelabel demo --seeds 0-2 --out runs/results`")
@@ -172,34 +189,38 @@ def _demo(
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.search.compare import method_variants
 
-    plan = _make_plan(method_variants(_DEMO_METHODS), seeds, 1, out_folder, None, {})
-    _run(plan, None, overwrite, quiet, {"title": "Demo on scenes", "head": ("method",), "errors": True})
+    plan = _make_plan(method_variants(_DEMO_METHODS), seeds, 1, out_folder, None, {}, Place())
+    _run(plan, Place(), None, overwrite, quiet, {"title": "Demo on scenes", "head": ("method",), "errors": True})
 
 
 def _make_plan(
-    variants: tuple[Variant, ...], seeds: str, orders: int, folder: Path, config: Path | None, given: dict[str, Any]
-) -> Plan:
+    variants: tuple[Variant, ...], seeds: str, orders: int, folder: Path, config: Path | None, given: dict[str, Any],
+    place: Place,
+) -> Plan:  # fmt: skip
     from lifelabel.config.config import read_yaml
     from lifelabel.search.compare import make_plan
 
     from_file = read_yaml(config) if config else {}
     check_file(config, from_file, {"stream": given.get("stream")})
     check_fidelity(config, from_file, given)
-    return make_plan(variants, parse_seeds(seeds), orders, folder, from_file, given, str(config))
+    on_this_machine = not place.is_cluster
+    return make_plan(variants, parse_seeds(seeds), orders, folder, from_file, given, str(config), on_this_machine)
 
 
-def _run(plan: Plan, jobs: int | None, overwrite: bool, quiet: bool, layout: dict[str, Any]) -> None:
+def _run(plan: Plan, place: Place, jobs: int | None, overwrite: bool, quiet: bool, layout: dict[str, Any]) -> None:
     """Train the missing runs of a plan, and show the table."""
     from lifelabel.report.tables import ResultTable
-    from lifelabel.search.scheduler import run_all
 
-    jobs = check_jobs(jobs, plan.shared.get("device", "auto"))
+    device = plan.shared.get("device", "auto")
+    jobs = place.check_jobs(jobs, device)
     planned = [plan.runs(variant) for variant in plan.variants]
+    every_run = [run for runs in planned for run in runs]
+    if place.dry_run:
+        place.print_script(every_run, jobs, plan.out, device)
+        return
     command = shlex.join(["lifelabel", *(word for word in sys.argv[1:] if word != "--overwrite")])
-    outcomes = run_all(
-        [run for runs in planned for run in runs], jobs, overwrite=overwrite, display=make_display(quiet),
-        command=command,
-    )  # fmt: skip
+    run_all = place.runner(plan.out, device)
+    outcomes = run_all(every_run, jobs, overwrite=overwrite, display=make_display(quiet), command=command)
     remaining = iter(outcomes)
     rows, failures = [], []
     for variant, runs in zip(plan.variants, planned, strict=True):

@@ -27,7 +27,7 @@ from lifelabel.engine.callback import Callback
 from lifelabel.metrics.functions import HEADLINE
 from lifelabel.report.runs import read_run
 from lifelabel.report.tables import one_line
-from lifelabel.search.scheduler import Display, Outcome, RunProcess
+from lifelabel.search.scheduler import ActiveRun, Display, Outcome
 from lifelabel.streams import Task
 from lifelabel.utils.text import printable
 
@@ -89,6 +89,7 @@ class RunsDisplay(Display):
     def __init__(self, console: Console):
         self.console = console
         self.notes: set[str] = set()
+        self.jobs = ""
 
     def begin(self, outcomes: Sequence[Outcome | None]) -> None:
         self.outcomes = [outcome for outcome in outcomes if outcome]
@@ -116,10 +117,16 @@ class RunsDisplay(Display):
     def _print(self, line: str, style: str | None = None) -> None:
         print_line(line, style, self.console)
 
-    def started(self, run: RunProcess) -> None:
+    def note(self, line: str) -> None:
+        self._print(line)
+
+    def queue(self, waiting: int, running: int) -> None:
+        self.jobs = f"jobs: {waiting} waiting, {running} running  "
+
+    def started(self, run: ActiveRun) -> None:
         self.lines[run.number] = self.bar.add_task(printable(run.plan.name), total=1, text="")
 
-    def removed(self, run: RunProcess) -> None:
+    def removed(self, run: ActiveRun) -> None:
         self._print_notes(run)
         self.bar.remove_task(self.lines.pop(run.number))
 
@@ -131,7 +138,7 @@ class RunsDisplay(Display):
         else:
             self._print(f"{name}: {_result(outcome.planned.folder)}")
 
-    def _print_notes(self, run: RunProcess) -> None:
+    def _print_notes(self, run: ActiveRun) -> None:
         """Print the new notes of a run. A note that several runs have is printed once."""
         for line in run.notes:
             if line not in self.notes:
@@ -139,14 +146,14 @@ class RunsDisplay(Display):
         self.notes.update(run.notes)
         run.notes.clear()
 
-    def update(self, running: Sequence[RunProcess]) -> None:
+    def update(self, running: Sequence[ActiveRun]) -> None:
         for run in running:
             self._print_notes(run)
             self.bar.update(self.lines[run.number], completed=run.fraction, text=run.describe())
         done, failed = len(self.outcomes), sum(bool(outcome.error) for outcome in self.outcomes)
         in_progress = sum(run.fraction for run in running)
         trained = done - self.done_before + in_progress
-        text = f"{failed} failed  " if failed else ""
+        text = self.jobs + (f"{failed} failed  " if failed else "")
         if trained:
             left = (time.monotonic() - self.since) / trained * (self.total - done - in_progress)
             text += f"{datetime.timedelta(seconds=round(left))} left"

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from lifelabel.cli.cluster import DryRun, On, Place, SbatchOptions
 from lifelabel.cli.common import (
     CONTEXT,
     check_file,
-    check_jobs,
     make_display,
     parse_methods,
     parse_seeds,
@@ -44,6 +44,8 @@ Examples:
 `lifelabel tune --method agcn --stream photos.csv --root DIR --set lr=1e-3 --out runs/tune-mine`
 
 `lifelabel tune --method er --stream split-coco --root DIR --proxy --proxy-images 8000 --out runs/tune-proxy`
+
+`lifelabel tune --method er,lwf --on slurm --slurm partition=gpu --device cuda --out runs/tune-cluster`
 """,
 )
 @with_option_flags(without=SET_BY_TUNE)
@@ -73,8 +75,11 @@ def _tune(
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds of every trial, as 0 or 0-2; the score is their mean.")] = "0",
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time [default: one on each GPU, or on each core].")
+        int | None, typer.Option(help="Runs at a time [default: one on each GPU, or on each core; on a cluster 256].")
     ] = None,
+    on: On = "local",
+    slurm: SbatchOptions = None,
+    dry_run: DryRun = False,
     config: Annotated[Path | None, typer.Option(help="A YAML file of options: the start of the search.")] = None,
     set_: Settings = None,
     plugin: Plugins = None,
@@ -90,6 +95,7 @@ def _tune(
     later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. If the same
     command is given again, finished trials are not repeated.
     """
+    place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.registry import loaded_plugins
@@ -106,11 +112,12 @@ def _tune(
     arguments: dict[str, Any] = {
         "stream": start.get("stream", Config.stream), "config": config, **flags, "trials": trials,
         "first_tasks": first_tasks, "hold_out": hold_out, "proxy": proxy or None, "proxy_images": proxy_images,
-        "seeds": seeds, "jobs": jobs,
+        "seeds": seeds, "jobs": jobs, "on": on if place.is_cluster else None,
     }  # fmt: skip
-    repeated = {"set": set_ or [], "plugin": loaded_plugins()}
+    repeated = {"set": set_ or [], "plugin": loaded_plugins(), "slurm": slurm or []}
     seed_list = tuple(dict.fromkeys(parse_seeds(seeds)))
-    num_jobs = check_jobs(jobs, start.get("device", "auto"))
+    device = start.get("device", "auto")
+    num_jobs = place.check_jobs(jobs, device)
     for name in names:
         check_file(config, from_file, {"method": name, "stream": flags.get("stream")})
     continue_command = _command_line({"method": method, **arguments, "out": out_folder, **repeated})
@@ -133,7 +140,11 @@ def _tune(
                 proxy,
                 proxy_images,
             )
-            print_line(str(search.tune(task, make_display(quiet), pool)))
+            if dry_run:
+                place.print_script(search.first_runs(task), num_jobs, folder, device)
+                continue
+            runner = place.runner(folder, device) if place.is_cluster else None
+            print_line(str(search.tune(task, make_display(quiet), pool, runner)))
 
 
 def _command_line(arguments: Mapping[str, Any]) -> str:

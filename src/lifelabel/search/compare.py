@@ -154,11 +154,12 @@ def study_variants(name: str) -> tuple[Variant, ...]:
 
 def make_plan(
     variants: tuple[Variant, ...], seeds: Sequence[int], orders: int, out: Path, from_file: Mapping[str, Any],
-    given: Mapping[str, Any], file_name: str = "the configuration",
+    given: Mapping[str, Any], file_name: str = "the configuration", on_this_machine: bool = True,
 ) -> Plan:  # fmt: skip
     """A plan of runs. All options are checked here, before the first run starts.
 
     `from_file` has the options of a YAML file, which messages call `file_name`. `given` has those of flags, which win.
+    `on_this_machine=False` does not check that the device exists: a node of a cluster has it.
     """
     if not 1 <= orders <= _MAX_ORDERS:
         raise UserError(f"--orders must be 1 to {_MAX_ORDERS}, not {orders}")
@@ -173,7 +174,7 @@ def make_plan(
     plan = Plan(variants, tuple(dict.fromkeys(seeds)), orders, shared, out)
     for variant in variants:
         device = Config.make(plan.runs(variant)[0].values).device
-        if device != "auto":  # resolving `auto` would initialise the GPU in this process
+        if on_this_machine and device != "auto":  # resolving `auto` would initialise the GPU in this process
             resolve_device(device)
     return plan
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -37,7 +37,10 @@ from lifelabel.utils.files import write_text
 from lifelabel.utils.processes import catch_stop_signals, num_cores, start_child
 from lifelabel.utils.text import shorten
 
-__all__ = ["Display", "Outcome", "PlannedRun", "RunProcess", "WorkerPool", "default_jobs", "run_all"]
+__all__ = [
+    "ActiveRun", "Display", "Outcome", "PlannedRun", "RunProcess", "WorkerPool", "clear_runs", "default_jobs",
+    "differences", "error_file", "existing_outcome", "run_all", "train_planned",
+]  # fmt: skip
 
 _POLL_SECONDS = 0.25
 _MAX_CPU_JOBS = 8
@@ -72,19 +75,41 @@ class Outcome:
     """Whether the error is `lifelabel.errors.Diverged`."""
 
 
+class ActiveRun(Protocol):
+    """A run that is trained now, in a process of this machine or as a job of a cluster."""
+
+    number: int
+    plan: PlannedRun
+    notes: list[str]
+    """Lines for the user that were not displayed yet."""
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the images that are learned."""
+
+    def describe(self) -> str:
+        """The progress as text."""
+
+
 class Display:
     """Callbacks of the scheduler. This class does nothing."""
 
     def begin(self, outcomes: Sequence[Outcome | None]) -> None:
         """The scheduler starts. None stands for a run that is not trained yet."""
 
-    def started(self, run: RunProcess) -> None:
+    def started(self, run: ActiveRun) -> None:
         """A run is active now."""
 
-    def update(self, running: Sequence[RunProcess]) -> None:
-        """The active runs may have new messages. This is called several times per second."""
+    def update(self, running: Sequence[ActiveRun]) -> None:
+        """The active runs may have new messages. This is called at least once per second."""
 
-    def removed(self, run: RunProcess) -> None:
+    def queue(self, waiting: int, running: int) -> None:
+        """On a cluster: the number of jobs that wait, and of those that run."""
+
+    def note(self, line: str) -> None:
+        """A line of information for the user."""
+
+    def removed(self, run: ActiveRun) -> None:
         """A run is no longer active."""
 
     def ended(self, outcome: Outcome) -> None:
@@ -106,11 +131,8 @@ def run_all(
     """
     display = display or Display()
     if overwrite:  # all of them now: if the scheduler is stopped, the next call trains those that are left
-        for plan in planned:
-            if RunFolder(plan.folder).is_run:
-                with RunFolder(plan.folder).new(overwrite=True):
-                    pass
-    outcomes = [_existing_outcome(plan) for plan in planned]
+        clear_runs(planned)
+    outcomes = [existing_outcome(plan) for plan in planned]
     missing = [index for index, outcome in enumerate(outcomes) if outcome is None]
     display.begin(outcomes)
     try:
@@ -132,6 +154,14 @@ def run_all(
     return [outcome for outcome in outcomes if outcome]
 
 
+def clear_runs(planned: Sequence[PlannedRun]) -> None:
+    """Delete the files of runs that are repeated."""
+    for plan in planned:
+        if RunFolder(plan.folder).is_run:
+            with RunFolder(plan.folder).new(overwrite=True):
+                pass
+
+
 def default_jobs(device: str = "auto") -> int:
     """Runs at a time: one on each GPU; on the CPU one on each core, up to 8.
 
@@ -141,13 +171,13 @@ def default_jobs(device: str = "auto") -> int:
     return gpus or (1 if device.startswith(("cuda", "mps")) else min(_MAX_CPU_JOBS, num_cores()))
 
 
-def _existing_outcome(plan: PlannedRun) -> Outcome | None:
+def existing_outcome(plan: PlannedRun) -> Outcome | None:
     """The outcome of a run that is finished, or whose folder holds another run; None if the run must be trained."""
     folder = RunFolder(plan.folder)
     try:
         if not folder.is_run:
             return None
-        other = _differences(Config.make(read_yaml(folder / "config.yaml")), plan.config)
+        other = differences(Config.make(read_yaml(folder / "config.yaml")), plan.config)
         if other:
             more = ", …" if len(other) > 3 else ""
             raise UserError(
@@ -161,10 +191,10 @@ def _existing_outcome(plan: PlannedRun) -> Outcome | None:
         return Outcome(plan, f"{folder / 'metrics.json'} is damaged: train it again with --overwrite")
 
 
-def _differences(existing: Config, wanted: Config) -> list[str]:
+def differences(existing: Config, wanted: Config) -> list[str]:
     """The options in which two runs differ, without free options, as `lr 0.1, not 0.2`.
 
-    >>> _differences(Config.make({"lr": 0.1}), Config.make({"lr": 0.2, "device": "cpu", "method_options": {"mix": 1}}))
+    >>> differences(Config.make({"lr": 0.1}), Config.make({"lr": 0.2, "device": "cpu", "method_options": {"mix": 1}}))
     ['lr 0.1, not 0.2', 'method.mix 0.05, not 1.0']
     """
     entries = existing.entries(), wanted.entries()
@@ -176,7 +206,7 @@ def _differences(existing: Config, wanted: Config) -> list[str]:
     return found
 
 
-def _error_file(folder: Path) -> Path:
+def error_file(folder: Path) -> Path:
     """The file for the traceback of a failed run. It is next to the run folder, which may not exist."""
     return folder.with_name(f"{folder.name}.error.txt")
 
@@ -318,7 +348,7 @@ class _Scheduler:
             slot = min(set(range(self.jobs)) - used)
             run = RunProcess(*self.waiting.popleft(), slot, self.overwrite)
             with contextlib.suppress(OSError):
-                _error_file(run.plan.folder).unlink()
+                error_file(run.plan.folder).unlink()
             idle = self.pool.idle
             previous = next((each for each in idle if each.slot == slot and run.reusable), None)
             if previous:
@@ -423,7 +453,7 @@ def _worker_main(
     with contextlib.suppress(OSError, EOFError):  # there are no more runs, or the waiting process has ended
         while True:
             plan, overwrite = pipe.recv()
-            pipe.send(("end", *_train(plan, overwrite, _PipeCallback(pipe))))
+            pipe.send(("end", *train_planned(plan, overwrite, _PipeCallback(pipe))))
             if not reusable:
                 return
             gc.collect()  # free the GPU memory of the run here: a child that the next run forks must not do it
@@ -431,7 +461,7 @@ def _worker_main(
                 torch.cuda.empty_cache()
 
 
-def _train(plan: PlannedRun, overwrite: bool, callback: Callback) -> tuple[str, str]:
+def train_planned(plan: PlannedRun, overwrite: bool, callback: Callback) -> tuple[str, str]:
     """Train or resume a run. Returns the kind of its end, and the reason."""
     try:
         folder = RunFolder(plan.folder)
@@ -461,7 +491,7 @@ def _failure(error: Exception, folder: Path) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     lines = str(error).strip().splitlines()
     message = ": ".join(dict.fromkeys(line.strip() for line in lines[:1] + lines[-1:]))[:_MAX_MESSAGE]
-    path = _error_file(folder)
+    path = error_file(folder)
     with contextlib.suppress(OSError, UserError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(traceback.format_exception(error)))

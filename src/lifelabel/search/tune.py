@@ -10,12 +10,13 @@ round over all options has nothing new to try. docs/tune.md documents what is se
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import io
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ from lifelabel.config.run_options import SET_BY_TUNE
 from lifelabel.engine.run_folder import CHECKPOINTS, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.search.scheduler import Display, PlannedRun, WorkerPool, run_all
+from lifelabel.search.scheduler import Display, Outcome, PlannedRun, WorkerPool, run_all
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import printable
 
-__all__ = ["Chosen", "Search", "search_space", "tune"]
+__all__ = ["Chosen", "Search", "first_runs", "search_space", "tune"]
 
 _LATER = "later_backbone_lr"
 _SHARED: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -132,11 +133,36 @@ class Chosen:
         return f"{self.method}: {chosen or 'nothing to choose'}: {self.reached} → {self.path}"
 
 
-def tune(search: Search, display: Display | None = None, pool: WorkerPool | None = None) -> Chosen:
+def tune(
+    search: Search, display: Display | None = None, pool: WorkerPool | None = None,
+    runner: Callable[..., list[Outcome]] | None = None,
+) -> Chosen:  # fmt: skip
     """Search, and write trials.csv and preset.yaml. Trials that exist already are not repeated.
 
-    `pool` keeps processes with an initialised GPU for the next trials and searches.
+    `pool` keeps processes with an initialised GPU for the next trials and searches. `runner` trains the runs in place
+    of `run_all`, for example on a cluster.
     """
+    _check(search)
+    folder = RunFolder(search.out)
+    # reports wrong options before a file is written
+    descent = _CoordinateDescent(search, folder, display, runner or functools.partial(run_all, pool=pool))
+    folder.create()
+    with folder.locked():
+        return descent.run()
+
+
+def first_runs(search: Search) -> list[PlannedRun]:
+    """The runs of the first trials that are not finished: those that a search starts at the same time."""
+    _check(search)
+    descent = _CoordinateDescent(search, RunFolder(search.out), None, run_all)
+    start = descent.start()
+    points = descent.points(next(iter(descent.space)), start) if descent.space else {"start": start}
+    trials = descent.new_trials(points).values()
+    return [plan for _, _, plans in trials for plan in plans if not _has_ended(plan.folder)]
+
+
+def _check(search: Search) -> None:
+    """Refuse options that a search cannot have."""
     if search.trials < 1:
         raise UserError(f"--trials must be at least 1, not {search.trials}")
     if not search.hold_out > 0:
@@ -147,18 +173,15 @@ def tune(search: Search, display: Display | None = None, pool: WorkerPool | None
                 f"--set {name}: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
                 "--proxy-images"
             )
-    folder = RunFolder(search.out)
-    descent = _CoordinateDescent(search, folder, display, pool)  # reports wrong options before a file is written
-    folder.create()
-    with folder.locked():
-        return descent.run()
 
 
 class _CoordinateDescent:
     """A search with its trials so far."""
 
-    def __init__(self, search: Search, folder: RunFolder, display: Display | None, pool: WorkerPool | None):
-        self.search, self.folder, self.display, self.pool = search, folder, display, pool
+    def __init__(
+        self, search: Search, folder: RunFolder, display: Display | None, runner: Callable[..., list[Outcome]]
+    ):
+        self.search, self.folder, self.display, self.runner = search, folder, display, runner
         sets = {
             "method": search.method, "first_tasks": search.first_tasks, "hold_out": search.hold_out,
             "proxy": search.proxy, "proxy_images": search.proxy_images,
@@ -176,12 +199,16 @@ class _CoordinateDescent:
             self.try_all({"start": best})
         while before < len(self.trials) < self.search.trials:
             before = len(self.trials)
-            for name, values in self.space.items():
-                points = {"start": best}
-                points |= {f"{name}={_text(v)}": {**best, name: v} for v in values if plain(v) != plain(best[name])}
+            for name in self.space:
+                points = self.points(name, best)
                 self.try_all(points)
                 best = max(points.values(), key=self.score)  # ties keep the current value
         return self.chosen(self.trials[self.key(best)])
+
+    def points(self, name: str, best: _Point) -> dict[str, _Point]:
+        """The best point so far, and those with the other values of one option."""
+        others = (v for v in self.space[name] if plain(v) != plain(best[name]))
+        return {"start": best, **{f"{name}={_text(v)}": {**best, name: v} for v in others}}
 
     def start(self) -> _Point:
         c = self.config
@@ -210,15 +237,9 @@ class _CoordinateDescent:
 
     def try_all(self, points: Mapping[str, _Point]) -> None:
         """Try the points that are new, as long as trials are left."""
-        new: dict[str, tuple[int, str, list[PlannedRun]]] = {}
-        for changed, point in points.items():
-            number, key = len(self.trials) + len(new) + 1, self.key(point)
-            if key not in self.trials and number <= self.search.trials:
-                new[key] = number, changed, self.planned(number, changed, self.options(point))
+        new = self.new_trials(points)
         missing = [plan for _, _, plans in new.values() for plan in plans if not _has_ended(plan.folder)]
-        outcomes = run_all(
-            missing, self.search.jobs, display=self.display, command=self.search.continue_command, pool=self.pool
-        )
+        outcomes = self.runner(missing, self.search.jobs, display=self.display, command=self.search.continue_command)
         for outcome in outcomes:
             if outcome.diverged:
                 RunFolder(outcome.planned.folder).write_text(_FAILED, f"{outcome.error}\n")
@@ -229,6 +250,15 @@ class _CoordinateDescent:
             self.trials[key] = _read_trial(number, changed, json.loads(key), [plan.folder for plan in plans])
         if new:
             self.folder.write_text("trials.csv", _trials_csv(self.trials.values()))
+
+    def new_trials(self, points: Mapping[str, _Point]) -> dict[str, tuple[int, str, list[PlannedRun]]]:
+        """Number, changed option and runs of the points that are new, by their key."""
+        new: dict[str, tuple[int, str, list[PlannedRun]]] = {}
+        for changed, point in points.items():
+            number, key = len(self.trials) + len(new) + 1, self.key(point)
+            if key not in self.trials and number <= self.search.trials:
+                new[key] = number, changed, self.planned(number, changed, self.options(point))
+        return new
 
     def planned(self, number: int, changed: str, options: dict[str, Any]) -> list[PlannedRun]:
         """The runs of a trial, one per seed. The names of their folders contain a hash of the configuration."""

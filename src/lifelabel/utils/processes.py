@@ -237,6 +237,8 @@ def init_child(*ignored: object) -> None:
     gc.freeze()  # inherited CUDA objects must not be collected here: that ends the process
     _reset_signals()
     keep_freed_memory(_KEPT_BY_CHILD)
+    if "SLURM_JOB_ID" in os.environ:  # Slurm signals all processes of a job, and a checkpoint still needs this one
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # a fork has no thread pool: using it would block forever
     _end_with_parent()
