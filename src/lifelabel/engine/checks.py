@@ -14,6 +14,7 @@ from lifelabel.engine.label_server import StreamInfo
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
+from lifelabel.streams.shards import in_shards
 from lifelabel.utils.text import shorten
 
 __all__ = ["check_images", "check_losses", "check_metrics", "check_state"]
@@ -59,6 +60,8 @@ def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Call
         note(line)
     if sum(info.missing):
         _check_missing(info, config, folder, note)
+    if config.image_order == "shards" and not in_shards(info.train):
+        raise UserError(f"the images of {info.name} are not in tar shards: remove image_order=shards")
     if not len(info.test_rows):
         raise UserError(f"stream {info.name} has no test image: nothing could be scored")
     for task, size in zip(info.tasks[info.learned :], info.sizes[info.learned :], strict=True):
