@@ -56,12 +56,12 @@ def check_metrics() -> None:
 
 def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Callable[[str], None]) -> None:
     """Report missing images to `note`. Refuse a stream if there is nothing to learn from or to score."""
+    if config.image_order == "shards" and not in_shards(info.train):
+        raise UserError(f"the images of {info.name} are not in tar shards: remove image_order=shards")
     for line in info.problems:
         note(line)
     if sum(info.missing):
         _check_missing(info, config, folder, note)
-    if config.image_order == "shards" and not in_shards(info.train):
-        raise UserError(f"the images of {info.name} are not in tar shards: remove image_order=shards")
     if not len(info.test_rows):
         raise UserError(f"stream {info.name} has no test image: nothing could be scored")
     for task, size in zip(info.tasks[info.learned :], info.sizes[info.learned :], strict=True):
