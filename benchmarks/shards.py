@@ -116,9 +116,7 @@ def main() -> None:
         os.environ["LIFELABEL_CACHE"] = str(folder / "cache")
         index = measure_index(folder, args.members)
         seconds = ", ".join(f"{kind} {index[kind]:.2f} s" for kind in ("headers", "cache", "find"))
-        print(
-            f"index, CPU time per 100,000 members: {seconds}; {index['bytes_per_member']:.1f} bytes per member in the cache"
-        )
+        print(f"index, CPU time per 100,000 members: {seconds}; {index['bytes_per_member']:.1f} bytes per member")
     write_json(args, rows=rows, index=index)
 
 

@@ -203,7 +203,7 @@ DAMAGED = {
     "cut in a header": header("a.jpg", b"%011o\0" % 512) + b"x" * 512 + header("b.jpg", b"%011o\0" % 512)[:200],
     "damaged header": header("a.jpg", b"%011o\0" % 512) + b"x" * 512 + b"y" * 1024,
     "size beyond the file": header("a.jpg", b"\x80\0\0\0" + struct.pack(">q", 2**62)) + bytes(1024),
-    "negative size": header("a.jpg", b"%011o\0" % 0) + header("b.jpg", -1024) + bytes(1024),
+    "negative size": header("a.jpg", b"%011o\0" % 0) + header("b.jpg", -512) + bytes(1024),
     "huge extended header": header("x", PAX_LENGTH, tarfile.XHDTYPE) + b"1" * (1 << 20) + bytes(1024),
     "huge name": header("x", PAX_LENGTH, tarfile.GNUTYPE_LONGNAME) + b"a" * (1 << 20) + bytes(1024),
     "chain of extended headers": header("x", b"%011o\0" % 0, tarfile.XHDTYPE) * 5000 + bytes(1024),
