@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from lifelabel.streams.base import BadImage, Names
-from lifelabel.streams.files import _FOLDERS, FileImages, safe_path
+from lifelabel.streams.files import FOLDERS, FileImages, safe_path
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def found(root, *names):
     return list(FileImages(root, Names(names)).found)
 
 
-@pytest.mark.parametrize("folder", ["", *(f"{folder}/" for folder in _FOLDERS)])
+@pytest.mark.parametrize("folder", ["", *(f"{folder}/" for folder in FOLDERS)])
 def test_photographs_are_found_in_the_usual_folders(tmp_path, folder):
     put(tmp_path, f"{folder}a.jpg")
     put(tmp_path, f"{folder}actor/b.jpg")
@@ -147,7 +147,7 @@ def test_a_folder_is_listed_once_for_any_number_of_images(tmp_path, monkeypatch)
     names = [f"{n}.jpg" for n in range(1000)] + [f"b/{n}.jpg" for n in range(1000)]
     source = FileImages(tmp_path, Names(names))
     assert np.flatnonzero(source.present).tolist() == list(range(0, 1000, 2))
-    assert len(listed) == len(set(listed)) == 4 and len(checked) <= len(_FOLDERS)
+    assert len(listed) == len(set(listed)) == 4 and len(checked) <= len(FOLDERS)
 
 
 def test_a_hundred_thousand_names_are_small_to_send():

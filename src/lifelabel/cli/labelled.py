@@ -94,12 +94,13 @@ def read_labelled(
 ) -> Labelled:
     """The images of a table or of a stream. `info` is that of the model in `run`."""
     from lifelabel.streams.labelled import ROWS
+    from lifelabel.streams.shards import is_root
 
     if (table is None) == (stream is None):
         raise UserError("give the labelled images: a TABLE, or --stream NAME (one of them)")
     if rows is not None and rows not in ROWS:
         raise unknown("rows", rows, ROWS)
-    if root is not None and not root.is_dir():
+    if root is not None and not is_root(root):
         raise UserError(f"there is no folder {root}: give another --root DIR")
     options = stream_settings(list(settings or []))
     if root is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lifelabel.options import declared, option
 from lifelabel.streams import STREAMS
+from lifelabel.streams.order import IMAGE_ORDERS
 from lifelabel.streams.transforms import AUGMENTATIONS
 
 __all__ = ["SET_BY_TUNE", "VARIED", "RunOptions", "stream_flags"]
@@ -110,6 +111,12 @@ class RunOptions:
         low=0,
         high=256,
         free=True,
+        flag="Data",
+    )
+    image_order: str = option(
+        "random",
+        "order of the training images of a task: random, or shard by shard with a limited shuffle, for tar shards",
+        choices=IMAGE_ORDERS,
         flag="Data",
     )
     strict: bool = option(

@@ -14,6 +14,7 @@ from lifelabel.engine.label_server import StreamInfo
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
+from lifelabel.streams.shards import in_shards
 from lifelabel.utils.text import shorten
 
 __all__ = ["check_images", "check_losses", "check_metrics", "check_state"]
@@ -55,6 +56,8 @@ def check_metrics() -> None:
 
 def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Callable[[str], None]) -> None:
     """Report missing images to `note`. Refuse a stream if there is nothing to learn from or to score."""
+    if config.image_order == "shards" and not in_shards(info.train):
+        raise UserError(f"the images of {info.name} are not in tar shards: remove image_order=shards")
     for line in info.problems:
         note(line)
     if sum(info.missing):

@@ -102,16 +102,18 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
         tasks = [[name for task in tasks for name in task]]  # it learned all tasks as one
     of_table["learned"] = [json.dumps(task, ensure_ascii=False) for task in tasks]
     whole = {"first_tasks": None, "hold_out": 0.0, "task_order": 0, "proxy": False, "proxy_images": None}
+    stored = {"image_order": "random"}  # it depends on how the new images are stored
     size = {"image_size": state.get("image_size") or before.image_size}
     own = {name: value for name, value in before.to_dict().items() if name != "stream_options"}
     shared = {name: value for name, value in given.items() if name != "stream_options"}
     fixed = [f"method.{name}" for name in shared.pop("method_options", {})]
-    fixed += [name for name in shared if name not in (*declared(Config, "resume"), *declared(Config, "path"))]
+    free = (*declared(Config, "resume"), *declared(Config, "path"), "image_order")
+    fixed += [name for name in shared if name not in free]
     if fixed:
         raise UserError(
             f"{fixed[0]} cannot change when a run is extended: {old.path} was trained with its own; remove it"
         )
-    values = merge(own, whole, size, shared, {"stream": stream, "stream_options": of_table})
+    values = merge(own, whole, stored, size, shared, {"stream": stream, "stream_options": of_table})
     config = Config.make(values).with_absolute_paths()
     return dataclasses.replace(config, plugins=tuple(loaded_plugins()))
 

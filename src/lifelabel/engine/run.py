@@ -65,6 +65,7 @@ from lifelabel.streams.loading import (
     TestImages,
     default_workers,
 )
+from lifelabel.streams.order import training_order
 from lifelabel.streams.parts import Part
 from lifelabel.utils.group import ALONE, Group, join_group
 from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
@@ -318,7 +319,7 @@ class Run:
         view = self.label_server.joint_view() if self.joint else self.label_server.view(p.task)
         if len(self.method.tasks) == p.task:
             self.method.begin_task(view.task.classes)
-        order = np.random.default_rng([self.config.seed, p.task]).permutation(len(view))
+        order = training_order(view.rows, self.info.train, self.config.seed, p.task, self.config.image_order)
         steps = math.ceil(len(view) / size)
         batch: Batch | None = None
 

@@ -18,6 +18,7 @@ from lifelabel.registry import resolve_name
 from lifelabel.streams.base import ImageSource, Stream, Task
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.loading import DEFAULT_IMAGE_SIZE
+from lifelabel.streams.order import training_order
 from lifelabel.streams.parts import sort_by_name
 from lifelabel.streams.transforms import AUGMENTATIONS, load_batch
 from lifelabel.utils.processes import init_child, start_method, starting
@@ -71,7 +72,7 @@ def task_loaders(
     first_task = np.where(test.images.present, task_of_image(stream), len(stream.tasks))
     for task in stream.tasks:
         view = stream.train_view(task.index)
-        order = np.random.default_rng([seed, task.index]).permutation(len(view))
+        order = training_order(view.rows, train.images.handle(), seed, task.index)
         not_known = None if view.unknown is None else view.unknown.take(order)
         labelled = view.rows[order], view.labels.take(order), not_known
         train_batches = _Batches(train.images, *labelled, batch_size, size, augment, (seed, task.index))

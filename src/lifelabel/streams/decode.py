@@ -14,7 +14,10 @@ from PIL import Image, UnidentifiedImageError, features
 
 from lifelabel.streams.base import BadImage
 
-__all__ = ["IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "decode_image", "open_image", "upright_rgb"]
+__all__ = [
+    "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes", "decode_image", "open_image",
+    "upright_rgb",
+]  # fmt: skip
 
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".mpo",
@@ -95,16 +98,21 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     return _upright(_to_rgb(image), image)
 
 
+def check_bytes(size: int) -> None:
+    """Raise `BadImage` for a file of this many bytes that is not to be read."""
+    if not size:
+        raise BadImage("an empty file")
+    if size > _MAX_FILE_BYTES:
+        raise BadImage("a file of more than 200 MB")
+
+
 def _read(path: Path | str) -> bytes:
     """The bytes of a regular file. Anything else is not opened: reading a named pipe could block for ever."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise BadImage("not a regular file")
-        if not status.st_size:
-            raise BadImage("an empty file")
-        if status.st_size > _MAX_FILE_BYTES:
-            raise BadImage("a file of more than 200 MB")
+        check_bytes(status.st_size)
         with open(path, "rb", buffering=0) as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -21,9 +21,9 @@ from PIL import Image
 from lifelabel.streams.base import BadImage, Names
 from lifelabel.streams.decode import open_image
 
-__all__ = ["FileImages", "path_below", "safe_path"]
+__all__ = ["FOLDERS", "FileImages", "path_below", "safe_path", "spellings"]
 
-_FOLDERS = (
+FOLDERS = (
     "images", "Images", "train2014", "val2014", "train2017", "val2017", "images/train2014", "images/val2014",
     "images/train2017", "images/val2017", "JPEGImages", "VOCdevkit", "Flickr", "images/Flickr", "Images/Flickr",
     "NUS-WIDE/Flickr", "NUS-WIDE/images",
@@ -133,7 +133,7 @@ class FileImages:
 
 def _find(root: Path, names: Iterable[str]) -> Iterator[str]:
     """For each name its path relative to the root; empty if there is no file."""
-    prefixes = ["", *(f"{folder}/" for folder in _FOLDERS if (root / folder).is_dir())]
+    prefixes = ["", *(f"{folder}/" for folder in FOLDERS if (root / folder).is_dir())]
     listing = functools.cache(functools.partial(_list, root))
 
     @functools.cache
@@ -143,11 +143,11 @@ def _find(root: Path, names: Iterable[str]) -> Iterator[str]:
         return [(path, files) for path, files in listings if files]
 
     for name in names:
-        hits = (path + file for folder, file in _spellings(name) for path, files in candidates(folder) if file in files)
+        hits = (path + file for folder, file in spellings(name) for path, files in candidates(folder) if file in files)
         yield next(hits, "")
 
 
-def _spellings(name: str) -> Iterator[tuple[str, str]]:
+def spellings(name: str) -> Iterator[tuple[str, str]]:
     """The possible names of a photograph, the most likely first: its folder (empty, or ending in a slash) and file.
 
     File names of COCO are unique, so their folder does not matter. The edition of 2017 omits the first part of a name.

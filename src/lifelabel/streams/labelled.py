@@ -12,8 +12,8 @@ from lifelabel.errors import UserError
 from lifelabel.streams import table
 from lifelabel.streams.base import ImageSource, Names, Problems, Split, Stream, manifest_lines
 from lifelabel.streams.collection import Pool
-from lifelabel.streams.files import FileImages
 from lifelabel.streams.labels import Labels, Unknown
+from lifelabel.streams.shards import add_problems, find_images
 
 __all__ = ["ROWS", "LabelledPart", "LabelledSet", "from_stream", "from_table"]
 
@@ -81,6 +81,7 @@ def from_table(
         rows = "all"  # there is no column `split`, or it has no training row
     pools = {"test": [found.test], "train": [found.train], "all": [found.train, found.test]}[rows]
     parts = tuple(_pool_part(pool, found.root) for pool in pools if len(pool.names))
+    add_problems(found.problems, *(part.images for part in parts))
     if not parts:
         raise UserError(f"{path} has no {rows} row: a column 'split' marks them; or give --rows all")
     return LabelledSet(path.name, "all rows" if rows == "all" else f"{rows} rows", found.classes, parts, found.problems)
@@ -89,7 +90,7 @@ def from_table(
 def _pool_part(pool: Pool, root: Path) -> LabelledPart:
     unknown = None if pool.unknown is None else Unknown.of_entries(pool.unknown)
     rows = np.arange(len(pool.names))
-    return LabelledPart(FileImages(root, pool.names), rows, pool.labels, unknown, np.zeros(len(rows), np.int64))
+    return LabelledPart(find_images(root, pool.names), rows, pool.labels, unknown, np.zeros(len(rows), np.int64))
 
 
 def from_stream(stream: Stream, rows: str = "test") -> LabelledSet:

@@ -31,8 +31,9 @@ from lifelabel.streams.base import (
     task_of_class,
     true_matrix,
 )
-from lifelabel.streams.files import FileImages, safe_path
+from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels, Unknown
+from lifelabel.streams.shards import find_images
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited, write_text
 from lifelabel.utils.text import shorten
@@ -87,7 +88,7 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
 
 
 def read(path: Path, root: Path | None) -> Stream:
-    """The stream in a manifest. Its images are files under `root`."""
+    """The stream in a manifest. Its images are files under `root`, or in its shards."""
     found = _load(path)
     where = str(path)
     by_task = _classes(found.get("tasks"), where)
@@ -235,7 +236,7 @@ def _split(
         unknown = Unknown(
             unknown.entries if unknown else none, np.zeros(classes, bool), (task_of, task_of_class(tasks))
         )
-    return Split(FileImages(root, names), names, labels, tuple(rows), unknown=unknown), row_of
+    return Split(find_images(root, names), names, labels, tuple(rows), unknown=unknown), row_of
 
 
 def _unknown(block: Any, row_of: dict[str, int], classes: int, where: str) -> Unknown | None:

@@ -36,8 +36,8 @@ from lifelabel.streams.base import (
     true_matrix,
 )
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.files import FileImages
 from lifelabel.streams.labels import Labels, Unknown
+from lifelabel.streams.shards import find_images
 from lifelabel.utils.text import shorten
 
 __all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
@@ -481,7 +481,7 @@ def _make_split(
     used_names = Names(texts[row] for row in used.tolist())
     by_task = tuple(np.sort(new_row[rows[task == index]]) for index in range(tasks))
     unknown = None if unknown is None else unknown.take(used)
-    return Split(FileImages(root, used_names), used_names, labels.take(used), by_task, unknown=unknown)
+    return Split(find_images(root, used_names), used_names, labels.take(used), by_task, unknown=unknown)
 
 
 def _check_images(

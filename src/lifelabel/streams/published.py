@@ -23,9 +23,10 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.streams import coco, nus_wide, paper
 from lifelabel.streams.base import Names, Problems, Split, Stream, Task, classes_to_tasks, task_of_class, true_matrix
-from lifelabel.streams.files import FileImages, safe_path
+from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import make_proxy
+from lifelabel.streams.shards import find_images, folder_of
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
@@ -50,7 +51,7 @@ _CELLS = 1 << 22
 
 
 def read(path: Path, root: Path | None) -> Stream:
-    """The split in the folder or zip `path`. Its photographs are files under `root`.
+    """The split in the folder or zip `path`. Its photographs are files under `root`, or in its shards.
 
     If the label files of COCO or NUS-WIDE are under `root`, they complete the labels of the training images.
     """
@@ -65,16 +66,17 @@ def read(path: Path, root: Path | None) -> Stream:
     _report(classes, training, testing, problems)
     extra = _Extra()
     if root is not None and dataset:
-        extra = (_from_coco if dataset == "coco" else _from_nus_wide)(root, classes, training, testing, problems)
+        extra = (_from_coco if dataset == "coco" else _from_nus_wide)(
+            folder_of(root), classes, training, testing, problems
+        )
     labels = training.labels if extra.labels is None else _complete(tasks, training, extra.labels, problems)
-    train_files, test_files = extra.files or (_file_names(training.names), _file_names(testing.names))
+    file_names = extra.files or (_file_names(training.names), _file_names(testing.names))
+    train_images, test_images = (find_images(root, Names(names)) for names in file_names)
     stream = Stream(
         {"coco": "split-coco", "nus-wide": "split-wide"}.get(dataset, "published"),
         tasks,
-        Split(
-            FileImages(root, Names(train_files)), Names(training.names), labels, training.rows, extra.labels is not None
-        ),
-        Split(FileImages(root, Names(test_files)), Names(testing.names), testing.labels, testing.rows),
+        Split(train_images, Names(training.names), labels, training.rows, extra.labels is not None),
+        Split(test_images, Names(testing.names), testing.labels, testing.rows),
         truth=None if extra.labels is None else true_matrix(labels),
         rules={"source": "published split", "file": path.resolve().name, **extra.rules},
         dataset=dataset,
@@ -85,9 +87,11 @@ def read(path: Path, root: Path | None) -> Stream:
 
 def coco_proxy(stream: Stream, root: Path | None) -> Callable[[], Stream] | None:
     """Builds the proxy stream of a split of COCO, if the annotations of COCO are under `root`."""
-    if root is None or stream.dataset != "coco" or not coco.has_annotations(root):
+    if root is None or stream.dataset != "coco" or not coco.has_annotations(folder_of(root)):
         return None
-    return lambda: make_proxy(stream, coco.read_named(root, stream.train.names))
+    return lambda: make_proxy(
+        stream, dataclasses.replace(coco.read_named(folder_of(root), stream.train.names), root=root)
+    )
 
 
 def find_numbered_images(
@@ -99,9 +103,9 @@ def find_numbered_images(
     """
     if not all(_NUMBER.fullmatch(name) for split in (train, test) for name in split.names):
         return train, test
-    extra = _from_nus_wide(root, classes, train, test, problems)
+    extra = _from_nus_wide(folder_of(root), classes, train, test, problems)
     files = extra.files or (_file_names(train.names), _file_names(test.names))
-    train_images, test_images = (FileImages(root, Names(names)) for names in files)
+    train_images, test_images = (find_images(root, Names(names)) for names in files)
     return dataclasses.replace(train, images=train_images), dataclasses.replace(test, images=test_images)
 
 

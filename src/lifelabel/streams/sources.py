@@ -14,7 +14,9 @@ from lifelabel.options import option, read, with_defaults
 from lifelabel.registry import Registry
 from lifelabel.streams import coco, manifest, nus_wide, published, scenes, table, voc
 from lifelabel.streams.base import LABELS, LABELS_HELP, Stream
+from lifelabel.streams.collection import Collection
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
+from lifelabel.streams.shards import add_problems, folder_of, is_root
 from lifelabel.utils.text import shorten
 
 __all__ = ["STREAMS", "Source", "build", "resolve"]
@@ -36,7 +38,11 @@ class Source:
 @dataclass(frozen=True)
 class _DatasetOptions(ProtocolOptions):
     root: str | None = option(
-        None, "the folder of the images, and of the label files of the data set", path=True, label=False, flag="Data"
+        None,
+        "the folder of the images or of their tar shards, and of the label files of the data set",
+        path=True,
+        label=False,
+        flag="Data",
     )
 
 
@@ -62,7 +68,11 @@ class _VocOptions(_DatasetOptions):
 class _TableOptions(ProtocolOptions):
     file: str | None = option(None, "the table: CSV, TSV or Parquet", path=True, label=False)
     root: str | None = option(
-        None, "the folder of the images; none: the folder of the table", path=True, label=False, flag="Data"
+        None,
+        "the folder of the images or of their tar shards; none: the folder of the table",
+        path=True,
+        label=False,
+        flag="Data",
     )
     test_share: float = option(
         0.2, "share of the images used for test if the table has no column 'split'", above=0, high=0.9
@@ -76,7 +86,9 @@ class _TableOptions(ProtocolOptions):
 @dataclass(frozen=True)
 class _FileOptions:
     file: str | None = option(None, "the file or folder that describes the stream", path=True, label=False)
-    root: str | None = option(None, "the folder of the images", path=True, label=False, flag="Data")
+    root: str | None = option(
+        None, "the folder of the images or of their tar shards", path=True, label=False, flag="Data"
+    )
     labels: str | None = option(None, f"{LABELS_HELP}; none: as the file states", choices=LABELS)
 
 
@@ -84,9 +96,16 @@ def _root(options: Any, name: str) -> Path:
     if options.root is None:
         raise UserError(f"stream {name} needs the folder of its images and labels: give --root DIR")
     path = Path(options.root).expanduser()
-    if not path.is_dir():
+    if not is_root(path):
         raise UserError(f"stream {name}: there is no folder {path}; give another --root DIR")
     return path
+
+
+def _read_labels(root: Path, read: Callable[..., Collection], *options: Any) -> Collection:
+    """A data set whose label files are in the root, or in the folder of its shards."""
+    folder = folder_of(root)
+    found = read(folder, *options)
+    return found if folder == root else dataclasses.replace(found, root=root)
 
 
 def _optional_root(options: Any, name: str) -> Path | None:
@@ -103,12 +122,14 @@ def _file(options: Any, name: str) -> Path:
 
 
 def _coco(name: str) -> Callable[[_DatasetOptions], Stream]:
-    return lambda options: make_stream(coco.read(_root(options, name)), options, name, "coco", default_tasks=8)
+    return lambda options: make_stream(
+        _read_labels(_root(options, name), coco.read), options, name, "coco", default_tasks=8
+    )
 
 
 def _nus_wide(name: str) -> Callable[[_NusWideOptions], Stream]:
     def build(options: _NusWideOptions) -> Stream:
-        found = nus_wide.read(_root(options, name), options.split, options.test_share, options.seed)
+        found = _read_labels(_root(options, name), nus_wide.read, options.split, options.test_share, options.seed)
         stream = make_stream(found, options, name, "nus-wide", default_tasks=9)
         share = {"test_share": options.test_share} if options.split == "share" else {}
         return dataclasses.replace(stream, rules={**stream.rules, "split": options.split, **share})
@@ -118,7 +139,7 @@ def _nus_wide(name: str) -> Callable[[_NusWideOptions], Stream]:
 
 def _voc(name: str) -> Callable[[_VocOptions], Stream]:
     def build(options: _VocOptions) -> Stream:
-        found = voc.read(_root(options, name), options.year, options.difficult)
+        found = _read_labels(_root(options, name), voc.read, options.year, options.difficult)
         stream = make_stream(found, options, name, "voc", default_tasks=5)
         return dataclasses.replace(stream, rules={**stream.rules, "year": options.year, "difficult": options.difficult})
 
@@ -253,4 +274,5 @@ def build(stream: str, options: Mapping[str, Any]) -> Stream:
     built = STREAMS[name].build(read(STREAMS[name].Options, given, "stream", f"stream {name}"))
     if not isinstance(built, Stream):
         raise UserError(f"stream {name}: its function must return a lifelabel.Stream, not a {type(built).__name__}")
+    add_problems(built.problems, built.train.images, built.test.images)
     return built

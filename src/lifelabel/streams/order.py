@@ -1,0 +1,33 @@
+"""The order in which a run learns the images of a task. Each image occurs once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lifelabel.streams.base import ImageHandle
+from lifelabel.streams.shards import ShardImages
+
+__all__ = ["IMAGE_ORDERS", "training_order"]
+
+IMAGE_ORDERS = ("random", "shards")
+"""The values of the option `image_order` of runs."""
+_WINDOW = 10_000
+"""With the order "shards", an image is moved by about this many places at most."""
+
+
+def training_order(rows: np.ndarray, images: ImageHandle, seed: int, task: int, how: str = "random") -> np.ndarray:
+    """The order of the images `rows` of a task, as positions in `rows`. It depends on the arguments only.
+
+    - `random`: a random permutation.
+    - `shards`: the shards in random order, and the images of each shard in the order of the file. Then each image is
+      moved by a random number of places, about 10,000 at most. So images are read from few shards at a time.
+    """
+    rng = np.random.default_rng([seed, task])
+    if how == "random" or not isinstance(images, ShardImages):
+        return rng.permutation(len(rows))
+    rank = rng.permutation(len(images.shards) + 1)  # the last one is that of -1: images that are files
+    sequence = np.lexsort((images.offset[rows], rank[images.shard[rows]]))
+    half = _WINDOW / 2
+    # the images at both ends are spread over a whole window: else the first batches would be of one shard
+    centre = np.clip(np.arange(len(rows)), half, max(len(rows) - half, half))
+    return sequence[np.argsort(centre + rng.uniform(-half, half, len(rows)), kind="stable")]
