@@ -24,6 +24,7 @@ from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress, check_same_run, get_random_state, set_random_state
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
 from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
+from lifelabel.engine.digests import run_digests
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
@@ -41,6 +42,7 @@ from lifelabel.nn import provenance
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.graph import embed
+from lifelabel.nn.weights import sha256
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
@@ -421,7 +423,7 @@ class Run:
                 **self.made_from, "plugin_files": plugin_digests(), "config": self.config.to_dict(), **p.to_dict(),
                 "image_size": self.image_size, "extends": self.extends, "method": method,
                 "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
-                "skipped_bytes": self.skipped.sync(),
+                "skipped_bytes": self.skipped.sync(), "environment_sha256": self.environment_digest(),
             }
         )  # fmt: skip
         if not self.config.checkpoint_seconds:  # a checkpoint after every step
@@ -452,10 +454,19 @@ class Run:
         matrix = self.method.matrix()
         if matrix is not None and self.progress.task == len(self.tasks):  # the last matrix has those of all tasks
             self.folder.write_matrices(matrix, self.method.sizes, self.info.classes, self.label_server.truth())
-        self.folder.write_json("environment.json", self.environment())
         self.write_model()
-        if self.progress.task < len(self.tasks):
+        environment, finished = self.environment(), self.progress.task == len(self.tasks)
+        if finished:
+            self.history.sync()
+            self.skipped.sync()
+            environment["sha256"] = run_digests(self.folder, self.summary())
+        self.folder.write_json("environment.json", environment)
+        if not finished:
             self.folder.write_json("metrics.json", self.summary())
+
+    def environment_digest(self) -> str | None:
+        """The SHA-256 of environment.json, which has those of the other files; None before the end of the run."""
+        return sha256(self.folder / "environment.json") if self.progress.task == len(self.tasks) else None
 
     def write_model(self) -> None:
         """Write the model folder after the last task, and with `keep_tasks` one after every task."""
