@@ -1,6 +1,6 @@
 """The resident memory of a long run: the training process, the label process and the workers that decode images.
 
-    python -m benchmarks.memory [--methods fine-tuning,er] [--steps 50000]
+    python -m benchmarks.memory [--methods fine-tuning,er] [--steps 50000] [--verbose]
 
 It trains with `lifelabel.train` on a table of many rows that name few small pictures, in many short tasks. The memory
 of every process is read every 1,000 steps. For each process it prints the memory after a tenth of the steps and after
@@ -30,14 +30,17 @@ _PICTURES, _SIDE, _CLASSES_PER_TASK, _TEST_IMAGES = 64, 32, 2, 64
 class _Sampler(lifelabel.Callback):
     """Reads the memory of all processes of the run every 1,000 steps."""
 
-    def __init__(self, batch: int):
-        self.batch, self.images = batch, 0
+    def __init__(self, batch: int, verbose: bool = False):
+        self.batch, self.verbose, self.images = batch, verbose, 0
         self.samples: list[dict[str, int]] = []
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
         self.images += images
         if self.images // (self.batch * _INTERVAL) > len(self.samples):
             self.samples.append(_memory())
+            if self.verbose:
+                megabytes = (f"{name} {size / 1e6:.1f} MB" for name, size in self.samples[-1].items())
+                print(f"{len(self.samples) * _INTERVAL:,} steps, task {task + 1}: {', '.join(megabytes)}", flush=True)
 
 
 def _memory() -> dict[str, int]:
@@ -75,12 +78,12 @@ def _write_table(folder: Path, tasks: int, images: int) -> Path:
     return folder / "table.csv"
 
 
-def measure(method: str, steps: int, tasks: int, batch: int) -> dict[str, Any]:
+def measure(method: str, steps: int, tasks: int, batch: int, verbose: bool = False) -> dict[str, Any]:
     """The samples of one run, the seconds, and for each process the ratio of the last sample to that after a tenth."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table = _write_table(folder, tasks, batch * steps // tasks)
-        sampler, begin = _Sampler(batch), time.monotonic()
+        sampler, begin = _Sampler(batch, verbose), time.monotonic()
         lifelabel.train(
             folder / "run", method=method, stream=str(table), root=str(folder), callback=sampler, device="cpu",
             workers=1, backbone="tiny", weights="none", image_size=_SIDE, batch_size=batch, lr=1e-4, backbone_lr=1e-4,
@@ -96,6 +99,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--tasks", type=int, default=25)
     parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--verbose", action="store_true", help="print every sample")
     given = parser.parse_args()
     if given.steps < 10 * _INTERVAL or given.steps % given.tasks:
         parser.error(f"--steps must be at least {10 * _INTERVAL:,}, and a multiple of --tasks")
@@ -105,7 +109,7 @@ def main() -> None:
     print(f"{'method':<16} {'process':<14} {f'MB at {tenth:,}':>14} {f'MB at {given.steps:,}':>14} {'ratio':>8}")
     found = {}
     for method in given.methods.split(","):
-        found[method] = figures = measure(method, given.steps, given.tasks, given.batch)
+        found[method] = figures = measure(method, given.steps, given.tasks, given.batch, given.verbose)
         samples = figures["samples"]
         for name, ratio in figures["ratios"].items():
             first, last = samples[len(samples) // 10 - 1][name] / 1e6, samples[-1][name] / 1e6

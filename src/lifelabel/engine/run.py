@@ -58,6 +58,7 @@ from lifelabel.streams.loading import (
     default_workers,
 )
 from lifelabel.streams.parts import Part
+from lifelabel.utils.memory import release_freed_memory
 from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
 from lifelabel.utils.transfer import to_device
@@ -264,6 +265,7 @@ class Run:
         p.task, p.step, p.learned = p.task + 1, 0, 0
         self.write_results()
         self.save()
+        release_freed_memory()  # of the evaluation
         self.callback.evaluated(p.records[-1])
         if self.events:
             self.events.evaluated(p.records, self.method.matrix())
