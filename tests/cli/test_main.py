@@ -138,7 +138,14 @@ def test_output_that_cannot_be_written_is_one_line(error_line):
 
 
 @pytest.mark.parametrize(
-    "words", [["predict", "{}", "a.png"], ["evaluate", "{}", "t.csv"], ["runs", "{}"], ["export", "{}", "--out", "a"], ["verify", "{}"]]
+    "words",
+    [
+        ["predict", "{}", "a.png"],
+        ["evaluate", "{}", "t.csv"],
+        ["runs", "{}"],
+        ["export", "{}", "--out", "a"],
+        ["verify", "{}"],
+    ],
 )
 def test_a_path_that_the_system_refuses_is_one_line(refused, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
