@@ -15,11 +15,11 @@ Use its model on images:
 >>> len(model.predict([image], top=3)[0])
 3
 
-Models: `load`, `Model`. Runs: `train`, `resume`, `extend`, `run_all`, `Config`, `Result`. Methods of one's own:
-`Method`, `FineTuning`, `Batch`, `Footprint`, `option`, `load_plugin`, and the registries `METHODS`, `STREAMS`,
-`BACKBONES` and `METRICS`. Parts for a training loop of one's own: `task_loaders`, `Learner`, `LinearHead`, `Expert`,
-`ACM`, `CalibratedACM`, `LabelRelations`, `Adjacency`, `GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`,
-`streams` and `backbones`.
+Models: `load`, `Model`. Runs: `train`, `resume`, `extend`, `run_all`, `Config`, `Result`; `verify`, `Verification`,
+`Check`. Methods of one's own: `Method`, `FineTuning`, `Batch`, `Footprint`, `option`, `load_plugin`, and the registries
+`METHODS`, `STREAMS`, `BACKBONES` and `METRICS`. Parts for a training loop of one's own: `task_loaders`, `Learner`,
+`LinearHead`, `Expert`, `ACM`, `CalibratedACM`, `LabelRelations`, `Adjacency`, `GraphNetwork`, `Reservoir`, and the
+modules `losses`, `metrics`, `streams` and `backbones`.
 `dir(lifelabel)` lists all public names. Everything else is private and may change.
 """
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lifelabel.engine.extend import extend
     from lifelabel.engine.run import Result, resume, train
     from lifelabel.engine.task_data import TaskData, task_loaders
+    from lifelabel.engine.verify import Check, Verification, verify
     from lifelabel.errors import Diverged, HiddenLabel, UserError
     from lifelabel.methods import METHODS, Batch, FineTuning, Footprint, HostBatch, Method
     from lifelabel.methods.buffer import Buffer, BufferOptions, Reservoir
@@ -60,10 +61,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 __all__ = [
     "ACM", "BACKBONES", "METHODS", "METRICS", "STREAMS", "Adjacency", "Batch", "Buffer", "BufferOptions",
-    "CalibratedACM", "Callback", "Config", "Diverged", "Expert", "FineTuning", "Footprint", "GraphNetwork",
+    "CalibratedACM", "Callback", "Check", "Config", "Diverged", "Expert", "FineTuning", "Footprint", "GraphNetwork",
     "HiddenLabel", "HostBatch", "LabelRelations", "Learner", "LinearHead", "Method", "Model", "PlannedRun",
-    "Reservoir", "Result", "Setting", "Stream", "TaskData", "UserError", "__version__", "backbones", "extend", "load",
-    "load_plugin", "losses", "metrics", "option", "resume", "run_all", "streams", "task_loaders", "train",
+    "Reservoir", "Result", "Setting", "Stream", "TaskData", "UserError", "Verification", "__version__", "backbones",
+    "extend", "load", "load_plugin", "losses", "metrics", "option", "resume", "run_all", "streams", "task_loaders",
+    "train", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -72,6 +74,7 @@ _HOMES = {
     "lifelabel.engine.extend": ("extend",),
     "lifelabel.engine.run": ("Result", "resume", "train"),
     "lifelabel.engine.task_data": ("TaskData", "task_loaders"),
+    "lifelabel.engine.verify": ("Check", "Verification", "verify"),
     "lifelabel.errors": ("Diverged", "HiddenLabel", "UserError"),
     "lifelabel.methods": ("METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"),
     "lifelabel.methods.buffer": ("Buffer", "BufferOptions", "Reservoir"),

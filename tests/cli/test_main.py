@@ -20,7 +20,7 @@ COMMANDS = {
     "report": ["report"], "list": ["list"], "metrics": ["metrics"], "data inspect": ["data", "inspect"],
     "data build": ["data", "build"], "data convert": ["data", "convert"], "runs": ["runs"], "predict": ["predict"],
     "evaluate": ["evaluate"], "calibrate": ["calibrate"], "extend": ["extend"], "export": ["export"],
-    "doctor": ["doctor"], "serve": ["serve"],
+    "doctor": ["doctor"], "serve": ["serve"], "verify": ["verify"],
 }  # fmt: skip
 
 
@@ -138,7 +138,14 @@ def test_output_that_cannot_be_written_is_one_line(error_line):
 
 
 @pytest.mark.parametrize(
-    "words", [["predict", "{}", "a.png"], ["evaluate", "{}", "t.csv"], ["runs", "{}"], ["export", "{}", "--out", "a"]]
+    "words",
+    [
+        ["predict", "{}", "a.png"],
+        ["evaluate", "{}", "t.csv"],
+        ["runs", "{}"],
+        ["export", "{}", "--out", "a"],
+        ["verify", "{}"],
+    ],
 )
 def test_a_path_that_the_system_refuses_is_one_line(refused, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)

@@ -47,9 +47,10 @@ def _add_commands() -> None:
         serve,
         train,
         tune,
+        verify,
     )
 
-    modules = (train, predict, evaluate, calibrate, extend, export, compare, tune, report, runs, serve, metrics)
+    modules = (train, predict, evaluate, calibrate, extend, export, compare, tune, report, runs, verify, serve, metrics)
     for module in modules:
         app.add_typer(module.commands)
     data.commands.add_typer(convert.commands)
@@ -66,7 +67,7 @@ except ImportError as _error:
     _broken = str(_error)
 app.add_typer(doctor.commands)
 
-_OUTPUT_ONLY = ("predict", "runs", "metrics", "list", "doctor")
+_OUTPUT_ONLY = ("predict", "runs", "verify", "metrics", "list", "doctor")
 """Commands whose result is their output. The others write files, and go on if nobody reads their output any more."""
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"])

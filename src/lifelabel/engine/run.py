@@ -33,6 +33,7 @@ from lifelabel.engine.checkpoint import (
 )
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
 from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
+from lifelabel.engine.digests import run_digests
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
@@ -51,6 +52,7 @@ from lifelabel.nn import provenance
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.graph import embed
+from lifelabel.nn.weights import sha256
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
@@ -68,6 +70,7 @@ from lifelabel.streams.loading import (
 from lifelabel.streams.order import training_order
 from lifelabel.streams.parts import Part
 from lifelabel.utils.group import ALONE, Group, join_group
+from lifelabel.utils.memory import release_freed_memory
 from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
 from lifelabel.utils.torchrun import local_rank, restarted, torchrun_command
@@ -308,6 +311,7 @@ class Run:
         p.task, p.step, p.learned, p.skipped = p.task + 1, 0, 0, 0
         self.group.share(self.write_results)
         self.save()
+        release_freed_memory()  # of the evaluation
         self.callback.evaluated(p.records[-1])
         if self.events:
             self.events.evaluated(p.records, self.method.matrix())
@@ -544,7 +548,7 @@ class Run:
                 "image_size": self.image_size, "extends": self.extends, "method": method,
                 "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
                 "skipped_bytes": self.skipped.sync(), "history_sha256": self.history.sha256,
-                "skipped_sha256": self.skipped.sha256,
+                "skipped_sha256": self.skipped.sha256, "environment_sha256": self.environment_digest(),
             }
         )  # fmt: skip
         if not self.config.checkpoint_seconds:  # a checkpoint after every step
@@ -580,10 +584,19 @@ class Run:
         matrix = self.method.matrix()
         if matrix is not None and self.progress.task == len(self.tasks):  # the last matrix has those of all tasks
             self.folder.write_matrices(matrix, self.method.sizes, self.info.classes, self.label_server.truth())
-        self.folder.write_json("environment.json", self.environment())
         self.write_model()
-        if self.progress.task < len(self.tasks):
+        environment, finished = self.environment(), self.progress.task == len(self.tasks)
+        if finished:
+            self.history.sync()
+            self.skipped.sync()
+            environment["sha256"] = run_digests(self.folder, self.summary())
+        self.folder.write_json("environment.json", environment)
+        if not finished:
             self.folder.write_json("metrics.json", self.summary())
+
+    def environment_digest(self) -> str | None:
+        """The SHA-256 of environment.json, which has those of the other files; None before the end of the run."""
+        return sha256(self.folder / "environment.json") if self.progress.task == len(self.tasks) else None
 
     def write_model(self) -> None:
         """Write the model folder after the last task, and with `keep_tasks` one after every task."""

@@ -18,7 +18,7 @@ from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint,
 from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write, partial_name, read_limited, write_text, writing
 
-__all__ = ["CHECKPOINTS", "DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder"]
+__all__ = ["CHECKPOINTS", "DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder", "json_text"]
 
 MODEL = "model"
 """The name of the model folder in a run folder. Those of earlier tasks are called `model-task-N`."""
@@ -52,6 +52,11 @@ _BLOCK = 1 << 20
 _LOCK = ".lock"
 _LOCK_SECONDS = 0.1
 """`lifelabel runs` holds a lock for an instant: a second attempt follows."""
+
+
+def json_text(value: Any) -> str:
+    """The text of a JSON file of a run."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 class RunFolder:
@@ -146,7 +151,7 @@ class RunFolder:
         write_text(self / name, text)
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+        self.write_text(name, json_text(value))
 
     def read_json(self, name: str) -> Any:
         path = self / name

@@ -7,6 +7,7 @@ used.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
@@ -26,9 +27,11 @@ from lifelabel.nn.weights import sha256
 from lifelabel.utils.files import atomic_write, read_limited, write_text, writing
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["ModelInfo", "find_model", "read_model", "write_model"]
+__all__ = ["ModelInfo", "digests_before_calibration", "find_model", "read_model", "write_model"]
 
 _KIND, _FORMAT = "lifelabel model", 1
+_ABOUT = ("kind", "format", "sha256", "bytes")
+"""The first keys of model.json: its kind and format, and the digest and size of model.safetensors."""
 _TENSORS, _INFO, _CARD = "model.safetensors", "model.json", "README.md"
 _MAX_JSON, _MAX_TENSOR_BYTES, _MAX_TENSORS = 100 << 20, 16 << 30, 100_000
 _DTYPES = ("F32", "I64")
@@ -37,18 +40,44 @@ _DTYPES = ("F32", "I64")
 
 def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> None:
     """Write the folder of a model. model.json is written last: a folder without it is not a model."""
-    folder, card = Path(folder), model_card(info)
+    folder = Path(folder)
     tensors = {name: _on_cpu(tensor) for name, tensor in network.state_dict().items()}
     data_set = info.stream.get("dataset") or info.stream.get("name")
     trained_on = " + ".join(str(name) for name in (info.provenance.get("trained_on"), data_set) if name)
     data = save(tensors, {"trained_on": trained_on})  # one key: safetensors writes several in random order
+    about = (_KIND, _FORMAT, hashlib.sha256(data).hexdigest(), len(data))
+    texts = _texts(dict(zip(_ABOUT, about, strict=True)), info)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / _TENSORS) as file:
         file.write(data)
-    write_text(folder / _CARD, card)
-    about = {"kind": _KIND, "format": _FORMAT, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    write_text(folder / _INFO, json.dumps(_without_nan({**about, **info.to_dict()}), indent=1, allow_nan=False) + "\n")
+    for name, text in texts.items():
+        write_text(folder / name, text)
+
+
+def _texts(about: dict[str, Any], info: ModelInfo) -> dict[str, str]:
+    """The content of README.md and of model.json, in the order in which they are written."""
+    values = _without_nan({**about, **info.to_dict()})
+    return {_CARD: model_card(info), _INFO: json.dumps(values, indent=1, allow_nan=False) + "\n"}
+
+
+def digests_before_calibration(folder: Path) -> dict[str, str]:
+    """The SHA-256 of README.md and model.json before `lifelabel calibrate` changed them, by name.
+
+    Empty if the model is not calibrated, or if its files differ from those that `calibrate` writes.
+    """
+    values = _read_json(folder / _INFO)
+    try:
+        info = ModelInfo.from_dict(values)
+    except (ValueError, TypeError):
+        return {}
+    about = {name: values.get(name) for name in _ABOUT}
+    if info.calibration is None and info.thresholds is None:
+        return {}
+    if any(read_limited(folder / name, _MAX_JSON) != text.encode() for name, text in _texts(about, info).items()):
+        return {}
+    before = dataclasses.replace(info, calibration=None, thresholds=None)
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in _texts(about, before).items()}
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

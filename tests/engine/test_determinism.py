@@ -1,0 +1,94 @@
+"""What two runs with the same seed have in common. docs/determinism.md states it, with the name of each test."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from support import models
+from support.methods import same
+from support.run_files import snapshot
+
+import lifelabel
+from lifelabel.engine.run_folder import RunFolder
+
+TIMED = {"environment.json", "checkpoint.pt"}
+"""They have times and memory: their other content is compared."""
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def files(folder, without=()):
+    return {name: data for name, data in snapshot(folder).items() if name not in TIMED and name not in without}
+
+
+def history(folder):
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def state_of(folder):
+    state = RunFolder(folder).load_checkpoint()
+    return {name: state[name] for name in ("method", "random_state", "records", "stream", "words", "weights")}
+
+
+@pytest.mark.parametrize("method", ["agcn", "er"])
+def test_any_number_of_workers_gives_the_same_files(photographs, tmp_path, method):
+    """And so does the same number of them: the two runs differ in the number of workers only."""
+    given = {**photographs[0], "method": method, "augment": "crop-flip", "save_scores": True}
+    for workers in (0, 2):
+        lifelabel.train(tmp_path / str(workers), given, workers=workers)
+    one, two = (files(tmp_path / str(workers), {"config.yaml"}) for workers in (0, 2))
+    assert one.keys() == two.keys() and {"metrics.json", "scores.npz", "model/model.safetensors"} <= one.keys()
+    assert [name for name in one if one[name] != two[name]] == []
+    assert same(*(state_of(tmp_path / str(workers)) for workers in (0, 2)))
+
+
+def test_another_number_of_threads_changes_scores_by_rounding_only():
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            method = models.learned("fine-tuning")
+            images = method.setting.backbone.normalize(models.pixels())
+            found.append(method.scores(images).detach())
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
+@pytest.mark.parametrize(("precision", "loss", "figure"), [("fp32", 0.05, 0.02), ("bf16", 0.1, 0.03)])
+@pytest.mark.parametrize("method", ["agcn", "er", "weighted-ridge"])
+def test_two_runs_with_the_same_seed_on_a_gpu(method, precision, loss, figure, device, tmp_path, record_property):
+    """The order of the images is the same. Kernels of cuDNN add in any order, and the differences grow step by step."""
+    given = {"train_images": 1600, "test_images": 400}
+    more = {"method_options": {"warm_up": 100}} if method == "weighted-ridge" else {}
+    runs = [
+        lifelabel.train(
+            tmp_path / str(n), more, method=method, stream_options=given, device=device, precision=precision
+        )
+        for n in (0, 1)
+    ]
+    one, two = (history(run.folder) for run in runs)
+    assert [(line["task"], line["step"], line["images"]) for line in one] == [
+        (line["task"], line["step"], line["images"]) for line in two
+    ]
+    means = [{name: np.mean([line["losses"][name] for line in lines if name in line["losses"]]) for name in
+              {name for line in lines for name in line["losses"]}} for lines in (one, two)]  # fmt: skip
+    changes = {name: abs(means[0][name] / means[1][name] - 1) for name in means[0] if means[1][name]}
+    figures = {name: abs(runs[0].metrics["final"][name] - runs[1].metrics["final"][name]) for name in ("mAP", "OF1")}
+    equal = (runs[0].folder / "metrics.json").read_bytes() == (runs[1].folder / "metrics.json").read_bytes()
+    found = {"bit-equal": equal, "losses": max(changes.values(), default=0.0), "figures": max(figures.values())}
+    record_property("found", found)
+    print(method, precision, found)  # pytest -rP shows it, for docs/determinism.md
+    assert found["losses"] <= loss and found["figures"] <= figure
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_on_a_gpu_is_verified_on_both_devices(precision, device, tmp_path):
+    given = {"train_images": 400, "test_images": 400}
+    run = lifelabel.train(tmp_path, method="agcn", stream_options=given, device=device, precision=precision)
+    for where in ("cpu", device):
+        verification = lifelabel.verify(run.folder, device=where)
+        print(precision, where, verification.checks[-1].found)
+        assert verification.ok, verification
