@@ -322,7 +322,7 @@ class _Verifier:
             except UserError as error:
                 raise _NotChecked(f"the method cannot be made again: {error}") from None
             run.restore(state)
-            images = TestImages(run.loader, run.info.test_rows, lambda row, reason: None)
+            images = TestImages(run.loader, run.info.test_rows)
             features = compute_features(run.method, _counted(images, progress), lambda: None)
             return compute_scores(run.method, features), images.rows
 
