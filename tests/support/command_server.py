@@ -29,7 +29,7 @@ from pathlib import Path
 START = dict(os.environ)
 """The environment in which the server starts."""
 READ_AT_START = (
-    "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH",
+    "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_",
     "CUDA_", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_", "GITHUB_ACTIONS",
     "JUPYTER_", "_TYPER", "MPL", "HF_",
 )  # fmt: skip
