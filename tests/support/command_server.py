@@ -292,6 +292,7 @@ def _kill_all(selector):
 def become(request, variables):
     """Make this process what `python -m lifelabel` or `python -c` is at its start."""
     import numpy as np
+    import torch
 
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -309,6 +310,7 @@ def become(request, variables):
     importlib.invalidate_caches()
     tempfile.tempdir = None
     np.random.seed()
+    torch.default_generator.seed()
 
 
 def _open_stream(number, name):
