@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test clean
+.PHONY: demo test lock dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lifelabel demo
@@ -14,6 +14,18 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
+
+# Keeps the versions of constraints.txt that still fit pyproject.toml. UPGRADE=--upgrade takes the newest of all.
+lock: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m uv pip compile --quiet $(UPGRADE) --universal --python-version 3.10 --all-extras \
+	  --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
+
+dist: $(VENV)/bin/python
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lifelabel needs Python 3.10 or newer: make PYTHON=python3.12")'

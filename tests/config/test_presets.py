@@ -5,8 +5,6 @@ import itertools
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -137,23 +135,6 @@ def test_list_presets_prints_the_score_and_the_command_of_every_file(main):
         comments = comments_of(kind, method)
         name, rest = lines[f"{kind}/{method}"].split(maxsplit=1)
         assert rest == f"{comments['reached']}: {comments['command']}", name
-
-
-def test_presets_are_in_the_installed_package(tmp_path):
-    """The package as it is built for a wheel has the files of presets."""
-    package = tmp_path / "src" / "lifelabel"
-    (package / "config" / "presets" / "scenes").mkdir(parents=True)
-    for name in ("__init__.py", "version.py", "config/__init__.py", "config/presets/__init__.py"):
-        (package / name).write_text((ROOT / "src/lifelabel" / name).read_text(encoding="utf-8"))
-    (package / "config/presets/scenes/der++.yaml").write_text("method: der++\n")
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (tmp_path / "README.md").touch()
-    command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build_py", "--build-lib", "built"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    built = tmp_path / "built" / "lifelabel" / "config" / "presets"
-    assert (built / "scenes" / "der++.yaml").read_text() == "method: der++\n"
-    assert (built / "__init__.py").is_file()
 
 
 @pytest.fixture

@@ -64,7 +64,9 @@ def test_the_package_is_missing(monkeypatch, tmp_path):
 
 def test_the_bundle_is_one_script():
     script = bundle()
-    assert "vegaEmbed" in script
+    licences, code = script.removeprefix("/*\n").split("*/\n", 1)
+    assert "Interactive Data Lab" in licences and "Mike Bostock" in licences
+    assert "vegaEmbed" in code
     assert "</script" not in script.lower()
     assert len(script) < 1_500_000
 

@@ -29,7 +29,7 @@ from pathlib import Path
 START = dict(os.environ)
 """The environment in which the server starts."""
 READ_AT_START = (
-    "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH",
+    "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_",
     "CUDA_", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_", "GITHUB_ACTIONS",
     "JUPYTER_", "_TYPER", "MPL", "HF_",
 )  # fmt: skip
@@ -292,6 +292,7 @@ def _kill_all(selector):
 def become(request, variables):
     """Make this process what `python -m lifelabel` or `python -c` is at its start."""
     import numpy as np
+    import torch
 
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -309,6 +310,7 @@ def become(request, variables):
     importlib.invalidate_caches()
     tempfile.tempdir = None
     np.random.seed()
+    torch.default_generator.seed()
 
 
 def _open_stream(number, name):

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,8 +101,9 @@ def config(dark: bool) -> dict[str, Any]:
 
 
 def bundle() -> str:
-    """The JavaScript of Vega, Vega-Lite and vega-embed, for a `<script>` element."""
-    return _converter().javascript_bundle().replace("</script", "<\\/script")
+    """The JavaScript of Vega, Vega-Lite and vega-embed with their licences, for a `<script>` element."""
+    licences = (resources.files("lifelabel.report") / "templates" / "vega-licences.txt").read_text(encoding="utf-8")
+    return f"/*\n{licences}*/\n" + _converter().javascript_bundle().replace("</script", "<\\/script")
 
 
 def write_figure(figure: Figure, folder: Path) -> list[str]:
