@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test clean
+.PHONY: demo test faults clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lifelabel demo
@@ -14,6 +14,10 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
+
+# Kills, damaged files, full disks and malicious requests: docs/reliability.md. About 20 minutes on two cores.
+faults: $(VENV)/.test-installed
+	$(BIN)/python -m pytest -n 2 tests/faults --faults full --faults-json faults.json
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lifelabel needs Python 3.10 or newer: make PYTHON=python3.12")'
