@@ -10,11 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 SIZES = {
-    "small": SimpleNamespace(inputs=45, kills=24, signals=1, disks=2, requests=6, uploads=60),
-    "full": SimpleNamespace(inputs=640, kills=300, signals=8, disks=8, requests=150, uploads=2000),
+    "small": SimpleNamespace(inputs=45, resumes=2, kills=24, signals=1, disks=2, requests=6, uploads=60),
+    "full": SimpleNamespace(inputs=640, resumes=40, kills=300, signals=8, disks=8, requests=150, uploads=2000),
 }
-"""`inputs`: for a reader of cost 1. `kills`: of all commands. `signals`: repetitions of each. `disks`: sizes of disk.
-`requests`: for each operation of the web API. `uploads`: damaged images and bodies that are sent to it."""
+"""The two sizes of the suite.
+
+inputs: damaged files for a reader of cost 1. resumes: for each file of an interrupted run. kills: of all commands.
+signals: repetitions of each. disks: sizes of a full disk. requests: for each operation of the web API. uploads: damaged
+images and bodies that are sent to it.
+"""
 _FIGURES = "faults"
 
 

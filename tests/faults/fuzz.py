@@ -9,7 +9,8 @@ import sys
 import time
 import traceback
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from faults.settings import generate
+from hypothesis import Phase, given
 
 from lifelabel.errors import UserError
 
@@ -101,11 +102,7 @@ def _fuzz(reader, folder, inputs, first_seed):
     except BaseException as error:
         return 0, 0, [f"the valid file: {_text(error)}"]
 
-    @seed(first_seed)
-    @settings(
-        max_examples=inputs, deadline=None, database=None, phases=[Phase.generate, Phase.shrink],
-        verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck), print_blob=False,
-    )  # fmt: skip
+    @generate(inputs, first_seed, Phase.shrink)
     @given(data=reader.changed(valid))
     def test(data):
         counts[0] += 1

@@ -22,29 +22,14 @@ ODD_VALUES = (
 """Values of other types, sizes and ranges than a field has."""
 ODD_TEXTS = (
     "", "0", "-1", "1e999", "nan", "99999999999999999999", "1:1:1:1", "\x00", "\ufeff", "\r", "\n\n", '"', "'", ",",
-    ";", "\t", "&a [*a]", "<<: *a", "!!python/object/apply:os.system [echo]", "&a", "*a", "- " * 300, "[" * 3000, "{" * 3000,
-    "?", "|", "<!DOCTYPE a [<!ENTITY b 'c'>]>", "&b;", "<a>" * 3000, "]]>", "=cmd|' /C calc'!A0",
+    ";", "\t", "&a [*a]", "<<: *a", "!!python/object/apply:os.system [echo]", "&a", "*a", "- " * 300, "[" * 3000,
+    "{" * 3000, "?", "|", "<!DOCTYPE a [<!ENTITY b 'c'>]>", "&b;", "<a>" * 3000, "]]>", "=cmd|' /C calc'!A0",
     "../../etc/passwd", "/etc/passwd", "x" * 100_000, "é", "\u202e", "\x1b[2J", "<b>",
 )  # fmt: skip
 """Parts of text that a parser may treat in a special way."""
 ODD_TYPES = (
-    "<f8",
-    "<f4",
-    "<f2",
-    "|b1",
-    "|O",
-    "<U4",
-    "|S3",
-    "<i8",
-    "<u8",
-    "<c16",
-    "|V7",
-    ">f8",
-    "<M8[s]",
-    "<f999",
-    "O",
-    "",
-)
+    "<f8", "<f4", "<f2", "|b1", "|O", "<U4", "|S3", "<i8", "<u8", "<c16", "|V7", ">f8", "<M8[s]", "<f999", "O", "",
+)  # fmt: skip
 ODD_SHAPES = ((), (0,), (1,), (3, 0), (2, 2), (-1,), (10**9, 10**9), (2**63,), (5, 5, 5), (1,) * 40, (4,))
 _MAX_EDITS = 4
 

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 from faults.mutations import ODD_TEXTS, damaged
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as hypothesis_seed
+from faults.settings import generate
+from hypothesis import given
 from hypothesis import strategies as st
 from support.drawn_images import noise
 from support.models import learned, write
@@ -47,15 +47,6 @@ def answers(client, count):
     count(requests=statuses.total(), requests_5xx=sum(n for status, n in statuses.items() if status >= 500))
     assert not any(status >= 500 for status in statuses), statuses
     assert client.get("/health").json() == {"status": "ok"}
-
-
-def generate(examples, seed):
-    """Settings of a test inside a test: new examples, which are not stored."""
-    kinds = settings(
-        max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    return lambda test: hypothesis_seed(seed)(kinds(test))
 
 
 def test_requests_of_the_schema(client, answers, size, seed):

@@ -1,4 +1,4 @@
-"""Signals at random moments: the command ends in one line or goes on, and the run can be finished with the same bytes."""
+"""Signals at random moments: the command ends in one line or goes on, and a resumed run has the same bytes."""
 
 import os
 import random
