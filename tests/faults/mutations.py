@@ -58,12 +58,14 @@ def damaged(draw, data):
     return bytes(data)
 
 
-def _places(value, path=()):
-    """The paths of all values inside a value of JSON."""
-    yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield from _places(each, (*path, key))
+def _draw_path(draw, value):
+    """The path of a value inside a value of JSON. It is drawn level by level, so that long lists do not prevail."""
+    path = ()
+    while isinstance(value, dict | list) and value and (not path or draw(st.integers(0, 3))):
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        path += (draw(st.sampled_from(keys)),)
+        value = value[path[-1]]
+    return path
 
 
 @st.composite
@@ -71,7 +73,7 @@ def changed_value(draw, value):
     """A value of JSON in which some values have another type or range, are missing, or have another name."""
     value = copy.deepcopy(value)
     for _ in range(draw(st.integers(1, 2))):
-        path = draw(st.sampled_from(list(_places(value))))
+        path = _draw_path(draw, value) if draw(st.integers(0, 20)) else ()
         odd = draw(st.sampled_from(ODD_VALUES))
         if not path:
             value = copy.deepcopy(odd)
