@@ -15,7 +15,9 @@ from hypothesis import Phase, given
 from lifelabel.errors import UserError
 
 LIMIT_SECONDS = 10
-"""CPU time for one input. A reader that waits is ended by the limit for all inputs."""
+"""CPU time for one input."""
+LIMIT_WAITING = 60
+"""Time for one input, also if it only waits."""
 LIMIT_BYTES = 2 << 30
 """Memory that one reader may take, in addition to that of the process when it begins."""
 MAX_LINE = 4000
@@ -30,7 +32,8 @@ def fuzz(reader, folder, run, inputs, first_seed):
     """Read `inputs` damaged files. Returns (number of inputs, number of refused ones, texts of failures)."""
     reader.write(folder, run)
     try:
-        return in_child(lambda: _fuzz(reader, folder, inputs, first_seed), 4 * LIMIT_SECONDS + inputs)
+        limit = 2 * LIMIT_WAITING + inputs * reader.cost
+        return in_child(lambda: _fuzz(reader, folder, inputs, first_seed), limit)
     except ChildFailed as error:
         return 0, 0, [str(error)]
 
@@ -67,7 +70,8 @@ def _limit():
     limit = _data_bytes() + LIMIT_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGPROF, _late)
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, _late)
     sys.stderr = open(os.devnull, "w")
 
 
@@ -122,7 +126,7 @@ def _fuzz(reader, folder, inputs, first_seed):
 
 def _is_refused(reader, folder, path, data):
     path.write_bytes(data)
-    signal.setitimer(signal.ITIMER_PROF, LIMIT_SECONDS)
+    _set_timers(LIMIT_SECONDS, LIMIT_WAITING)
     try:
         if reader.repair:
             reader.repair(folder)
@@ -132,8 +136,13 @@ def _is_refused(reader, folder, path, data):
         assert line and line.isprintable() and len(line) <= MAX_LINE, f"not a line: {line[:300]!r}"
         return True
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        _set_timers(0, 0)
     return False
+
+
+def _set_timers(computing, waiting):
+    signal.setitimer(signal.ITIMER_PROF, computing)
+    signal.setitimer(signal.ITIMER_REAL, waiting)
 
 
 def _late(*_):

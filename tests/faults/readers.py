@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import shutil
 import sys
 import tarfile
@@ -14,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -336,6 +338,8 @@ def write_shards(folder, run):
 
 
 def read_shards(folder):
+    shutil.rmtree(folder / "cache", ignore_errors=True)  # an index of the shard before
+    os.environ["LIFELABEL_CACHE"] = str(folder / "cache")
     stream = build(str(folder / "photos.csv"), {"root": str(folder / "photos.tar"), "tasks": 2})
     source = stream.train.images.handle().open()
     return [read_image_of(source, row) for row in range(len(source))]
@@ -436,16 +440,16 @@ READERS = [
     Reader("config.yaml", "config.yaml", copy_run, change.yaml_file, read_tables, 2),
     Reader("config.yaml of a run that is resumed", "config.yaml", copy_run, change.yaml_file, resume_finished, 2),
     Reader("metrics.json", "metrics.json", copy_run, change.json_file, read_tables, 2),
-    Reader("metrics.json in a report", "metrics.json", copy_run, change.json_file, read_report, 10),
+    Reader("metrics.json in a report", "metrics.json", copy_run, change.json_file, read_report, 20),
     Reader("metrics.json of a trial", "metrics.json", copy_run, change.json_file, read_trial),
     Reader("environment.json", "environment.json", copy_run, change.json_file, read_tables, 2),
-    Reader("environment.json in a report", "environment.json", copy_run, change.json_file, read_report, 10),
+    Reader("environment.json in a report", "environment.json", copy_run, change.json_file, read_report, 20),
     Reader("environment.json of a trial", "environment.json", copy_run, change.json_file, read_trial),
     Reader("acm.npz", "acm.npz", copy_run, change.npz_file, read_finished),
-    Reader("acm.npz in a report", "acm.npz", copy_run, change.npz_file, read_report, 10),
+    Reader("acm.npz in a report", "acm.npz", copy_run, change.npz_file, read_report, 20),
     Reader("details of a task", "details/task-2.npz", copy_run, change.npz_file, read_finished),
     Reader("examples of details", "details/examples.npz", copy_run, change.npz_file, read_finished),
-    Reader("details in a report", "details/task-2.npz", copy_run, change.npz_file, read_report, 10),
+    Reader("details in a report", "details/task-2.npz", copy_run, change.npz_file, read_report, 20),
     Reader("checkpoint.pt", "checkpoint.pt", copy_unfinished, checkpoint_file, read_checkpoint, 2),
     Reader("scores.npz", "scores.npz", copy_run, change.npz_file, read_scores, 2),
     Reader("model.json", "model.json", copy_model, change.json_file, predict, 4),
@@ -472,7 +476,7 @@ READERS = [
     Reader("preset", "er.yaml", write_preset, change.yaml_file, read_preset),
     Reader("CSV table", "photos.csv", write_table, change.text_file, stream_of("photos.csv", tasks=2)),
     Reader("CSV table of columns", "photos.csv", write_columns, change.text_file, stream_of("photos.csv", tasks=2)),
-    Reader("CSV table that is inspected", "photos.csv", write_inspected, change.text_file, inspect, 10),
+    Reader("CSV table that is inspected", "photos.csv", write_inspected, change.text_file, inspect, 20),
     Reader("CSV table of labelled images", "photos.csv", write_table, change.text_file, labelled),
     Reader("TSV table", "photos.tsv", write_tsv, change.text_file, stream_of("photos.tsv", tasks=2)),
     Reader("Parquet table", "photos.parquet", write_parquet, change.damaged, stream_of("photos.parquet", tasks=2)),
@@ -497,5 +501,5 @@ READERS = [
     ),
     *(Reader(f"image.{kind}", f"image.{kind}", write_image(kind), change.damaged, decode(kind)) for kind in IMAGES),
 ]
-if hasattr(lifelabel.streams, "shards"):
+if find_spec("lifelabel.streams.shards"):
     READERS.append(Reader("tar shard", "photos.tar", write_shards, change.tar_file, read_shards))

@@ -138,6 +138,7 @@ def zip_bomb(data):
             info = zipfile.ZipInfo(name)
             info.compress_type, info.compress_size = zipfile.ZIP_DEFLATED, len(body)
             info.file_size, info.header_offset = 128 + 192 * (1 << 24), new.fp.tell()
+            info.CRC = 0  # only a reader that unpacks all of it finds out
             new.fp.write(info.FileHeader(False) + body)
             new.filelist.append(info)
             new.start_dir, new._didModify = new.fp.tell(), True
