@@ -13,6 +13,7 @@ from support.methods import same
 from support.run_files import snapshot
 
 import lifelabel
+from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS
 from lifelabel.nn.weights import sha256
@@ -65,6 +66,18 @@ def extend(tables, run, table, out, labels="known", **more):
 
 def method_state(run):
     return torch.load(run / "checkpoint.pt", weights_only=True)["method"]
+
+
+@pytest.mark.parametrize("name", ["write_text", "save_checkpoint"])
+def test_an_extension_that_is_killed_before_it_begins_can_be_started_again(tables, tmp_path, monkeypatch, name):
+    def cut(self, *args):
+        raise ConnectionAbortedError
+
+    train(tables, "two", tmp_path / "two", "fine-tuning")
+    with monkeypatch.context() as patch, pytest.raises(ConnectionAbortedError):
+        patch.setattr(RunFolder, name, cut)
+        extend(tables, tmp_path / "two", "three", tmp_path / "new")
+    assert extend(tables, tmp_path / "two", "three", tmp_path / "new", overwrite=True).metrics["finished"]
 
 
 @pytest.mark.parametrize("method, labels", [*((name, "known") for name in METHODS), ("agcn", "task"), ("er", "task")])

@@ -75,7 +75,9 @@ def repeat(job):
 
 
 def extend_again(job):
-    return resume(job) if (job.folder / "config.yaml").exists() else (*job.args, "--overwrite")
+    """An extension that has no checkpoint yet is refused by --resume: it begins again."""
+    begun = (job.folder / "config.yaml").exists() and any(job.folder.glob("checkpoint*.pt"))
+    return resume(job) if begun else (*job.args, "--overwrite")
 
 
 def survive(make, tmp_path, rng, kills, count):
