@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lock dist clean
+.PHONY: demo test faults lock dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lifelabel demo
@@ -14,6 +14,10 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
+
+# Kills, damaged files, full disks and malicious requests: docs/reliability.md. About 20 minutes on two cores.
+faults: $(VENV)/.test-installed
+	$(BIN)/python -m pytest -n 2 tests/faults --faults full --faults-json faults.json
 
 # Keeps the versions of constraints.txt that still fit pyproject.toml. UPGRADE=--upgrade takes the newest of all.
 lock: $(VENV)/bin/python

@@ -25,6 +25,13 @@ SMALL = ("--set", "stream.train_images=60", "--set", "stream.test_images=60", "-
 """Five tasks of 12 training images, two steps each. On the CPU the same seed gives the same bits."""
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("faults", "the fault suite, tests/faults")
+    group.addoption("--faults", choices=("small", "full"), default="small", help="a small part, or the whole suite")
+    group.addoption("--faults-seed", type=int, default=0, help="the seed of the random moments and inputs")
+    group.addoption("--faults-json", metavar="FILE", help="write the figures of the suite to this file")
+
+
 def pytest_collection_modifyitems(items):
     """The longest tests first: at the end, no worker runs one of them alone."""
     items.sort(key=lambda item: item.path.name not in ("test_readme.py", "test_tutorial.py"))

@@ -12,6 +12,12 @@ def test_which_exceptions_are_mistakes_of_the_user():
     assert issubclass(HiddenLabel, LookupError)  # `batch.label` behaves like a dictionary without the label
 
 
+def test_the_message_is_one_line_of_printable_characters():
+    name = "a\x1b[2Jb\r\n\ud800c"
+    assert str(UserError(f"no class {name}")) == "no class a\ufffd[2Jb \ufffdc"
+    assert str(Diverged(name)) == "a\ufffd[2Jb \ufffdc"
+
+
 def test_a_few_names_are_all_listed():
     error = unknown("colour", "gren", ["red", "green", "blue"])
     assert type(error) is UserError

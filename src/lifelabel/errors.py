@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import printable, shorten
 
 __all__ = ["Diverged", "HiddenLabel", "Interrupted", "OtherProcess", "Stopped", "UserError", "reason", "unknown"]
 
@@ -13,8 +13,12 @@ __all__ = ["Diverged", "HiddenLabel", "Interrupted", "OtherProcess", "Stopped", 
 class UserError(Exception):
     """A mistake that the user can correct. The message is one line: what is wrong, where, and what to do.
 
-    The command line prints it without a traceback and exits with code 2.
+    The command line prints it without a traceback and exits with code 2. Names and values of untrusted files can be
+    in it: `str` joins lines and replaces control characters.
     """
+
+    def __str__(self) -> str:
+        return printable(" ".join(super().__str__().splitlines()))
 
 
 class Diverged(UserError):

@@ -68,6 +68,18 @@ def method_state(run):
     return torch.load(run / "checkpoint.pt", weights_only=True)["method"]
 
 
+@pytest.mark.parametrize("name", ["write_text", "save_checkpoint"])
+def test_an_extension_that_is_killed_before_it_begins_can_be_started_again(tables, tmp_path, monkeypatch, name):
+    def cut(self, *args):
+        raise ConnectionAbortedError
+
+    train(tables, "two", tmp_path / "two", "fine-tuning")
+    with monkeypatch.context() as patch, pytest.raises(ConnectionAbortedError):
+        patch.setattr(RunFolder, name, cut)
+        extend(tables, tmp_path / "two", "three", tmp_path / "new")
+    assert extend(tables, tmp_path / "two", "three", tmp_path / "new", overwrite=True).metrics["finished"]
+
+
 @pytest.mark.parametrize("method, labels", [*((name, "known") for name in METHODS), ("agcn", "task"), ("er", "task")])
 def test_two_tasks_and_an_extension_are_three_tasks_in_one_stream(tables, tmp_path, method, labels):
     """To the bit. The upper bound learns all tasks at once, so it can only be extended."""

@@ -70,8 +70,9 @@ def _train(
         if _is_calibrated(old):
             new.callback.note(f"the calibration of {old.path} is not kept: run `lifelabel calibrate` on the new run")
         with folder.new(overwrite):
-            folder.save_checkpoint(start)
+            # first config.yaml: a folder with a checkpoint alone is no run, and could not be overwritten after a kill
             folder.write_text("config.yaml", config.to_yaml())
+            folder.save_checkpoint(start)
             return new.go(start)
 
 

@@ -1,0 +1,505 @@
+"""Every reader of files that a user can be given: how a valid file is written, how it is changed, and how it is read.
+
+A reader returns, or raises a `UserError` of one line. Anything else is a failure. To add one, append to `READERS`.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from faults import mutations as change
+from hypothesis import strategies as st
+from PIL import Image
+from support.drawn_images import noise
+
+import lifelabel
+from lifelabel.config import presets
+from lifelabel.config.config import Config, read_yaml
+from lifelabel.engine import run as runs
+from lifelabel.engine.run_folder import RunFolder
+from lifelabel.errors import UserError
+from lifelabel.nn.graph.words import embed
+from lifelabel.nn.weights import read_file
+from lifelabel.report.details import read_details
+from lifelabel.report.listing import list_runs
+from lifelabel.report.page import report_html
+from lifelabel.report.runs import read_run
+from lifelabel.report.tables import ResultTable, table_texts
+from lifelabel.search.tune import _has_ended, _read_trial
+from lifelabel.streams import build, manifest
+from lifelabel.streams.base import BadImage
+from lifelabel.streams.convert import convert
+from lifelabel.streams.decode import open_image
+from lifelabel.streams.labelled import from_table
+
+CLASSES = ("cat", "dog", "boat", "sky")
+ROWS = [(f"{n}.jpg", CLASSES[n % 4], CLASSES[(n + 1) % 4], "train" if n % 5 else "test") for n in range(20)]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`write` makes valid files in an empty folder, `file` is the one that is changed, and `read` reads the folder.
+
+    `repair` makes a digest of the changed file valid again, so that the reader behind the digest is tested too.
+    """
+
+    name: str
+    file: str
+    write: Callable[[Path, Path], object]
+    """From the folder, and the folder of a finished run."""
+    changed: Callable[[bytes], st.SearchStrategy[bytes]]
+    read: Callable[[Path], object]
+    cost: int = 1
+    """Inputs of a slow reader are as many times fewer."""
+    repair: Callable[[Path], None] | None = None
+
+
+def command(*args):
+    """`lifelabel ARGS` in this process, with its output. An error of the user is raised as a `UserError`."""
+    from lifelabel.cli import main as cli
+
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["lifelabel", *map(str, args)]
+    code = None
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            cli.main()
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        sys.argv = before
+    if code == 2:
+        line = err.getvalue()
+        assert line.startswith("error: ") and line.endswith("\n") and line.count("\n") == 1, line
+        raise UserError(line.removeprefix("error: ").rstrip("\n"))
+    assert code in (0, 1), (code, err.getvalue())
+    return out.getvalue()
+
+
+# Run folders
+
+
+def copy_run(folder, run):
+    shutil.copytree(run, folder, dirs_exist_ok=True)
+
+
+def read_report(folder):
+    """What `lifelabel report` reads, without the drawing of the figures as files."""
+    list(list_runs(folder))
+    table = ResultTable.from_runs([read_run(folder)])
+    return [*table_texts(table).values(), report_html(table)]
+
+
+def read_tables(folder):
+    table = ResultTable.from_runs([read_run(folder)])
+    return list(list_runs(folder)), list(table_texts(table).values())
+
+
+def resume_finished(folder):
+    return runs.resume(folder)
+
+
+def read_finished(folder):
+    run = read_run(folder)
+    return run.figures(), run.curve(), run.matrices(), read_details(run)
+
+
+def read_trial(folder):
+    return _has_ended(folder) and _read_trial(1, "", {}, [folder])
+
+
+def copy_unfinished(folder, run):
+    copy_run(folder, run)
+    path = folder / "metrics.json"
+    path.write_text(path.read_text().replace('"finished": true', '"finished": false'))
+
+
+def read_checkpoint(folder):
+    if RunFolder(folder).load_checkpoint() is None:
+        raise UserError("no checkpoint")
+
+
+@st.composite
+def checkpoint_file(draw, data):
+    """A checkpoint, changed as a zip file, in the pickle in it, or as bytes."""
+    if zipfile.is_zipfile(io.BytesIO(data)) and draw(st.booleans()):
+        try:
+            return draw(change.zip_file(data))
+        except (zipfile.BadZipFile, NotImplementedError):
+            pass
+    return draw(change.damaged(data))
+
+
+def read_scores(folder):
+    return command("metrics", folder / "scores.npz")
+
+
+# Models
+
+
+def copy_model(folder, run):
+    shutil.copytree(run / "model", folder, dirs_exist_ok=True)
+    noise(48, 40).save(folder / "image.png")
+
+
+def predict(folder):
+    model = lifelabel.load(folder, "cpu")
+    return model.predict(folder / "image.png")
+
+
+def repair_model(folder):
+    data, path = (folder / "model.safetensors").read_bytes(), folder / "model.json"
+    about = json.loads(path.read_text()) | {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    path.write_text(json.dumps(about))
+
+
+def write_pth(folder, run):
+    import torch
+
+    torch.save({"conv.weight": torch.ones(4, 3, 3, 3), "fc.bias": torch.zeros(7)}, folder / "weights.pth")
+
+
+def write_safetensors(folder, run):
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"conv.weight": torch.ones(4, 3, 3, 3)}, folder / "weights.safetensors", {"trained_on": "ImageNet"})
+
+
+def write_words(folder, run):
+    lines = [" ".join([word, *(f"{v:.3f}" for v in np.arange(5) / 7)]) for word in ("the", *CLASSES)]
+    (folder / "words.txt").write_text("\n".join(lines) + "\n")
+
+
+def read_weights(suffix):
+    return lambda folder: read_file(folder / f"weights.{suffix}")
+
+
+def read_words(folder):
+    return embed(CLASSES, folder / "words.txt")
+
+
+# Streams
+
+
+def write_images(folder, names):
+    for seed, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        noise(20, 16, seed).save(folder / name)
+
+
+def write_table(folder, run, separator=","):
+    name = "photos.csv" if separator == "," else "photos.tsv"
+    with open(folder / name, "w", newline="") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow(["image", "labels", "split"])
+        writer.writerows([image, f"{a};{b}", part] for image, a, b, part in ROWS)
+
+
+def write_tsv(folder, run):
+    write_table(folder, run, "\t")
+
+
+def write_columns(folder, run):
+    head = ",".join(["image", "split", *CLASSES])
+    lines = [",".join([image, part, *(str(int(name in (a, b))) for name in CLASSES)]) for image, a, b, part in ROWS]
+    (folder / "photos.csv").write_text("\n".join([head, *lines]) + "\n")
+
+
+def write_parquet(folder, run):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {"image": [r[0] for r in ROWS], "labels": [f"{r[1]};{r[2]}" for r in ROWS], "split": [r[3] for r in ROWS]}
+    parquet.write_table(pa.table(columns), folder / "photos.parquet")
+
+
+def stream_of(name, **options):
+    def read(folder):
+        stream = build(str(folder / name), {"root": str(folder), **options})
+        return stream.fingerprint, stream.problems.lines(), list(stream.classes)
+
+    return read
+
+
+def data_set(name, **options):
+    def read(folder):
+        stream = build(name, {"root": str(folder), "tasks": 2, **options})
+        return stream.fingerprint, stream.problems.lines(), list(stream.classes)
+
+    return read
+
+
+def inspect(folder):
+    options = ("--root", folder, "--set", "tasks=2", "--no-sheets")
+    shutil.rmtree(folder / "look", ignore_errors=True)
+    return command("data", "inspect", folder / "photos.csv", *options, "--out", folder / "look")
+
+
+def write_inspected(folder, run):
+    write_table(folder, run)
+    write_images(folder, [row[0] for row in ROWS])
+
+
+def write_order(folder, run):
+    write_table(folder, run)
+    (folder / "order.txt").write_text("cat\ndog\n\nboat\nsky\n")
+
+
+def ordered(folder):
+    return stream_of("photos.csv", order=str(folder / "order.txt"))(folder)
+
+
+def write_manifest(folder, run):
+    write_table(folder, run)
+    stream = build(str(folder / "photos.csv"), {"root": str(folder), "tasks": 2})
+    manifest.write(stream, folder / "stream.yaml", complete=True)
+
+
+def write_coco(folder, run):
+    (folder / "annotations").mkdir()
+    for part, numbers in (("train2014", range(8)), ("val2014", range(8, 12))):
+        images = [{"id": n, "file_name": f"COCO_{part}_{n:012}.jpg", "width": 4, "height": 4} for n in numbers]
+        labels = [{"id": 9 * n + k, "image_id": n, "category_id": 1 + (n + k) % 4} for n in numbers for k in (0, 1)]
+        content = {
+            "images": images,
+            "annotations": labels,
+            "categories": [{"id": i + 1, "name": c} for i, c in enumerate(CLASSES)],
+        }
+        (folder / f"annotations/instances_{part}.json").write_text(json.dumps(content))
+
+
+def write_voc(folder, run):
+    home = folder / "VOCdevkit/VOC2007"
+    (home / "ImageSets/Main").mkdir(parents=True)
+    (home / "Annotations").mkdir()
+    for part, keys in (("trainval", ("000005", "000007", "000008", "000009")), ("test", ("000001", "000002"))):
+        (home / f"ImageSets/Main/{part}.txt").write_text("".join(f"{key}\n" for key in keys))
+        for number, key in enumerate(keys):
+            names = ("person", "dog") if number % 2 else ("cat", "sofa")
+            inner = "".join(f"<object><name>{n}</name><difficult>0</difficult></object>" for n in names)
+            text = f"<annotation><folder>VOC2007</folder>{inner}</annotation>"
+            (home / f"Annotations/{key}.xml").write_text(text)
+
+
+def voc(folder):
+    stream = build("voc", {"root": str(folder), "tasks": 1})
+    return stream.fingerprint, stream.problems.lines()
+
+
+def write_nus_wide(folder, run):
+    for name in ("ImageList", "ConceptsList", "Groundtruth/AllLabels", "Groundtruth/TrainTestLabels"):
+        (folder / name).mkdir(parents=True)
+    (folder / "ConceptsList/Concepts81.txt").write_text("".join(f"{c}\n" for c in CLASSES))
+    for part, numbers in (("", range(12)), ("Train", range(8)), ("Test", range(8, 12))):
+        (folder / f"ImageList/{part}Imagelist.txt").write_text("".join(f"a\\{n:04}_{n}.jpg\n" for n in numbers))
+        for k, concept in enumerate(CLASSES):
+            name = f"TrainTestLabels/Labels_{concept}_{part}.txt" if part else f"AllLabels/Labels_{concept}.txt"
+            (folder / "Groundtruth" / name).write_text("".join(f"{int((n + k) % 4 < 2)}\n" for n in numbers))
+
+
+PUBLISHED = {
+    "task0/train.csv": "a.jpg,1,0\nb.jpg,0,1\n", "task1/train.csv": "c.jpg,1\nd.jpg,1\n",
+    "task0/test.csv": "t.jpg,1,1\n", "task1/test.csv": "u.jpg,0,1,1\nt.jpg,1,1,0\n", "classes.txt": "cat\ndog\nboat\n",
+}  # fmt: skip
+
+
+def write_published(folder, run):
+    with zipfile.ZipFile(folder / "split.zip", "w") as archive:
+        for name, text in PUBLISHED.items():
+            archive.writestr(f"Split/{name}", text)
+
+
+def published_file(data):
+    return change.zip_file(data, change.text_file)
+
+
+def write_shards(folder, run):
+    write_table(folder, run)
+    with tarfile.open(folder / "photos.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for seed, (name, *_) in enumerate(ROWS):
+            out = io.BytesIO()
+            noise(20, 16, seed).save(out, "JPEG")
+            member = tarfile.TarInfo(name)
+            member.size = out.tell()
+            archive.addfile(member, io.BytesIO(out.getvalue()))
+
+
+def read_shards(folder):
+    shutil.rmtree(folder / "cache", ignore_errors=True)  # an index of the shard before
+    os.environ["LIFELABEL_CACHE"] = str(folder / "cache")
+    stream = build(str(folder / "photos.csv"), {"root": str(folder / "photos.tar"), "tasks": 2})
+    source = stream.train.images.handle().open()
+    return [read_image_of(source, row) for row in range(len(source))]
+
+
+def read_image_of(source, row):
+    try:
+        return source.read(row)
+    except BadImage as error:
+        return str(error)
+
+
+# Exports of annotation tools
+
+_LABEL = {"_cls": "Classifications", "classifications": [{"_cls": "Classification", "label": "dog"}]}
+_RESULT = {"from_name": "tag", "to_name": "img", "type": "choices", "value": {"choices": ["dog", "cat"]}}
+EXPORTS = {
+    "label-studio": [
+        {"id": n, "data": {"image": f"{n}.jpg"}, "annotations": [{"id": 5, "result": [_RESULT]}]} for n in range(3)
+    ],
+    "coco": {
+        "images": [{"id": 7, "file_name": "a.jpg"}, {"id": 8, "file_name": "b.jpg"}],
+        "annotations": [{"id": 1, "image_id": 7, "category_id": 3}, {"id": 2, "image_id": 8, "category_id": 4}],
+        "categories": [{"id": 3, "name": "dog"}, {"id": 4, "name": "cat"}],
+    },
+    "datumaro": {
+        "categories": {"label": {"labels": [{"name": "dog"}, {"name": "cat"}]}},
+        "items": [{"id": "a", "annotations": [{"type": "label", "label_id": 1}], "image": {"path": "a.jpg"}}],
+    },
+    "fiftyone": {"samples": [{"filepath": "/x/a.jpg", "tags": ["train"], "labels": _LABEL}]},
+}
+
+
+def write_export(kind):
+    return lambda folder, run: (folder / "export.json").write_text(json.dumps(EXPORTS[kind]))
+
+
+def convert_export(folder):
+    done = convert(folder / "export.json", folder / "out.csv", overwrite=True)
+    return done.problems.lines()
+
+
+# Images
+
+IMAGES = ("jpg", "png", "gif", "bmp", "webp", "tiff")
+
+
+def write_image(suffix, **options):
+    def write(folder, run):
+        image = noise(37, 29)
+        if suffix == "gif":
+            image = image.convert("P")
+        if suffix == "jpg":
+            exif = Image.Exif()
+            exif[274] = 6
+            options.update(exif=exif)
+        image.save(folder / f"image.{suffix}", **options)
+
+    return write
+
+
+def decode(suffix):
+    def read(folder):
+        try:
+            return open_image(folder / f"image.{suffix}").tobytes()
+        except BadImage as error:
+            raise UserError(str(error)) from None
+
+    return read
+
+
+# Configurations
+
+
+def write_config(folder, run):
+    (folder / "config.yaml").write_text(Config.make({"method": "agcn"}).to_yaml())
+
+
+def read_config(folder):
+    return Config.make(read_yaml(folder / "config.yaml")).to_yaml()
+
+
+def write_preset(folder, run):
+    origin = "# command: lifelabel tune --method er\n# reached: 71.23 mAP\n"
+    (folder / "er.yaml").write_text(f"{origin}method: er\nlr: 0.001\nmethod_options:\n  buffer_images: 50\n")
+
+
+def read_preset(folder):
+    path = folder / "er.yaml"
+    return presets.parse_origin(path.read_bytes().decode(errors="replace")), Config.make(read_yaml(path)).to_yaml()
+
+
+def labelled(folder):
+    return from_table(folder / "photos.csv", folder, "all").fingerprint()
+
+
+READERS = [
+    Reader("config.yaml", "config.yaml", copy_run, change.yaml_file, read_tables, 2),
+    Reader("config.yaml of a run that is resumed", "config.yaml", copy_run, change.yaml_file, resume_finished, 2),
+    Reader("metrics.json", "metrics.json", copy_run, change.json_file, read_tables, 2),
+    Reader("metrics.json in a report", "metrics.json", copy_run, change.json_file, read_report, 20),
+    Reader("metrics.json of a trial", "metrics.json", copy_run, change.json_file, read_trial),
+    Reader("environment.json", "environment.json", copy_run, change.json_file, read_tables, 2),
+    Reader("environment.json in a report", "environment.json", copy_run, change.json_file, read_report, 20),
+    Reader("environment.json of a trial", "environment.json", copy_run, change.json_file, read_trial),
+    Reader("acm.npz", "acm.npz", copy_run, change.npz_file, read_finished),
+    Reader("acm.npz in a report", "acm.npz", copy_run, change.npz_file, read_report, 20),
+    Reader("details of a task", "details/task-2.npz", copy_run, change.npz_file, read_finished),
+    Reader("examples of details", "details/examples.npz", copy_run, change.npz_file, read_finished),
+    Reader("details in a report", "details/task-2.npz", copy_run, change.npz_file, read_report, 20),
+    Reader("checkpoint.pt", "checkpoint.pt", copy_unfinished, checkpoint_file, read_checkpoint, 2),
+    Reader("scores.npz", "scores.npz", copy_run, change.npz_file, read_scores, 2),
+    Reader("model.json", "model.json", copy_model, change.json_file, predict, 4),
+    Reader("model.safetensors", "model.safetensors", copy_model, change.safetensors_file, predict, 4),
+    Reader(
+        "model.safetensors with a valid digest",
+        "model.safetensors",
+        copy_model,
+        change.safetensors_file,
+        predict,
+        4,
+        repair_model,
+    ),
+    Reader("weights.pth", "weights.pth", write_pth, change.zip_file, read_weights("pth")),
+    Reader(
+        "weights.safetensors",
+        "weights.safetensors",
+        write_safetensors,
+        change.safetensors_file,
+        read_weights("safetensors"),
+    ),
+    Reader("word vectors", "words.txt", write_words, change.text_file, read_words),
+    Reader("configuration", "config.yaml", write_config, change.yaml_file, read_config),
+    Reader("preset", "er.yaml", write_preset, change.yaml_file, read_preset),
+    Reader("CSV table", "photos.csv", write_table, change.text_file, stream_of("photos.csv", tasks=2)),
+    Reader("CSV table of columns", "photos.csv", write_columns, change.text_file, stream_of("photos.csv", tasks=2)),
+    Reader("CSV table that is inspected", "photos.csv", write_inspected, change.text_file, inspect, 20),
+    Reader("CSV table of labelled images", "photos.csv", write_table, change.text_file, labelled),
+    Reader("TSV table", "photos.tsv", write_tsv, change.text_file, stream_of("photos.tsv", tasks=2)),
+    Reader("Parquet table", "photos.parquet", write_parquet, change.damaged, stream_of("photos.parquet", tasks=2)),
+    Reader("order of classes", "order.txt", write_order, change.text_file, ordered),
+    Reader("manifest", "stream.yaml", write_manifest, change.yaml_file, stream_of("stream.yaml")),
+    Reader("COCO instances", "annotations/instances_train2014.json", write_coco, change.json_file, data_set("coco")),
+    Reader("VOC annotation", "VOCdevkit/VOC2007/Annotations/000005.xml", write_voc, change.text_file, voc),
+    Reader("VOC list", "VOCdevkit/VOC2007/ImageSets/Main/trainval.txt", write_voc, change.text_file, voc),
+    Reader("NUS-WIDE images", "ImageList/TrainImagelist.txt", write_nus_wide, change.text_file, data_set("nus-wide")),
+    Reader("NUS-WIDE concepts", "ConceptsList/Concepts81.txt", write_nus_wide, change.text_file, data_set("nus-wide")),
+    Reader(
+        "NUS-WIDE labels",
+        "Groundtruth/TrainTestLabels/Labels_cat_Train.txt",
+        write_nus_wide,
+        change.text_file,
+        data_set("nus-wide"),
+    ),
+    Reader("published split", "split.zip", write_published, published_file, stream_of("split.zip")),
+    *(
+        Reader(f"export of {kind}", "export.json", write_export(kind), change.json_file, convert_export)
+        for kind in EXPORTS
+    ),
+    *(Reader(f"image.{kind}", f"image.{kind}", write_image(kind), change.damaged, decode(kind)) for kind in IMAGES),
+]
+if find_spec("lifelabel.streams.shards"):
+    READERS.append(Reader("tar shard", "photos.tar", write_shards, change.tar_file, read_shards))

@@ -1,0 +1,111 @@
+"""Signals at random moments: the command ends in one line or goes on, and a resumed run has the same bytes."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from faults.processes import SECONDS_TO_END, assert_none_left, begin, children, files_of, finish, moment, wait_until
+from faults.test_kills import OFTEN, SMALL
+
+RUN = ("train", "--method", "er", *SMALL, *OFTEN, "--workers", "2")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The files of a run, and its seconds."""
+    folder, started = tmp_path_factory.mktemp("signals") / "run", time.monotonic()
+    code, _, errors = finish(begin(*RUN, "--out", folder))
+    assert code == 0, errors
+    return files_of(folder), time.monotonic() - started
+
+
+def training(folder, process):
+    """Whether the training has begun, with child processes."""
+    return lambda: (folder / "history.jsonl").exists() and children(process.pid)
+
+
+def assert_same_in_the_end(folder, undisturbed):
+    """The run is continued to its end, from the beginning if it had not begun."""
+    begun = (folder / "config.yaml").exists()
+    args = ("train", "--resume", folder, "-q") if begun else (*RUN, "--out", folder)
+    code, _, errors = finish(begin(*args))
+    assert code == 0, errors
+    assert files_of(folder) == undisturbed[0]
+
+
+def assert_line(errors):
+    """At most one line: a command that is stopped before it begins may print nothing."""
+    assert "Traceback" not in errors and errors.count("\n") <= 1, errors
+
+
+def send(process, *numbers):
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.05)
+
+
+SIGNALS = {
+    "SIGTERM": (signal.SIGTERM,), "SIGINT": (signal.SIGINT,), "SIGHUP": (signal.SIGHUP,), "SIGPIPE": (signal.SIGPIPE,),
+    "SIGINT twice": (signal.SIGINT, signal.SIGINT), "SIGTERM and SIGINT": (signal.SIGTERM, signal.SIGINT),
+    "SIGSTOP and SIGCONT": (signal.SIGSTOP, signal.SIGCONT),
+}  # fmt: skip
+GOES_ON = ("SIGPIPE", "SIGSTOP and SIGCONT")
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_at_a_random_moment(name, undisturbed, tmp_path, size, seed, count):
+    rng = random.Random(f"{seed} {name}")
+    for repetition in range(size.signals):
+        folder = tmp_path / str(repetition)
+        process = begin(*RUN, "--out", folder)
+        text, wait = moment(rng, folder, undisturbed[1])
+        came = wait(process)
+        send(process, *SIGNALS[name])
+        started = time.monotonic()
+        code, _, errors = finish(process)
+        allowed = {0} if name in GOES_ON else {0, 130, *(-number for number in SIGNALS[name])}
+        assert code in allowed, (text, code, errors)
+        assert_line(errors)
+        if came and name not in GOES_ON:
+            assert time.monotonic() - started < SECONDS_TO_END, text
+        assert_none_left(process.pid)
+        assert_same_in_the_end(folder, undisturbed)
+        count(signals=len(SIGNALS[name]))
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)], ids=str)
+def test_a_stopped_child_does_not_prevent_the_end(numbers, undisturbed, tmp_path, size, seed, count):
+    rng = random.Random(f"{seed} {numbers}")
+    for repetition in range(size.signals):
+        folder = tmp_path / str(repetition)
+        process = begin(*RUN, "--out", folder)
+        assert wait_until(process, training(folder, process))
+        os.kill(rng.choice(children(process.pid)), signal.SIGSTOP)
+        time.sleep(rng.uniform(0, 0.5))
+        send(process, *numbers)
+        started = time.monotonic()
+        code, _, errors = finish(process, 60)
+        assert code in (0, 130), (code, errors)
+        assert time.monotonic() - started < SECONDS_TO_END
+        assert_line(errors)
+        assert_none_left(process.pid)
+        assert_same_in_the_end(folder, undisturbed)
+        count(signals=1 + len(numbers))
+
+
+def test_a_killed_child_ends_the_run_in_one_line(undisturbed, tmp_path, size, seed, count):
+    rng = random.Random(f"{seed} child")
+    for repetition in range(2 * size.signals):
+        folder = tmp_path / str(repetition)
+        process = begin(*RUN, "--out", folder)
+        assert wait_until(process, training(folder, process))
+        os.kill(rng.choice(children(process.pid)), signal.SIGKILL)
+        code, _, errors = finish(process, 60)
+        assert code in (0, 2), (code, errors)  # 0: the child had nothing left to do
+        assert_line(errors)
+        assert code == 0 or f"lifelabel train --resume {folder}" in errors, errors
+        assert_none_left(process.pid)
+        assert_same_in_the_end(folder, undisturbed)
+        count(signals=1)
