@@ -21,6 +21,8 @@ __all__ = ["Plugins", "Settings", "given_options", "load_plugins", "with_option_
 
 _NAMES = {"method": method_names, "stream": stream_names}
 _METAVARS = {int: "INT", float: "FLOAT"}
+_OTHER_NAMES = {"batch_size": ("--global-batch-size",)}
+"""Flags of other programs for the same option."""
 
 Settings = Annotated[
     list[str] | None,
@@ -77,7 +79,8 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
         details["autocompletion"] = complete_name(lambda: declaration["choices"])
     elif name in _NAMES:
         details["autocompletion"] = complete_name(_NAMES[name])
-    default = typer.Option(False if hint is bool else None, f"--{name.replace('_', '-')}", **details)
+    names = (f"--{name.replace('_', '-')}", *_OTHER_NAMES.get(name, ()))
+    default = typer.Option(False if hint is bool else None, *names, **details)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=bool if hint is bool else str | None
     )

@@ -47,7 +47,9 @@ class RunOptions:
     seed: int = option(
         0, "seed of image order, augmentation and initial weights", low=0, high=2**31 - 1, label=False, flag="Training"
     )
-    batch_size: int = option(8, "images per step", low=1, high=1_000_000, equal=True, flag="Training")
+    batch_size: int = option(
+        8, "images per step, of all processes together", low=1, high=1_000_000, equal=True, flag="Training"
+    )
     lr: float = option(3e-4, "learning rate of the head (linear or graph)", above=0, resume=True, flag="Training")
     backbone_lr: float = option(
         1e-3, "learning rate of the backbone in the first task", above=0, resume=True, flag="Training"
