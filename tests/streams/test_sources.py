@@ -203,6 +203,6 @@ def test_an_unknown_option_is_that_of_the_stream():
 
 @pytest.mark.parametrize("name", ["x" * 100_000, "a\0b"], ids=["long", "null"])
 def test_a_name_that_cannot_be_a_path_is_unknown(name):
-    with pytest.raises(UserError, match="^unknown stream '") as caught:
+    with pytest.raises(UserError, match=r"^unknown stream '") as caught:
         resolve(name, {})
     assert len(str(caught.value)) < 1000
