@@ -199,3 +199,10 @@ def test_a_table_and_a_zip_are_built_by_their_path(tmp_path):
 def test_an_unknown_option_is_that_of_the_stream():
     with pytest.raises(UserError, match=r"^unknown option of stream voc-b0-c4 'yaer': did you mean 'year'\?"):
         build("voc-b0-c4", {"yaer": "2007"})
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "a\0b"], ids=["long", "null"])
+def test_a_name_that_cannot_be_a_path_is_unknown(name):
+    with pytest.raises(UserError, match=r"^unknown stream '") as caught:
+        resolve(name, {})
+    assert len(str(caught.value)) < 1000

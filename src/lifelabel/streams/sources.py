@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,7 +259,7 @@ def resolve(stream: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
     if stream in STREAMS:
         return stream, dict(options)
     path = Path(stream)
-    kind = _SUFFIXES.get(path.suffix.lower()) or ("published" if path.is_dir() else None)
+    kind = _SUFFIXES.get(path.suffix.lower()) or ("published" if os.path.isdir(path) else None)
     if kind is None:
         raise unknown("stream", stream, [*STREAMS, "FILE.csv", "FILE.yaml", "FILE.zip"])
     return kind, {**options, "file": stream}
