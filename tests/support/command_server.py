@@ -286,7 +286,8 @@ def _kill_all(selector):
     """Leave no process behind if the tests end early."""
     for key in selector.get_map().values():
         if key.data:
-            os.killpg(key.data[0], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(key.data[0], signal.SIGKILL)
 
 
 def become(request, variables):

@@ -32,7 +32,7 @@ commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
 _PYTHON = (3, 10)
 _REQUIRED = {
-    "torch": "2.11", "torchvision": "0.26", "numpy": "2.0", "Pillow": "11.0", "typer": "0.15", "rich": "13.7",
+    "torch": "2.11", "torchvision": "0.26", "numpy": "2.0", "Pillow": "11.2.1", "typer": "0.20", "rich": "13.9.4",
     "matplotlib": "3.9", "PyYAML": "6.0", "safetensors": "0.4",
 }  # fmt: skip
 """Packages without which no command works, with their lowest versions."""
