@@ -77,5 +77,5 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     name = shorten(name)
     near = difflib.get_close_matches(name, names, n=5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    listed = names if len(names) <= 40 else [*near, f"{len(names) - len(near)} more"]
+    listed = names if len(names) <= 60 else [*near, f"{len(names) - len(near)} more"]
     return UserError(f"unknown {kind} '{name}': {hint}(known: {', '.join(listed) or 'none'})")

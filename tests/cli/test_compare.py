@@ -1,6 +1,7 @@
 """`lifelabel compare`, `lifelabel study` and `lifelabel demo`: their tables, stops, failures and mistakes."""
 
 import csv
+import hashlib
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ from PIL import Image
 from report.run_folders import table_of
 from support import command_server
 
+from lifelabel.engine.run_folder import RunFolder
 from lifelabel.methods import METHODS
 from lifelabel.search.compare import STUDIES
 from lifelabel.search.scheduler import Outcome
@@ -184,6 +186,10 @@ def test_after_a_stop_no_finished_run_is_repeated_and_the_others_resume(main, tm
             marked = history.read_bytes().replace(b'"cls"', b'"CLS"', 1)  # a step that is learned again has "cls"
             history.write_bytes(marked)
             marks[name] = marked.splitlines()[0]
+            folder = RunFolder(out / name)
+            state = folder.load_checkpoint()
+            digest = hashlib.sha256(marked[: state["history_bytes"]]).hexdigest()
+            folder.save_checkpoint({**state, "history_sha256": digest})
         before = learned()
     assert finished and marks
     assert process.returncode == 130

@@ -12,7 +12,7 @@ from support.run_files import snapshot
 import lifelabel
 from lifelabel.engine.run_folder import RunFolder
 
-TIMED = {"environment.json", "checkpoint.pt"}
+TIMED = {"environment.json", "checkpoint.pt", "checkpoint-previous.pt"}
 """They have times and memory: their other content is compared."""
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

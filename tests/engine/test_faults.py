@@ -78,10 +78,8 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, whole
 def test_other_files_that_cannot_be_written(tmp_path, limit_files):
     lines = JsonLines(tmp_path / "history.jsonl")
     limit_files(100)
-    with pytest.raises(
-        UserError, match=rf"^cannot write {tmp_path}/run/config.yaml: File too large; free space, or ch"
-    ):
-        engine.train(tmp_path / "run", GIVEN)
+    with pytest.raises(UserError, match=rf"^cannot write {tmp_path}/config.yaml: File too large; free space, or ch"):
+        engine.RunFolder(tmp_path).write_text("config.yaml", 200 * "a")
     lines.write({"text": 200 * "a"})
     for call in (lines.sync, lines.close):
         with pytest.raises(

@@ -249,7 +249,7 @@ def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path)
 
     class Kills(FineTuning):
         def observe(self, batch):
-            os.kill(loaders[0].workers.children[0][0].pid, signal.SIGKILL)
+            loaders[0].workers.children[0][0].kill()
             time.sleep(0.5)
             return super().observe(batch)
 

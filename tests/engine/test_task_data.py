@@ -51,7 +51,8 @@ def batches_of_a_run(monkeypatch, folder, stream, stream_options, **options):
 
     monkeypatch.setitem(METHODS._items, "recorded", Recorded)
     shared = {"method": "recorded", "device": "cpu", "backbone": "tiny", "weights": "none", "image_size": 32}
-    engine.train(folder, {"stream": stream, "stream_options": stream_options, **shared, **options})
+    given = {"stream": stream, "stream_options": stream_options, "max_skipped": 1, **shared, **options}
+    engine.train(folder, given)
     return seen
 
 

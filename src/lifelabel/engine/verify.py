@@ -18,11 +18,12 @@ from torch import Tensor
 
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine.callback import Callback
+from lifelabel.engine.checkpoint_file import read_checkpoint
 from lifelabel.engine.digests import METRICS, file_digests
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.engine.run import Run
-from lifelabel.engine.run_folder import MODEL, RunFolder
+from lifelabel.engine.run_folder import CHECKPOINTS, MODEL, RunFolder
 from lifelabel.engine.scoring import compute_features, compute_scores
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
@@ -140,7 +141,8 @@ class _Verifier:
         self.config = _Read(lambda: Config.make(read_yaml(folder / "config.yaml")))
         self.metrics = _Read(lambda: _object(folder, METRICS))
         self.environment = _Read(lambda: _object(folder, "environment.json"))
-        self.state = _Read(folder.load_checkpoint)
+        last = folder / CHECKPOINTS[0]  # not the one before it, which a run would resume from if the last is damaged
+        self.state = _Read(lambda: read_checkpoint(last) if last.exists() else None)
         self.model_info = _Read(lambda: _object(folder, f"{MODEL}/model.json") if (folder / MODEL).is_dir() else None)
         self.moved_config = _with_paths(self.config.value(), moved) if self.config.error is None else None
         self.server = _Read(self.start_label_server)
