@@ -247,15 +247,18 @@ def init_child(*ignored: object) -> None:
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid != os.getppid():  # the fork server has forked this process
-        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+        import fcntl
+
+        # The end of the parent closes the pipe `sentinel`. Then the system sends SIGIO, which ends this process. A
+        # thread that waits for it would do the same, but a process with two threads could fork no children.
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, os.O_ASYNC)
+        if wait([parent.sentinel], 0):  # it has ended before
+            os._exit(1)
     elif sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # without prctl the child notices a closed pipe instead
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _exit_after(sentinel: Any) -> None:
-    wait([sentinel])
-    os._exit(1)
 
 
 @contextlib.contextmanager
