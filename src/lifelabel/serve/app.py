@@ -172,7 +172,7 @@ for _path in _STATIC:
 
 @cache
 def _read(name: str) -> bytes:
-    return files("lifelabel.serve").joinpath("static", name).read_bytes()
+    return files("lifelabel.serve").joinpath("static").joinpath(name).read_bytes()
 
 
 async def _on_refused(request: Request, refused: Any) -> Response:

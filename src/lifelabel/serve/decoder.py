@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def decode_square(data: bytes, size: int, max_pixels: int) -> bytes:
-    """`size` x `size` x 3 bytes: the pixels that `streams.transforms.load_batch` gives without augmentation."""
+    """`size` x `size` x 3 bytes: the pixels of `lifelabel.streams.transforms.load_batch` without augmentation."""
     image = decode_image(data, size, max_pixels)
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)
