@@ -36,12 +36,12 @@ def test_of_many_names_only_the_closest_are_listed(name, end):
     assert message.endswith(" more)")
 
 
-@pytest.mark.parametrize(("count", "listed"), [(40, True), (41, False)])
-def test_up_to_forty_names_are_listed(count, listed):
+@pytest.mark.parametrize(("count", "listed"), [(60, True), (61, False)])
+def test_up_to_sixty_names_are_listed(count, listed):
     names = [f"n{n:02}" for n in range(count)]
     message = str(unknown("name", "?", names))
     assert (", ".join(names) in message) == listed
-    assert message.endswith(f"(known: {', '.join(names)})" if listed else "(known: 41 more)")
+    assert message.endswith(f"(known: {', '.join(names)})" if listed else "(known: 61 more)")
 
 
 @pytest.mark.parametrize("name", [None, 3, ["red"], "r" * 5000])

@@ -45,7 +45,7 @@ def flags_in(text):
     for line in text.splitlines():
         if heading := re.match(r"╭─ (.+?) ─+╮", line):
             panel = heading[1]
-        elif flag := re.match(r"│ \*? *(--[\w-]+)(?: +-\w)? +(?:\S+ {2,})?(.+?) *│", line):
+        elif flag := re.match(r"│ \*? *(--[\w-]+)(?:,--[\w-]+)?(?: +-\w)? +(?:\S+ {2,})?(.+?) *│", line):
             found.append((flag[1], panel, flag[2]))
     return found
 

@@ -97,7 +97,8 @@ def test_code_in_a_file_is_not_run(name, finished_run, tmp_path, count):
     code = Code(tmp_path / "was run")
     line = read_in_child(BY_NAME[name], tmp_path / "files", finished_run, lambda data: CODE[name](data, code))
     assert not code.path.exists()
-    assert line or name == "config.yaml", "the file was accepted"
+    # the run resumes from the checkpoint before a damaged one
+    assert line or name in ("config.yaml", "checkpoint.pt"), "the file was accepted"
     count(attacks=1)
 
 

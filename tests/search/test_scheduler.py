@@ -11,7 +11,7 @@ import torch
 
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine import run as engine
-from lifelabel.engine.run_folder import RunFolder
+from lifelabel.engine.run_folder import CHECKPOINTS, RunFolder
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search import scheduler
@@ -187,7 +187,8 @@ def test_a_mistake_in_the_options_of_all_runs_is_raised_and_that_of_one_run_is_n
     assert not list(tmp_path.iterdir())  # no run folder was made
     first, second = plan(tmp_path), plan(tmp_path, seed=1)
     run_all([first])
-    (first.folder / "checkpoint.pt").write_bytes(b"cut short")
+    for name in CHECKPOINTS:
+        (first.folder / name).write_bytes(b"cut short")
     (first.folder / "metrics.json").unlink()
     bad, good = run_all([first, second])
     assert "is damaged or cut short" in bad.error

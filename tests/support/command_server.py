@@ -173,7 +173,7 @@ class Command:
         end = None if timeout is None else time.monotonic() + timeout
         encoding, errors = self._mode
         data = memoryview((input or "").encode(encoding, errors) if encoding else input or b"")
-        received = {stream: [] for stream in (self.stdout, self.stderr) if stream}
+        received = {stream: [] for stream in (self.stdout, self.stderr) if stream and not stream.closed}
         with selectors.DefaultSelector() as selector:
             for stream in received:
                 selector.register(stream, selectors.EVENT_READ)
