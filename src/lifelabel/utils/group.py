@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -136,7 +137,7 @@ def join_group() -> Iterator[Group]:
     # NCCL refuses two processes on one GPU
     nccl = dist.is_nccl_available() and processes_here() <= torch.cuda.device_count()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=_TIMEOUT)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=_TIMEOUT, **_meeting_point())
     except (RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"the processes of torchrun cannot reach each other: {reason}") from None
@@ -153,3 +154,17 @@ def join_group() -> Iterator[Group]:
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _meeting_point() -> dict[str, Any]:
+    """Where the processes find each other. By default this is what the variables of torchrun name.
+
+    torchrun keeps one store for all its attempts. A process that is started again would find the addresses of the
+    attempt before in it, so each attempt has keys of its own.
+    """
+    given = os.environ
+    if given.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    store = dist.TCPStore(given["MASTER_ADDR"], int(given["MASTER_PORT"]), is_master=False, timeout=_TIMEOUT)
+    attempt = dist.PrefixStore(f"lifelabel/{given.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    return {"store": attempt, "rank": int(given["RANK"]), "world_size": int(given["WORLD_SIZE"])}
