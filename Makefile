@@ -17,7 +17,7 @@ test: $(VENV)/.test-installed
 
 # Kills, damaged files, full disks and malicious requests: docs/reliability.md. About 20 minutes on two cores.
 faults: $(VENV)/.test-installed
-	$(BIN)/python -m pytest -n 2 tests/faults tests/engine/test_distributed.py --faults full --faults-json faults.json
+	$(BIN)/python -m pytest -n 2 tests/faults tests/engine/test_distributed.py tests/cli/test_compare.py --faults full --faults-json faults.json
 
 # Keeps the versions of constraints.txt that still fit pyproject.toml. UPGRADE=--upgrade takes the newest of all.
 lock: $(VENV)/bin/python

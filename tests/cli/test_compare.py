@@ -307,7 +307,9 @@ def test_flags_of_compare_and_study(main):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study(main, tmp_path, monkeypatch, name):
+def test_a_study(main, tmp_path, monkeypatch, pytestconfig, name):
+    if name == "weighted-ridge" and pytestconfig.getoption("faults") != "full":
+        pytest.skip("it has 20 runs: only with --faults full")
     monkeypatch.setattr("lifelabel.report.vega.write_figure", lambda figure, folder: [])  # they take a minute
     out = tmp_path / "out"
     done = main("study", name, "--seeds", "0", "--jobs", "2", *SMALL, "--set", "first_tasks=2", "--out", out, "-q")

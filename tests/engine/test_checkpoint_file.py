@@ -2,6 +2,7 @@
 
 import io
 import random
+import zipfile
 
 import pytest
 import torch
@@ -74,3 +75,14 @@ def test_the_error_of_a_full_disk_is_raised_as_it_is(space):
     with pytest.raises(OSError, match="No space left on device") as error:
         write_checkpoint(FullDisk(space), STATE)
     assert error.value.errno == 28 and error.value.__cause__ is None
+
+
+def test_an_archive_that_unpacks_to_more_than_its_size_is_refused(tmp_path):
+    path, packed = tmp_path / "checkpoint.pt", tmp_path / "packed.pt"
+    torch.save({"format": 3, "zeros": torch.zeros(1_000_000)}, path)
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as small:
+        for member in archive.infolist():
+            small.writestr(member.filename, archive.read(member))
+    assert torch.load(packed, weights_only=True)["zeros"].numel() == 1_000_000  # torch would load it
+    with pytest.raises(DamagedCheckpoint, match="holds more than its size"):
+        read_checkpoint(packed)

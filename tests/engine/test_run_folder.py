@@ -13,6 +13,7 @@ from support import command_server
 from lifelabel.engine.checkpoint_file import _FORMAT
 from lifelabel.engine.run_folder import JsonLines, RunFolder
 from lifelabel.errors import UserError
+from lifelabel.utils.files import partial_name
 
 
 @pytest.fixture
@@ -293,3 +294,20 @@ def test_a_checkpoint_of_another_make(made, state):
     torch.save(state, made / "checkpoint.pt")
     with pytest.raises(UserError, match="is not a checkpoint of this version"):
         made.load_checkpoint()
+
+
+@pytest.mark.parametrize("name", [".lock", ".metrics.json.new", "history.jsonl"])
+def test_a_link_in_a_folder_is_not_followed(name, tmp_path):
+    """The run folder of somebody else must not change files outside of it."""
+    outside, folder = tmp_path / "outside", RunFolder(tmp_path / "run")
+    outside.write_text("kept")
+    folder.path.mkdir()
+    (folder / name).symlink_to(outside)
+    if name == ".metrics.json.new":
+        assert partial_name("metrics.json") == name
+        folder.write_json("metrics.json", {})
+        assert not (folder / "metrics.json").is_symlink()
+    else:
+        with pytest.raises(UserError, match="cannot write"), folder.locked():
+            JsonLines(folder / name)
+    assert outside.read_text() == "kept"

@@ -25,7 +25,7 @@ def step(group, rows, whole=True, device="cpu"):
     torch.manual_seed(1)
     images = torch.randn(rows, 3, 9, 9, dtype=torch.float64).to(device)
     labels = torch.rand(rows, 6, dtype=torch.float64).to(device)
-    features = run_divided(group, body, images, training=whole)
+    features = run_divided(group, body, images, body if whole else None)
     loss = F.binary_cross_entropy_with_logits(features, labels)
     first = group.average(torch.autograd.grad(loss.exp(), list(body.parameters()), retain_graph=True))
     second = group.average(torch.autograd.grad(loss, list(body.parameters())))
@@ -50,10 +50,11 @@ def step_on_one_gpu(group, rows):
 
 
 def draw_after_dropout(group):
-    """Dropout draws numbers for the own rows only."""
+    """Dropout draws numbers for the own rows only. Its output, and later numbers."""
     torch.manual_seed(3)
-    run_divided(group, nn.Dropout().train(), torch.ones(5, 4), training=True)
-    return torch.rand(4).tolist()
+    dropout = nn.Sequential(nn.Dropout()).train()
+    found = [run_divided(group, dropout, torch.ones(rows, 40), dropout).tolist() for rows in (1, 6)]
+    return [found, torch.rand(4).tolist()]
 
 
 def exchange(group):

@@ -47,6 +47,8 @@ def test_batch_norm_of_own_rows_would_differ(in_processes):
 def test_random_numbers_after_dropout_are_the_same_in_all_processes(in_processes):
     first, *others = in_processes(3, "draw_after_dropout")
     assert others == [first, first]
+    rows = first[0][1]
+    assert rows[0] != rows[2] and rows[2] != rows[4]  # the processes have two rows each, and other numbers
 
 
 def test_the_first_process_shares_results_and_failures(in_processes):

@@ -15,6 +15,7 @@ from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_fl
 from lifelabel.config.run_options import RunOptions
 from lifelabel.options import declared
 from lifelabel.utils.processes import start_fork_server
+from lifelabel.utils.torchrun import is_first_process
 
 __all__ = ["commands"]
 
@@ -61,6 +62,8 @@ def _extend(
 
     given = given_options(flags, set_, plugin)
     result = extend(run, table, out_folder, given, overwrite=overwrite, callback=make_callback(quiet))
+    if not is_first_process():
+        return
     metrics = result.metrics
     before, after = metrics["per_task"][0]["ap"], metrics["final"]["ap"]
     if not quiet:

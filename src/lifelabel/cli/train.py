@@ -104,6 +104,8 @@ def _print_result(folder: Path, quiet: bool) -> None:
 
 def _print_next_steps(folder: Path) -> None:
     """A finished run has nothing to resume: what to do with it. No file is changed, and no stream is built."""
+    if not is_first_process():
+        return
     from lifelabel.report.runs import read_run
 
     score, path = read_run(folder).figures()["mAP"], shlex.quote(str(folder))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -76,6 +77,7 @@ def read_checkpoint(path: Path, note: Callable[[str], None] | None = None) -> di
     try:
         with handle:
             checked = _check_digest(handle, path)
+            _check_sizes(handle, path)
             handle.seek(0)
             state = torch.load(handle, map_location="cpu", weights_only=True)
     except DamagedCheckpoint:
@@ -91,6 +93,14 @@ def read_checkpoint(path: Path, note: Callable[[str], None] | None = None) -> di
     elif number != _FORMAT:
         raise UserError(f"{path} is not a checkpoint of this version of lifelabel (format {_FORMAT})")
     return state
+
+
+def _check_sizes(handle: IO[bytes], path: Path) -> None:
+    """Refuse an archive that unpacks to more than the file: torch writes its members as they are."""
+    with zipfile.ZipFile(handle) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > handle.seek(0, os.SEEK_END):
+        raise DamagedCheckpoint(f"{path} is damaged: it holds more than its size")
 
 
 def _check_digest(handle: IO[bytes], path: Path) -> bool:

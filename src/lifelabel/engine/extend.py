@@ -12,7 +12,7 @@ from typing import Any
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress, extended_run
-from lifelabel.engine.run import Result, Run, make_folder
+from lifelabel.engine.run import Result, Run, continues, make_folder, resume_with
 from lifelabel.engine.run_folder import MODEL, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
@@ -20,7 +20,7 @@ from lifelabel.nn.weights import sha256
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins
 from lifelabel.streams import resolve
-from lifelabel.utils.group import Group, join_group
+from lifelabel.utils.group import Group, join_group, note_begin
 
 __all__ = ["extend"]
 
@@ -62,6 +62,8 @@ def _train(
     old: RunFolder, state: Mapping[str, Any], config: Config, folder: RunFolder, overwrite: bool, callback: Callback,
     group: Group,
 ) -> Result:  # fmt: skip
+    if group.share(lambda: continues(folder, config)):
+        return resume_with(folder, config, callback, group)
     group.share(lambda: folder.check(overwrite))
     with Run(config, folder, callback, group) as new:
         if state["weights"] != new.made_from["weights"]:
@@ -73,6 +75,7 @@ def _train(
             # first config.yaml: a folder with a checkpoint alone is no run, and could not be overwritten after a kill
             folder.write_text("config.yaml", config.to_yaml())
             folder.save_checkpoint(start)
+            group.share(lambda: note_begin(folder.path))
             return new.go(start)
 
 

@@ -159,7 +159,7 @@ class LabelServer:
         return self.group.share(functools.partial(self._ask, request))
 
     def _ask(self, request: tuple[Any, ...]) -> Any:
-        with contextlib.suppress(BrokenPipeError):  # _receive reports what happened
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # _receive reports what happened
             self.pipe.send(request)
         return self._receive()
 
@@ -168,7 +168,7 @@ class LabelServer:
             while not self.pipe.poll(_POLL_SECONDS):
                 self.on_wait()
             kind, value = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError: it was killed while it sent
             self.on_wait()  # a stop signal may have reached all processes
             self.process.join(5)
             raise Interrupted(

@@ -67,17 +67,17 @@ from lifelabel.streams.loading import (
     TestImages,
     default_workers,
 )
-from lifelabel.streams.order import training_order
+from lifelabel.streams.order import order_places, training_order
 from lifelabel.streams.parts import Part
-from lifelabel.utils.group import ALONE, Group, join_group
+from lifelabel.utils.group import ALONE, Group, has_begun, join_group, note_begin
 from lifelabel.utils.memory import release_freed_memory
 from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
 from lifelabel.utils.text import shorten
-from lifelabel.utils.torchrun import local_rank, restarted, torchrun_command
+from lifelabel.utils.torchrun import local_rank, processes_here, torchrun_command
 from lifelabel.utils.transfer import to_device
 from lifelabel.utils.workers import WorkerDied
 
-__all__ = ["Result", "Run", "make_folder", "resume", "train"]
+__all__ = ["Result", "Run", "continues", "make_folder", "resume", "resume_with", "train"]
 
 _COMPARED = 8
 """Test images on which the network of the model folder is compared with the method."""
@@ -115,12 +115,13 @@ def train(
     config = dataclasses.replace(config, plugins=tuple(loaded_plugins()))  # a file may have moved
     with join_group() as group:
         folder = make_folder(out, group)
-        if restarted() and group.share(lambda: _is_run_of(folder, config)):
-            return _resume(folder, config, callback, group)
+        if group.share(lambda: continues(folder, config)):
+            return resume_with(folder, config, callback, group)
         group.share(lambda: folder.check(overwrite))
         # a mistake in an option is reported before any file is changed
         with Run(config, folder, callback or Callback(), group) as run, folder.new(overwrite):
             folder.write_text("config.yaml", config.to_yaml())
+            group.share(lambda: note_begin(folder.path))
             return run.go(None)
 
 
@@ -131,12 +132,17 @@ def resume(folder: str | Path, callback: Callback | None = None) -> Result:
     """
     with join_group() as group:
         run_folder = make_folder(folder, group)
-        if not run_folder.is_run:
-            raise UserError(f"{run_folder.path} is not a run folder: it has no config.yaml")
-        return _resume(run_folder, Config.make(read_yaml(run_folder / "config.yaml")), callback, group)
+        return resume_with(run_folder, group.share(lambda: _read_config(run_folder)), callback, group)
 
 
-def _resume(folder: RunFolder, config: Config, callback: Callback | None, group: Group) -> Result:
+def _read_config(folder: RunFolder) -> Config:
+    if not folder.is_run:
+        raise UserError(f"{folder.path} is not a run folder: it has no config.yaml")
+    return Config.make(read_yaml(folder / "config.yaml"))
+
+
+def resume_with(folder: RunFolder, config: Config, callback: Callback | None, group: Group) -> Result:
+    """Continue the run of a folder in the processes of a group."""
     if group.share(lambda: folder.is_finished):
         metrics = group.share(lambda: folder.read_json("metrics.json"))
         return Result(folder.path, config, metrics, group.share(lambda: folder.read_json("environment.json")))
@@ -144,9 +150,9 @@ def _resume(folder: RunFolder, config: Config, callback: Callback | None, group:
         return run.go(group.share(lambda: folder.load_checkpoint(run.callback.note)))
 
 
-def _is_run_of(folder: RunFolder, config: Config) -> bool:
-    """Whether the folder holds a run with these options: processes that torchrun has started again continue it."""
-    return folder.is_run and Config.make(read_yaml(folder / "config.yaml")) == config
+def continues(folder: RunFolder, config: Config) -> bool:
+    """Whether the processes were started again by torchrun, and the folder holds the run that they began."""
+    return folder.is_run and has_begun(folder.path) and _read_config(folder) == config
 
 
 def make_folder(path: str | Path, group: Group) -> RunFolder:
@@ -161,7 +167,11 @@ class Run:
         self.config, self.folder, self.callback, self.group = config, folder, callback, group
         keep_freed_memory()
         self.device = resolve_device(config.device, METHODS[config.method].float64)
-        if self.device.type == "cuda" and self.device.index is None and group.size > 1:
+        if self.device.type == "cuda" and group.size > 1:
+            if self.device.index is not None and processes_here() > 1:
+                raise UserError(
+                    f"--device {config.device} is one GPU for all processes of torchrun: give --device cuda"
+                )
             self.device = torch.device("cuda", local_rank() % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
         self.gpus = [self.device] if self.device.type == "cuda" else []
@@ -294,13 +304,18 @@ class Run:
         )  # fmt: skip
         self.provenance = setting.backbone.provenance
         self.made_from: dict[str, str | None] = {
-            "stream": self.info.fingerprint, "files": self.info.files,
+            "stream": self.info.fingerprint, "files": self.image_files(),
             "words": hashlib.sha256(vectors.tobytes()).hexdigest(), "weights": self.provenance.sha256,
         }  # fmt: skip
         note = provenance.check(self.provenance, names, self.info.dataset, c.allow_seen_weights)
         if note:
             self.callback.note(note)
         return METHODS[c.method](setting, c.method_options)
+
+    def image_files(self) -> str:
+        """SHA-256 of the mask of images that have a file. If their order depends on their places, of these too."""
+        places = order_places(self.info.train, self.config.image_order)
+        return hashlib.sha256(self.info.files.encode() + places).hexdigest() if places else self.info.files
 
     def run_task(self) -> None:
         """Train on one task, each image once, then evaluate. A task that was learned before is only evaluated."""
@@ -482,7 +497,8 @@ class Run:
         for row, reason in itertools.chain(*self.group.collect(self.test_images.bad)):
             self.skip_image("test", row, reason)
         self.check_stop(any(self.group.collect(self.stop_requested)))
-        if self.method.fixed_features and sum(part.nbytes for part in features) <= CACHE_BYTES:
+        fits = sum(part.nbytes for part in features) <= CACHE_BYTES
+        if self.method.fixed_features and all(self.group.collect(fits)):
             self.kept_features, self.test_images.cached = features, []
         return features
 

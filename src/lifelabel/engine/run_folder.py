@@ -129,7 +129,9 @@ class RunFolder:
             yield
             return
         try:
-            handle = open(self / _LOCK, "w")
+            # not through a link, and without waiting for the reader of a named pipe
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.fdopen(os.open(self / _LOCK, flags, 0o666), "r+b", 0)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
         with handle:
@@ -224,6 +226,8 @@ class JsonLines:
 
     def __init__(self, path: Path, keep_bytes: int = 0, sha256: str | None = None):
         self.path, self._sha256 = path, hashlib.sha256()
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise UserError(f"cannot write {path}: not a regular file; delete it, or run again with --overwrite")
         with writing(path):
             self._file = open(path, "ab")
         try:

@@ -35,7 +35,9 @@ from lifelabel.options import declared, read
 from lifelabel.streams import STREAMS
 from lifelabel.streams.loading import TestImages
 from lifelabel.streams.parts import Part
+from lifelabel.utils.files import check_regular
 from lifelabel.utils.text import printable, shorten
+from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "Check", "Verification", "verify"]
 
@@ -44,7 +46,7 @@ _TOLERANCE = {"fp32": 0.001, "bf16": 0.01}
 """The largest difference of a figure, as a fraction, by the precision of the training. The folded network of a model
 rounds in another order than the method, and in bfloat16 with 8 bits."""
 _MAX_LINE = 1 << 20
-_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
 """What wrong types and missing keys in the files of a run folder raise."""
 _Progress = Callable[[int, int], None]
 
@@ -325,7 +327,10 @@ class _Verifier:
                 raise _NotChecked(f"the method cannot be made again: {error}") from None
             run.restore(state)
             images = TestImages(run.loader, run.info.test_rows)
-            features = compute_features(run.method, _counted(images, progress), lambda: None)
+            try:
+                features = compute_features(run.method, _counted(images, progress), lambda: None)
+            except WorkerDied:
+                raise UserError("a process that decodes images was killed: was there too little memory?") from None
             return compute_scores(run.method, features), images.rows
 
     # What the checks share
@@ -406,6 +411,7 @@ def _object(folder: RunFolder, name: str) -> dict[str, Any]:
 
 def _lines(path: Path) -> Iterator[Any]:
     """The lines of a .jsonl file. A line of this length is not one of a run."""
+    check_regular(path)
     with open(path, "rb") as file:
         while line := file.readline(_MAX_LINE):
             yield json.loads(line)

@@ -12,12 +12,13 @@ DistributedDataParallel. That class is not used: several methods take two backwa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -26,24 +27,36 @@ from lifelabel.utils.group import Group
 __all__ = ["run_divided"]
 
 
-def run_divided(group: Group, forward: Callable[[Tensor], Tensor], images: Tensor, training: bool = False) -> Tensor:
+def run_divided(
+    group: Group, forward: Callable[[Tensor], Tensor], images: Tensor, network: nn.Module | None = None
+) -> Tensor:
     """`forward(images)`, with the rows divided among the processes.
 
-    If `training`, batch norm uses the statistics of the whole batch.
+    With `network` in train mode, its batch norm uses the statistics of the whole batch, and its dropout draws other
+    numbers in each process. The generators of torch stay equal in all processes.
     """
     if not group.divides:
         return forward(images)
     rows = images[group.rows(len(images))]
-    if not training:
+    if network is None or not network.training:
         return _GatherRows.apply(forward(rows), len(images), group)
-    before = torch.get_rng_state()
-    with _WholeBatchNorm(group):
-        own = forward(rows)
-    if not torch.equal(before, torch.get_rng_state()):
-        # dropout has drawn numbers for the own rows: the generators must be equal in all processes again
-        torch.set_rng_state(before)
-        torch.rand(())
-    return _GatherRows.apply(own, len(images), group)
+    with _WholeBatchNorm(group), _own_numbers(group, images.device) if _draws(network) else contextlib.nullcontext():
+        return _GatherRows.apply(forward(rows), len(images), group)
+
+
+def _draws(network: nn.Module) -> bool:
+    """Whether a network draws random numbers in train mode: dropout, or stochastic depth by its usual names."""
+    kinds = (type(module).__name__ for module in network.modules())
+    return any("Drop" in kind or "StochasticDepth" in kind for kind in kinds)
+
+
+@contextlib.contextmanager
+def _own_numbers(group: Group, device: torch.device) -> Iterator[None]:
+    """Random numbers of this process, from a seed that all draw alike. Afterwards the generators are equal."""
+    seed = int(torch.randint(1 << 62, ())) + group.rank
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 class _GatherRows(torch.autograd.Function):

@@ -82,7 +82,7 @@ def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor
             # gradient, which compares the two, is then NaN
             return backbone.pooled(body(backbone, rows.contiguous(memory_format=setting.memory_format))).float()
 
-    return run_divided(setting.group, forward, images, backbone.training)
+    return run_divided(setting.group, forward, images, backbone)
 
 
 def _body(backbone: Backbone, images: Tensor) -> Tensor:

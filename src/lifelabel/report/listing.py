@@ -168,6 +168,8 @@ def _is_locked(path: Path) -> bool:
     try:
         import fcntl
 
+        if not path.is_file():  # a named pipe would wait for its writer
+            return False
         with open(path, "rb") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

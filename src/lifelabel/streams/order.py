@@ -7,7 +7,7 @@ import numpy as np
 from lifelabel.streams.base import ImageHandle
 from lifelabel.streams.shards import ShardImages
 
-__all__ = ["IMAGE_ORDERS", "training_order"]
+__all__ = ["IMAGE_ORDERS", "order_places", "training_order"]
 
 IMAGE_ORDERS = ("random", "shards")
 """The values of the option `image_order` of runs."""
@@ -31,3 +31,10 @@ def training_order(rows: np.ndarray, images: ImageHandle, seed: int, task: int, 
     # the images at both ends are spread over a whole window: else the first batches would be of one shard
     centre = np.clip(np.arange(len(rows)), half, max(len(rows) - half, half))
     return sequence[np.argsort(centre + rng.uniform(-half, half, len(rows)), kind="stable")]
+
+
+def order_places(images: ImageHandle, how: str) -> bytes:
+    """What `training_order` depends on besides the rows, the seed and the task: the places of images in shards."""
+    if how == "random" or not isinstance(images, ShardImages):
+        return b""
+    return len(images.shards).to_bytes(8, "little") + images.shard.tobytes() + images.offset.tobytes()

@@ -257,8 +257,11 @@ def _members(shard: Shard) -> Iterator[tarfile.TarInfo]:
                 end, headers.left = tar.offset, _MAX_HEADER
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all of them
             file.seek(tar.offset)  # tarfile ends without an error at a header that is not valid
-            if file.read(_BLOCK).strip(b"\0"):
+            last = file.read(_BLOCK)
+            if last.strip(b"\0"):
                 raise _damaged(shard, f"the header at byte {tar.offset:,} is not valid")
+            if len(last) < _BLOCK:
+                raise _damaged(shard, "it has no end: it is cut short")
     except UserError:
         raise
     except OSError as error:

@@ -43,7 +43,8 @@ def atomic_write(path: Path, temporary_name: str = "", previous: Path | None = N
     temporary = path.parent / (temporary_name or partial_name(path.name))
     try:
         with writing(path):
-            with open(temporary, "wb") as handle:
+            temporary.unlink(missing_ok=True)  # a link that somebody has put there must not be followed
+            with open(temporary, "xb") as handle:
                 yield handle
                 handle.flush()
                 os.fsync(handle.fileno())

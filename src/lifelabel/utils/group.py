@@ -6,7 +6,10 @@ import contextlib
 import datetime
 import math
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,11 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lifelabel.errors import OtherProcess, UserError
-from lifelabel.utils.torchrun import processes_here, under_torchrun
+from lifelabel.utils.torchrun import processes_here, restarted, under_torchrun
 
-__all__ = ["ALONE", "Group", "join_group"]
+__all__ = ["ALONE", "Group", "has_begun", "join_group", "note_begin"]
 
 _T = TypeVar("_T")
+_KEYS = "lifelabel"
+"""The first part of the names of keys in the store of torchrun."""
+_POLL_SECONDS = 0.02
 _TIMEOUT = datetime.timedelta(hours=2)
 """The first process may build a large stream, or judge many scores, while the others wait."""
 
@@ -159,12 +165,48 @@ def join_group() -> Iterator[Group]:
 def _meeting_point() -> dict[str, Any]:
     """Where the processes find each other. By default this is what the variables of torchrun name.
 
-    torchrun keeps one store for all its attempts. A process that is started again would find the addresses of the
-    attempt before in it, so each attempt has keys of its own.
+    torchrun keeps one store for all its attempts, and processes that are started again would find the addresses of the
+    attempt before in it. The machines do not count the attempts alike. So the first process chooses new keys for each
+    attempt, and tells them to every process that asks for them now.
     """
-    given = os.environ
-    if given.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    store = _agent_store()
+    if store is None:
         return {}
-    store = dist.TCPStore(given["MASTER_ADDR"], int(given["MASTER_PORT"]), is_master=False, timeout=_TIMEOUT)
-    attempt = dist.PrefixStore(f"lifelabel/{given.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    return {"store": attempt, "rank": int(given["RANK"]), "world_size": int(given["WORLD_SIZE"])}
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    own = uuid.uuid4().hex
+    if rank:
+        store.set(f"{_KEYS}/asks/{rank}", own)
+        attempt = store.get(f"{_KEYS}/answer/{own}").decode()  # waits for it
+        store.add(f"{_KEYS}/{attempt}/here", 1)
+    else:
+        attempt = own
+        while store.add(f"{_KEYS}/{attempt}/here", 0) < size - 1:
+            for other in range(1, size):
+                if store.check([f"{_KEYS}/asks/{other}"]):  # an answer to a process that has ended does no harm
+                    store.set(f"{_KEYS}/answer/{store.get(f'{_KEYS}/asks/{other}').decode()}", attempt)
+            time.sleep(_POLL_SECONDS)
+    return {"store": dist.PrefixStore(f"{_KEYS}/{attempt}", store), "rank": rank, "world_size": size}
+
+
+def _agent_store() -> dist.Store | None:
+    """The store of torchrun, which lasts for all its attempts; None if the processes have one of their own."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(host, port, is_master=False, timeout=_TIMEOUT)
+
+
+def note_begin(folder: Path) -> None:
+    """Note for later attempts of torchrun that this command has begun the run in `folder`."""
+    if under_torchrun() and (store := _agent_store()):
+        store.set(f"{_KEYS}/begun", str(folder.resolve()))
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether this command has begun the run in `folder` in an earlier attempt of torchrun."""
+    if not under_torchrun():
+        return False
+    store = _agent_store()
+    if store is None:
+        return restarted()
+    return store.check([f"{_KEYS}/begun"]) and store.get(f"{_KEYS}/begun").decode() == str(folder.resolve())

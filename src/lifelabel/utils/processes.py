@@ -26,6 +26,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from lifelabel.utils.torchrun import under_torchrun
+
 __all__ = [
     "catch_stop_signals", "end_child", "init_child", "keep_freed_memory", "kill_children", "num_cores",
     "start_child", "start_fork_server", "start_method", "starting", "total_memory",
@@ -128,7 +130,7 @@ def start_fork_server(preload: str) -> None:
         with _blocked_signals(), _hidden_main_module():
             before_start = _fork_server_pid()
             forkserver.ensure_running()
-            if before_start is None and (pid := _fork_server_pid()):
+            if (pid := _fork_server_pid()) and pid != before_start:
                 _server.update(pid=pid, owner=os.getpid())
     finally:
         for name, value in before.items():
@@ -237,7 +239,8 @@ def init_child(*ignored: object) -> None:
     gc.freeze()  # inherited CUDA objects must not be collected here: that ends the process
     _reset_signals()
     keep_freed_memory(_KEPT_BY_CHILD)
-    if "SLURM_JOB_ID" in os.environ:  # Slurm signals all processes of a job, and a checkpoint still needs this one
+    # Slurm and torchrun signal all processes of a job, and a checkpoint still needs this one
+    if "SLURM_JOB_ID" in os.environ or under_torchrun():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # a fork has no thread pool: using it would block forever
@@ -272,8 +275,8 @@ def catch_stop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler in before.items():  # None: it was not set by Python
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def num_cores() -> int:

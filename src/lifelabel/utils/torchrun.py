@@ -33,11 +33,12 @@ def local_rank() -> int:
 
 
 def torchrun_command() -> list[str]:
-    """The words that start as many processes again."""
+    """The words that start as many processes again. With several machines, the address of one of them is left open."""
     if not under_torchrun():
         return ["lifelabel"]
     nodes = _number("GROUP_WORLD_SIZE", 1)
-    machines = ["--nnodes", str(nodes)] if nodes > 1 else []
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:PORT"]
+    machines = ["--nnodes", str(nodes), *meeting] if nodes > 1 else []
     return ["torchrun", "--nproc-per-node", str(processes_here()), *machines, "-m", "lifelabel"]
 
 

@@ -91,7 +91,7 @@ class Workers:
             on_wait()
         try:
             answer = pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError: it was killed while it sent
             raise WorkerDied from None
         self._pending.popleft()
         return answer
