@@ -450,7 +450,8 @@ READERS = [
     Reader("details of a task", "details/task-2.npz", copy_run, change.npz_file, read_finished),
     Reader("examples of details", "details/examples.npz", copy_run, change.npz_file, read_finished),
     Reader("details in a report", "details/task-2.npz", copy_run, change.npz_file, read_report, 20),
-    Reader("checkpoint.pt", "checkpoint.pt", copy_unfinished, checkpoint_file, read_checkpoint, 2),
+    # Hypothesis keeps every input in memory, and a checkpoint is large
+    Reader("checkpoint.pt", "checkpoint.pt", copy_unfinished, checkpoint_file, read_checkpoint, 4),
     Reader("scores.npz", "scores.npz", copy_run, change.npz_file, read_scores, 2),
     Reader("model.json", "model.json", copy_model, change.json_file, predict, 4),
     Reader("model.safetensors", "model.safetensors", copy_model, change.safetensors_file, predict, 4),
