@@ -158,11 +158,15 @@ def _catch_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, _exit_at_once)
         raise KeyboardInterrupt
 
+    report = sys.unraisablehook
+    # raised in a finalizer, it would be printed and ignored: the command stops already
+    sys.unraisablehook = lambda event: None if event.exc_type is KeyboardInterrupt else report(event)
     signal.signal(signal.SIGINT, first)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = report
 
 
 def _exit_at_once(*_: object) -> None:
