@@ -31,7 +31,7 @@ from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
 from lifelabel.streams.files import FileImages
 from lifelabel.streams.transforms import load_batch
-from lifelabel.utils.processes import keep_freed_memory
+from lifelabel.utils.memory import keep_freed_memory
 
 BATCH, TURNS = 8, 5
 TASKS = [tuple(f"class {task}.{number}" for number in range(40)) for task in range(2)]

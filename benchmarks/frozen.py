@@ -40,7 +40,7 @@ from lifelabel.nn.onnx_runtime import OnnxFeatures
 from lifelabel.nn.setting import Setting
 from lifelabel.streams.files import FileImages
 from lifelabel.streams.loading import Job, Loader, default_workers
-from lifelabel.utils.processes import keep_freed_memory
+from lifelabel.utils.memory import keep_freed_memory
 
 TURNS = 5
 Step = Callable[[Tensor], object]

@@ -37,7 +37,8 @@ from lifelabel.model import Model, ModelInfo, load, write_model
 from lifelabel.nn.device import resolve_device
 from lifelabel.streams.decode import open_image
 from lifelabel.streams.loading import default_workers
-from lifelabel.utils.processes import init_child, keep_freed_memory
+from lifelabel.utils.memory import keep_freed_memory
+from lifelabel.utils.processes import init_child
 
 TURNS = 5
 TASKS, CLASSES = 4, 20

@@ -45,7 +45,7 @@ Address = tuple[str, int]
 SCORER = """
 import sys, time
 import lifelabel
-from lifelabel.utils.processes import keep_freed_memory
+from lifelabel.utils.memory import keep_freed_memory
 keep_freed_memory()
 model = lifelabel.load(sys.argv[1], sys.argv[2])
 for _ in sys.stdin:

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from lifelabel.utils import processes
-from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory, num_cores, start_method
+from lifelabel.utils.memory import keep_freed_memory
+from lifelabel.utils.processes import catch_stop_signals, num_cores, start_method
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -223,7 +224,8 @@ def test_a_script_without_a_main_guard_starts_a_child_that_ends_with_it(tmp_path
 
 FAULTS = """
 import ctypes, multiprocessing, resource
-from lifelabel.utils.processes import init_child, keep_freed_memory
+from lifelabel.utils.memory import keep_freed_memory
+from lifelabel.utils.processes import init_child
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes, libc.memset.argtypes = (

@@ -65,7 +65,7 @@ def _export(
     """Export a finished model: images in, calibrated probabilities out. The export is compared with the model."""
     load_plugins(plugin)
     from lifelabel.model.export import RUNTIMES, export_model
-    from lifelabel.utils.processes import keep_freed_memory
+    from lifelabel.utils.memory import keep_freed_memory
 
     keep_freed_memory()
     check = export_model(

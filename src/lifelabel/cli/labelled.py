@@ -201,7 +201,7 @@ def _earlier_options(tables: Sequence[Mapping[str, Any]], path: Path) -> dict[st
 def score(model: Model, images: LabelledSet, batch_size: int | None, workers: int | None) -> LabelledScores:
     """Score the images, with a progress bar."""
     from lifelabel.model.labelled_scores import score_labelled
-    from lifelabel.utils.processes import keep_freed_memory
+    from lifelabel.utils.memory import keep_freed_memory
 
     if workers is not None and workers < 0:
         raise UserError(f"--workers must be at least 0, not {workers}")

@@ -142,7 +142,7 @@ def _predict(
 
 def _load(run: Path, device: str, threshold: float | None, top: int | None) -> Model:
     from lifelabel.model.model import check_choice, load
-    from lifelabel.utils.processes import keep_freed_memory
+    from lifelabel.utils.memory import keep_freed_memory
 
     check_choice(threshold, top)
     keep_freed_memory()

@@ -11,7 +11,8 @@ from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import err, print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError
-from lifelabel.utils.processes import keep_freed_memory, num_cores
+from lifelabel.utils.memory import keep_freed_memory
+from lifelabel.utils.processes import num_cores
 
 __all__ = ["commands"]
 

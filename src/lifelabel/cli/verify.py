@@ -56,7 +56,7 @@ def _verify(
     """
     load_plugins(plugin)
     from lifelabel.engine.verify import verify
-    from lifelabel.utils.processes import keep_freed_memory
+    from lifelabel.utils.memory import keep_freed_memory
 
     keep_freed_memory()
     with progress_bar("scoring images") as progress:

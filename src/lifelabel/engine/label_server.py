@@ -29,13 +29,12 @@ from lifelabel.registry import register_items
 from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
 from lifelabel.streams.parts import Part, part_of, sort_by_name
 from lifelabel.utils.group import ALONE, Group
-from lifelabel.utils.processes import end_child, init_child, start_child
+from lifelabel.utils.processes import end_child, init_child, receive, start_child
 
 __all__ = ["LabelGate", "LabelServer", "StreamInfo"]
 
 _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels"})
 """The methods of `LabelGate` that the training process may call."""
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -165,10 +164,8 @@ class LabelServer:
 
     def _receive(self) -> Any:
         try:
-            while not self.pipe.poll(_POLL_SECONDS):
-                self.on_wait()
-            kind, value = self.pipe.recv()
-        except (EOFError, OSError):  # OSError: it was killed while it sent
+            kind, value = receive(self.pipe, self.on_wait)
+        except EOFError:
             self.on_wait()  # a stop signal may have reached all processes
             self.process.join(5)
             raise Interrupted(

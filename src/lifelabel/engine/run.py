@@ -70,8 +70,8 @@ from lifelabel.streams.loading import (
 from lifelabel.streams.order import order_places, training_order
 from lifelabel.streams.parts import Part
 from lifelabel.utils.group import ALONE, Group, has_begun, join_group, note_begin
-from lifelabel.utils.memory import release_freed_memory
-from lifelabel.utils.processes import catch_stop_signals, keep_freed_memory
+from lifelabel.utils.memory import keep_freed_memory, release_freed_memory
+from lifelabel.utils.processes import catch_stop_signals
 from lifelabel.utils.text import shorten
 from lifelabel.utils.torchrun import local_rank, processes_here, torchrun_command
 from lifelabel.utils.transfer import to_device

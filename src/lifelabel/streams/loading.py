@@ -18,7 +18,8 @@ from lifelabel.errors import UserError
 from lifelabel.streams import reading
 from lifelabel.streams.base import ImageHandle, ImageSource
 from lifelabel.streams.reading import Request, RequestReader
-from lifelabel.utils.processes import num_cores, total_memory
+from lifelabel.utils.memory import total_memory
+from lifelabel.utils.processes import num_cores
 from lifelabel.utils.torchrun import processes_here
 from lifelabel.utils.workers import SharedArrays, Workers
 

@@ -1,4 +1,4 @@
-"""Child processes (label server, image workers, runs of a comparison), their memory, and stop signals.
+"""Child processes (label server, image workers, runs of a comparison), and stop signals.
 
 On Linux a child is forked only by a process with one thread: a fork copies no other thread, and would wait forever for
 a lock that one of them holds. A process with several threads asks the fork server of `multiprocessing`, a process with
@@ -14,7 +14,6 @@ import gc
 import multiprocessing
 import os
 import pickle
-import platform
 import signal
 import sys
 import threading
@@ -26,15 +25,17 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from lifelabel.utils.memory import keep_freed_memory
 from lifelabel.utils.torchrun import under_torchrun
 
 __all__ = [
-    "catch_stop_signals", "end_child", "init_child", "keep_freed_memory", "kill_children", "num_cores",
-    "start_child", "start_fork_server", "start_method", "starting", "total_memory",
+    "catch_stop_signals", "end_child", "init_child", "kill_children", "num_cores", "receive",
+    "start_child", "start_fork_server", "start_method", "starting",
 ]  # fmt: skip
 
 _END_SECONDS = 1.0
 """The time that a child has to end when its pipe is closed."""
+_POLL_SECONDS = 0.2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _parent_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 """The ends of this process of the pipes to its children."""
@@ -43,26 +44,8 @@ _server: dict[str, int] = {}
 """The process number of the fork server, and of the process that has started it."""
 _main_lock = threading.Lock()
 _PR_SET_PDEATHSIG = 1
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
-_NO_LIMIT = -1
 _KEPT_BY_CHILD = 256 << 20
 """Free bytes that a child process keeps: a large photograph must not occupy its memory for the rest of the run."""
-_HEAP_STEP = 64 << 20
-"""Bytes by which the heap grows. From this size on, the heaps of other threads are kept too."""
-
-
-def keep_freed_memory(limit: int = _NO_LIMIT) -> None:
-    """Let glibc keep freed memory, up to `limit` bytes of it, in this process and in those that it forks.
-
-    Without it the memory of every large tensor is returned to the system and requested again in the next step, which
-    can take half of the time of a step on the CPU. Settings of the user (MALLOC_* in the environment) are not changed.
-    """
-    own = any(name.startswith("MALLOC_") for name in os.environ)
-    if own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or platform.libc_ver()[0] != "glibc":
-        return
-    mallopt = ctypes.CDLL(None).mallopt
-    for parameter, value in ((_M_MMAP_MAX, 0), (_M_TOP_PAD, _HEAP_STEP), (_M_TRIM_THRESHOLD, limit)):
-        mallopt(parameter, value)
 
 
 def start_method(*needed: object) -> str:
@@ -144,6 +127,20 @@ def _fork_server_pid() -> int | None:
     from multiprocessing import forkserver
 
     return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)  # there is no public name
+
+
+def receive(pipe: Connection, on_wait: Callable[[], None]) -> Any:
+    """The next message of a child. `on_wait` is called several times per second until it is there.
+
+    Raises EOFError if the child has ended, also while it sent the message.
+    """
+    while True:
+        try:
+            if pipe.poll(_POLL_SECONDS):
+                return pipe.recv()
+        except OSError:
+            raise EOFError from None
+        on_wait()
 
 
 def end_child(process: BaseProcess, pipe: Connection) -> None:
@@ -282,11 +279,3 @@ def catch_stop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
 def num_cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def total_memory() -> int:
-    """The bytes of memory of this machine; 2**63 if the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on Windows
-        return 2**63

@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.utils.processes import end_child, init_child, start_child
+from lifelabel.utils.processes import end_child, init_child, receive, start_child
 
 __all__ = ["SharedArrays", "WorkerDied", "Workers"]
-
-_POLL_SECONDS = 0.2
 
 
 class WorkerDied(Exception):
@@ -86,12 +84,9 @@ class Workers:
             return
 
     def _receive(self, on_wait: Callable[[], None]) -> tuple[str, Any]:
-        pipe = self.children[self._pending[0]][1]
-        while not pipe.poll(_POLL_SECONDS):
-            on_wait()
         try:
-            answer = pipe.recv()
-        except (EOFError, OSError):  # OSError: it was killed while it sent
+            answer = receive(self.children[self._pending[0]][1], on_wait)
+        except EOFError:
             raise WorkerDied from None
         self._pending.popleft()
         return answer
