@@ -338,6 +338,8 @@ class Run:
         view = self.label_server.joint_view() if self.joint else self.label_server.view(p.task)
         if len(self.method.tasks) == p.task:
             self.method.begin_task(view.task.classes)
+            if self.method.counts_labels:
+                self.method.count_labels(view.labels.cooccurrence())
         order = training_order(view.rows, self.info.train, self.config.seed, p.task, self.config.image_order)
         steps = math.ceil(len(view) / size)
         batch: Batch | None = None

@@ -98,6 +98,8 @@ class Method(ABC):
     """Options by kind of stream (`scenes`, `photographs`), as `lifelabel tune` writes them. They are the defaults."""
     float64: ClassVar[bool] = False
     """Whether the method uses float64 on the device. The device mps does not support it."""
+    counts_labels: ClassVar[bool] = False
+    """Whether the engine counts the labels of the images of a task before its first batch: see `count_labels`."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which trains on all tasks at once with complete labels."""
 
@@ -115,6 +117,14 @@ class Method(ABC):
         """Begin a task with new classes."""
         self.tasks.append(tuple(classes))
         self.recorder.reset()
+
+    def count_labels(self, counts: np.ndarray) -> None:
+        """How many images of the task have both of two labels (K x K), for the K classes of its batches.
+
+        The diagonal has the images of each class. Unknown labels are not counted. Called after `begin_task`, if the
+        method declares `counts_labels`.
+        """
+        raise NotImplementedError("a method that declares counts_labels implements count_labels")
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         """Learn from one batch, once. Returns its losses by name, on the device."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lifelabel.errors import UserError
 from lifelabel.nn.activations import Activations, Layout, record
 from lifelabel.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize
 from lifelabel.nn.provenance import SCRATCH, Provenance, combined
@@ -68,6 +70,10 @@ class Backbone(nn.Module):
         places = (2, 3) if self.layout.order == "NCHW" else (1, 2)
         return output.amax(places) if self.pool == "max" else output.mean(places)
 
+    def maps(self, output: Tensor, image: Sequence[int]) -> Tensor:
+        """The last feature map (B x dim x h x w) from the output of `body` for images of the size `image`."""
+        return self.layout.split(output, image)[0]
+
     def activations(self, images: Tensor) -> Activations:
         """The last feature map, the class and register tokens, and the means of the last stages, in one forward pass.
 
@@ -117,6 +123,9 @@ class PairedBackbone(Backbone):
 
     def pooled(self, output: Sequence[Tensor]) -> Tensor:  # type: ignore[override]  # an output for each part
         return torch.cat([part.pooled(each) for part, each in zip(self.parts, output, strict=True)], 1)
+
+    def maps(self, output: Any, image: Sequence[int]) -> Tensor:
+        raise UserError("this method needs the feature map of one backbone: give one --backbone, not several")
 
     def activations(self, images: Tensor) -> Activations:
         raise TypeError("a pair of backbones has no single feature map: use the activations of each of its `parts`")

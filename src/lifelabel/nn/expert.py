@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lifelabel.nn.backbones import Backbone
-from lifelabel.nn.setting import Setting, run_backbone
+from lifelabel.nn.heads import MapHead, build_head
+from lifelabel.nn.setting import Setting, run_backbone, run_maps
 
-__all__ = ["Expert"]
+__all__ = ["Expert", "MapExpert"]
 
 
 class Expert:
@@ -30,13 +31,7 @@ class Expert:
         previous: Expert | None = None,
     ):  # fmt: skip
         self.setting = setting
-        if previous is None:
-            self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
-            if setting.fast:
-                _cast_products_to_bfloat16(self.backbone)
-        else:
-            self.backbone = previous.backbone
-            self.backbone.load_state_dict(backbone.state_dict())
+        self.backbone = _frozen_copy(backbone, setting, previous)
         self.nodes = nodes.detach().clone()
         self.bias = None if bias is None else bias.detach().clone()
 
@@ -62,6 +57,62 @@ class Expert:
 
     def state_dict(self) -> dict[str, Any]:
         return {"backbone": self.backbone.state_dict(), "nodes": self.nodes, "bias": self.bias}
+
+
+class MapExpert:
+    """A backbone and a head on its feature maps, as they were when a task ended.
+
+    The new expert takes over the network of the `previous` one, as `Expert` does.
+    """
+
+    def __init__(self, backbone: Backbone, head: MapHead, setting: Setting, previous: MapExpert | None = None):
+        self.setting = setting
+        self.backbone = _frozen_copy(backbone, setting, previous)
+        self.head = copy.deepcopy(head).eval().requires_grad_(False)
+
+    @classmethod
+    def restore(cls, state: dict[str, Any], backbone: Backbone, setting: Setting) -> MapExpert:
+        """The expert of a `state_dict`. `backbone` must have the same architecture. The device may be another one."""
+        tensors = {name: tensor.to(setting.device) for name, tensor in state["head"].items()}
+        expert = cls(backbone, build_head(state["description"], tensors), setting)
+        expert.backbone.load_state_dict(state["backbone"])
+        return expert
+
+    @torch.no_grad()
+    def maps(self, images: Tensor) -> Tensor:
+        """The last feature maps (B x dim x h x w, float32)."""
+        return run_maps(self.backbone, images, self.setting)
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits for the old classes (B x classes, float32)."""
+        maps = self.maps(images)
+        with self.setting.autocast():
+            return self.head(maps).float()
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory, in bytes."""
+        parts = (*self.backbone.state_dict().values(), *self.head.state_dict().values())
+        return sum(tensor.nbytes for tensor in parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "backbone": self.backbone.state_dict(),
+            "head": self.head.state_dict(),
+            "description": self.head.describe(),
+        }
+
+
+def _frozen_copy(backbone: Backbone, setting: Setting, previous: Expert | MapExpert | None) -> Backbone:
+    """A copy in eval mode that needs no gradient. If there is a previous expert, it is its network with new weights."""
+    if previous is not None:
+        previous.backbone.load_state_dict(backbone.state_dict())
+        return previous.backbone
+    copied = copy.deepcopy(backbone).eval().requires_grad_(False)
+    if setting.fast:
+        _cast_products_to_bfloat16(copied)
+    return copied
 
 
 def _cast_products_to_bfloat16(backbone: Backbone) -> None:

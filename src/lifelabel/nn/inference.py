@@ -18,8 +18,9 @@ from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.freezing import fold_backbone
 from lifelabel.nn.frozen_features import PARTS, PartFeatures
 from lifelabel.nn.graph.relations import refine_logits
+from lifelabel.nn.heads import MapHead, build_head
 
-__all__ = ["Classifier", "InferenceNetwork", "PooledFeatures"]
+__all__ = ["Classifier", "InferenceNetwork", "MapFeatures", "PooledFeatures"]
 
 
 class PooledFeatures(nn.Module):
@@ -48,6 +49,27 @@ class PooledFeatures(nn.Module):
     def _standardised(self, features: Tensor) -> Tensor:
         features = features.float()
         return F.layer_norm(features, features.shape[1:], eps=1e-12) if self.standardise else features
+
+
+class MapFeatures(nn.Module):
+    """The last feature map of a backbone (B x dim x h x w), for a `MapHead`."""
+
+    views = 1
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.backbone.maps(self.backbone.body(images), images.shape[2:]).float()
+
+    def activations(self, images: Tensor) -> list[Activations]:
+        """The activations of the network."""
+        return [self.backbone.activations(images)]
+
+    def of_activations(self, given: Sequence[Activations]) -> Tensor:
+        """The feature map in `activations`."""
+        return given[0].maps.float()
 
 
 class Classifier(nn.Module):
@@ -89,7 +111,7 @@ class InferenceNetwork(nn.Module):
     torch.Size([2, 5])
     """
 
-    def __init__(self, features: PooledFeatures | PartFeatures, classifier: Classifier):
+    def __init__(self, features: PooledFeatures | PartFeatures | MapFeatures, classifier: Classifier | MapHead):
         super().__init__()
         self.features, self.classifier = features, classifier
 
@@ -138,6 +160,9 @@ class InferenceNetwork(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """What `restore` needs besides the backbone and the tensors, in plain values."""
+        if isinstance(self.classifier, MapHead):
+            return {"head": self.classifier.describe()}
+        assert not isinstance(self.features, MapFeatures)
         if isinstance(self.features, PartFeatures):
             parts = {"parts": list(self.features.parts), "views": self.features.views}
             return {**parts, "context": self.classifier.context}
@@ -149,6 +174,11 @@ class InferenceNetwork(nn.Module):
 
         Raises KeyError, RuntimeError or ValueError if they do not fit.
         """
+        if "head" in description:
+            own = {name.removeprefix("classifier."): t for name, t in tensors.items() if name.startswith("classifier.")}
+            network = InferenceNetwork(MapFeatures(backbone), build_head(description["head"], own))
+            network.load_state_dict(dict(tensors))
+            return network.eval().requires_grad_(False)
         features: PooledFeatures | PartFeatures
         if "parts" in description:
             if not set(description["parts"]) <= set(PARTS) or description["views"] not in (1, 2):

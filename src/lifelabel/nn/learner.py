@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lifelabel.nn.setting import Setting, run_backbone
+from lifelabel.nn.setting import Setting, run_backbone, run_maps
 
 __all__ = ["Learner", "LinearHead"]
 
@@ -45,16 +45,30 @@ class Learner:
 
     def train_features(self, images: Tensor) -> Tensor:
         """Features (float32) in train mode: batch norm uses the batch, unless its statistics are frozen."""
-        if self.frozen:
-            return self.eval_features(images)
-        # batch statistics need two values per channel, and the last feature map of one image may have one pixel
-        self.backbone.set_training(freeze_statistics=self.freeze_statistics or len(images) == 1)
+        self._set_training(len(images))
         return run_backbone(self.backbone, images, self.setting)
 
     def eval_features(self, images: Tensor) -> Tensor:
         """Features (float32) in eval mode: no statistics change, with gradients enabled or not."""
         self.backbone.eval()
         return run_backbone(self.backbone, images, self.setting)
+
+    def train_maps(self, images: Tensor) -> Tensor:
+        """The last feature maps (B x dim x h x w, float32) in train mode, as in `train_features`."""
+        self._set_training(len(images))
+        return run_maps(self.backbone, images, self.setting)
+
+    def eval_maps(self, images: Tensor) -> Tensor:
+        """The last feature maps (B x dim x h x w, float32) in eval mode."""
+        self.backbone.eval()
+        return run_maps(self.backbone, images, self.setting)
+
+    def _set_training(self, images: int) -> None:
+        if self.frozen:
+            self.backbone.eval()
+        else:
+            # batch statistics need two values per channel, and the last feature map of one image may have one pixel
+            self.backbone.set_training(freeze_statistics=self.freeze_statistics or images == 1)
 
     def step(self, loss: Tensor) -> None:
         """One step of the optimizer on the gradient of `loss`."""

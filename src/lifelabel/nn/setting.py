@@ -15,7 +15,7 @@ from lifelabel.nn.cuda_graphs import static_shapes
 from lifelabel.nn.parallel import run_divided
 from lifelabel.utils.group import ALONE, Group
 
-__all__ = ["Setting", "run_backbone"]
+__all__ = ["Setting", "run_backbone", "run_maps"]
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,22 @@ def run_backbone(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor
 
     The backbone stays in the mode that it has, train or eval.
     """
+    # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from its input, and its
+    # gradient, which compares the two, is then NaN
+    return _run(backbone, images, setting, backbone.pooled)
+
+
+def run_maps(backbone: Backbone, images: Tensor, setting: Setting) -> Tensor:
+    """The last feature maps of images (B x dim x h x w, float32), computed as in `run_backbone`."""
+    return _run(backbone, images, setting, lambda output: backbone.maps(output, images.shape[2:]))
+
+
+def _run(backbone: Backbone, images: Tensor, setting: Setting, finish: Callable[[Tensor], Tensor]) -> Tensor:
     body = _compiled_body() if setting.compile and static_shapes.get() else _body
 
     def forward(rows: Tensor) -> Tensor:
         with setting.autocast():
-            # the pool is not compiled: a compiled bfloat16 maximum can differ in its last bits from its input, and its
-            # gradient, which compares the two, is then NaN
-            return backbone.pooled(body(backbone, rows.contiguous(memory_format=setting.memory_format))).float()
+            return finish(body(backbone, rows.contiguous(memory_format=setting.memory_format))).float()
 
     return run_divided(setting.group, forward, images, backbone)
 

@@ -1,0 +1,5 @@
+"""Heads on the last feature map of a backbone, one file each. `build_head` makes them again from a description."""
+
+from lifelabel.nn.heads.base import MapHead, build_head
+
+__all__ = ["MapHead", "build_head"]
