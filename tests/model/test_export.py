@@ -31,6 +31,7 @@ SHAPES = {
     "agcn": "pooled, relations",
     "l3a": "standardised, random units",
     "weighted-ridge": "parts, relations",
+    "icarl": "normalised",
     "fine-tuning": "pooled",
 }
 """The networks of all other methods have the shape of that of fine-tuning."""
@@ -44,7 +45,8 @@ def network_of(name):
 
 def shape_of(network):
     features = network.features
-    parts = ["parts" if isinstance(features, PartFeatures) else "standardised" if features.standardise else "pooled"]
+    scaling = [name for name in ("standardise", "normalise") if getattr(features, name, False)]
+    parts = ["parts" if isinstance(features, PartFeatures) else f"{scaling[0]}d" if scaling else "pooled"]
     parts += ["random units"] if network.classifier.projection is not None else []
     return ", ".join([*parts, "relations"] if network.classifier.log_lift is not None else parts)
 

@@ -33,7 +33,11 @@ def test_a_linear_classifier_is_applied_at_each_place(pool):
 
 def test_the_features_are_those_of_the_forward_pass():
     pair = PairedBackbone([build("tiny", "max"), build("tiny", "max")]).eval()
-    for features in (PooledFeatures(pair, True), PartFeatures(pair, ("map", "stages"), 2)):
+    for features in (
+        PooledFeatures(pair, True),
+        PooledFeatures(pair, normalise=True),
+        PartFeatures(pair, ("map", "stages"), 2),
+    ):
         assert torch.equal(features.of_activations(features.activations(IMAGES)), features(IMAGES))
 
 

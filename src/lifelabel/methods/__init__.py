@@ -13,11 +13,13 @@ from lifelabel.methods.er import ER
 from lifelabel.methods.ewc import EWC
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.frozen import Frozen
+from lifelabel.methods.icarl import ICaRL
 from lifelabel.methods.l3a import L3A
 from lifelabel.methods.lwf import LwF
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.methods.ocdm import OCDM
 from lifelabel.methods.prs import PRS
+from lifelabel.methods.rm import RM
 from lifelabel.methods.weighted_ridge import WeightedRidge
 from lifelabel.registry import Registry
 
@@ -53,6 +55,8 @@ _BUILT_IN: dict[str, type[Method]] = {
     "prs": PRS,
     "der++": DERpp,
     "ocdm": OCDM,
+    "icarl": ICaRL,
+    "rm": RM,
     "frozen": Frozen,
     "l3a": L3A,
     "weighted-ridge": WeightedRidge,

@@ -148,7 +148,7 @@ class Buffer(ABC):
     def replay(self, positions: Sequence[int], classes: int) -> Replayed:
         """The images at the given positions, decoded and mirrored, with their labels in `classes` columns."""
         items = [self.items[position] for position in positions]
-        images = self._images(items)
+        images = self._mirrored(self.images(positions))
         labels, known = np.zeros((2, len(items), classes), bool)
         for row, item in enumerate(items):
             columns = slice(item.offset, item.offset + len(item.labels))
@@ -162,19 +162,22 @@ class Buffer(ABC):
                 logits[row, : len(item.logits)], stored[row, : len(item.logits)] = item.logits, True
         return dataclasses.replace(replayed, logits=self._to_device(logits), stored=self._to_device(stored))
 
-    def _images(self, items: Sequence[Item]) -> Tensor:
-        jpegs = [item.jpeg for item in items]
+    def images(self, positions: Sequence[int]) -> Tensor:
+        """The images at the given positions as network input, decoded and not mirrored."""
+        jpegs = [self.items[position].jpeg for position in positions]
         with Image.open(io.BytesIO(jpegs[0])) as image:
             width, height = image.size
         pin = self.normalize.shift.device.type == "cuda"  # for an asynchronous copy
-        pixels = torch.empty((len(items), height, width, 3), dtype=torch.uint8, pin_memory=pin)
+        pixels = torch.empty((len(jpegs), height, width, 3), dtype=torch.uint8, pin_memory=pin)
         small = sum(map(len, jpegs)) < _SMALL_BATCH_BYTES
         for _ in (map if small else _threads().map)(decode, jpegs, pixels.numpy()):
             pass
-        images = self.normalize(pixels)
+        return self.normalize(pixels)
+
+    def _mirrored(self, images: Tensor) -> Tensor:
         if not self.mirror:
             return images
-        mirrored = to_device(torch.rand(len(items)) < 0.5, images.device)
+        mirrored = to_device(torch.rand(len(images)) < 0.5, images.device)
         return torch.where(mirrored[:, None, None, None], images.flip(3), images)
 
     def _to_device(self, array: np.ndarray) -> Tensor:

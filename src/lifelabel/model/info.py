@@ -140,7 +140,8 @@ def _check_network(network: object) -> None:
         known = isinstance(parts, list | tuple) and all(part in PARTS for part in parts) and len(parts) > 0
         require(known and network.get("views") in (1, 2), "network: parts or views")
     else:
-        require(isinstance(network.get("standardise"), bool), "network: standardise")
+        good = isinstance(network.get("standardise"), bool) and isinstance(network.get("normalise", False), bool)
+        require(good, "network: standardise or normalise")
 
 
 def _check_relations(relations: Sequence[Any], classes: int) -> None:

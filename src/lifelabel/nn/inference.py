@@ -24,16 +24,19 @@ __all__ = ["Classifier", "InferenceNetwork", "MapFeatures", "PooledFeatures"]
 
 
 class PooledFeatures(nn.Module):
-    """The pooled features of a backbone. With `standardise`, those of each image have mean 0 and variance 1."""
+    """The pooled features of a backbone.
 
-    def __init__(self, backbone: Backbone, standardise: bool = False):
+    With `standardise`, those of each image have mean 0 and variance 1. With `normalise`, they have length 1.
+    """
+
+    def __init__(self, backbone: Backbone, standardise: bool = False, normalise: bool = False):
         super().__init__()
-        self.backbone, self.standardise = backbone, standardise
+        self.backbone, self.standardise, self.normalise = backbone, standardise, normalise
 
     views = 1
 
     def forward(self, images: Tensor) -> Tensor:
-        return self._standardised(self.backbone(images))
+        return self._scaled(self.backbone(images))
 
     def activations(self, images: Tensor) -> list[Activations]:
         """The activations of each network."""
@@ -44,11 +47,13 @@ class PooledFeatures(nn.Module):
         pools = (part.pool for part in self.backbone.parts)
         maps = (each.maps for each in given)
         pooled = (m.amax((2, 3)) if pool == "max" else m.mean((2, 3)) for m, pool in zip(maps, pools, strict=True))
-        return self._standardised(torch.cat(list(pooled), 1))
+        return self._scaled(torch.cat(list(pooled), 1))
 
-    def _standardised(self, features: Tensor) -> Tensor:
+    def _scaled(self, features: Tensor) -> Tensor:
         features = features.float()
-        return F.layer_norm(features, features.shape[1:], eps=1e-12) if self.standardise else features
+        if self.standardise:
+            features = F.layer_norm(features, features.shape[1:], eps=1e-12)
+        return F.normalize(features, dim=1) if self.normalise else features
 
 
 class MapFeatures(nn.Module):
@@ -127,9 +132,10 @@ class InferenceNetwork(nn.Module):
 
         This is Grad-CAM on the last feature map: each channel is weighted by the mean of its gradient. For a linear
         classifier of pooled features these are its weights, applied at each place. Elsewhere it is a linear
-        approximation at the image: of standardised features, of the square roots of `PartFeatures`, of its `head`, and
-        of label relations. Evidence in earlier stages has no place in the map, and is left out. Places with evidence
-        against the class are negative. With two views, the map of the mirrored image is mirrored back and added.
+        approximation at the image: of standardised or normalised features, of the square roots of `PartFeatures`, of
+        its `head`, and of label relations. Evidence in earlier stages has no place in the map, and is left out. Places
+        with evidence against the class are negative. With two views, the map of the mirrored image is mirrored back and
+        added.
         """
         if any(part.layout.order == "NLC" for part in self.backbone.parts):
             return None
@@ -166,7 +172,8 @@ class InferenceNetwork(nn.Module):
         if isinstance(self.features, PartFeatures):
             parts = {"parts": list(self.features.parts), "views": self.features.views}
             return {**parts, "context": self.classifier.context}
-        return {"standardise": self.features.standardise, "context": self.classifier.context}
+        scaling = {"standardise": self.features.standardise, "normalise": self.features.normalise}
+        return {**scaling, "context": self.classifier.context}
 
     @staticmethod
     def restore(backbone: Backbone, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> InferenceNetwork:
@@ -188,7 +195,8 @@ class InferenceNetwork(nn.Module):
                     part.classifier = weight, tensors[f"features.bias{number}"]
             features = PartFeatures(backbone, description["parts"], description["views"])
         else:
-            features = PooledFeatures(backbone, bool(description["standardise"]))
+            normalise = bool(description.get("normalise", False))  # models of earlier versions do not have it
+            features = PooledFeatures(backbone, bool(description["standardise"]), normalise)
         given = {name: tensors.get(f"classifier.{name}") for name in ("bias", "projection", "log_lift")}
         classifier = Classifier(tensors["classifier.weight"], **given, context=float(description["context"]))
         network = InferenceNetwork(features, classifier)

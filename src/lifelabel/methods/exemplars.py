@@ -1,0 +1,149 @@
+"""An exemplar buffer: every stored image serves one class, and every class has an equal share of the budget.
+
+When a task begins, the exemplars of each class are reduced to its share. The other room is for images of the new task,
+the candidates: a reservoir for each class. When the task ends, the method puts the images of these classes in order,
+which decides what is kept at the next reduction. docs/buffers.md describes the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lifelabel.methods.base import HostBatch
+from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
+from lifelabel.nn.cuda_graphs import without_cudnn
+from lifelabel.nn.normalize import Normalize
+
+__all__ = ["ExemplarBuffer"]
+
+
+class ExemplarBuffer(Buffer):
+    """A buffer with a list of images for each class.
+
+    A class loses the image with the largest key first. Candidates have random keys from 0 to 1. The keys of images in
+    order are negative, so candidates are removed before them.
+    """
+
+    def __init__(self, options: BufferOptions, normalize: Normalize, *, mirror: bool = True):
+        super().__init__(options, normalize, mirror=mirror)
+        self.serves = np.zeros(0, np.int64)
+        """The class that each stored image serves."""
+        self.keys = np.zeros(0)
+        """The key of each stored image."""
+        self.counts, self.offered = np.zeros((2, 0), np.int64)
+        """For each class, the stored images that serve it, and the images of the task that were offered for it."""
+        self.max_keys = np.zeros(0)
+        """For each class, the key of the image that was removed last. Only images with a smaller key are stored."""
+
+    def begin_task(self, classes: int) -> None:
+        """Begin a task, with `classes` classes in all. Reduces the list of every class to its share of the budget."""
+        self.counts = np.append(self.counts, np.zeros(classes - len(self.counts), np.int64))
+        self.offered, self.max_keys = np.zeros(classes, np.int64), np.ones(classes)
+        share = max(1, self._capacity() // classes)
+        surplus: set[int] = set()
+        for each in np.flatnonzero(self.counts > share).tolist():
+            ordered = self.members(each)
+            surplus.update(set(ordered.tolist()) - set(self.choose(ordered, share).tolist()))
+        for position in sorted(surplus, reverse=True):  # from the end, so that positions stay valid
+            self.remove(position)
+
+    def choose(self, ordered: np.ndarray, count: int) -> np.ndarray:
+        """Which images of one class are kept, of their positions in order: the first `count`."""
+        return ordered[:count]
+
+    def _capacity(self) -> int:
+        """The number of images that the budgets allow, if images have the mean size of those that are stored."""
+        images, limit = self.options.buffer_images, self.options.buffer_bytes
+        return images if limit is None or not self.bytes else min(images, limit * len(self) // self.bytes)
+
+    def offer(self, batch: HostBatch, offset: int, logits: Tensor | None = None) -> None:
+        """Store some of the images of a batch.
+
+        An image serves that one of its classes which has the fewest stored images; of equals, the one with the fewest
+        offered images, then the first. An image without a visible positive label is not stored.
+        """
+        visible = batch.labels & batch.known
+        for row, key in enumerate(torch.rand(len(visible), dtype=torch.float64).tolist()):
+            classes = offset + np.flatnonzero(visible[row])
+            if not len(classes):
+                continue
+            served = int(classes[np.lexsort((self.offered[classes], self.counts[classes]))[0]])
+            self.offered[served] += 1
+            if key < self.max_keys[served]:
+                self._store(make_item(batch, row, offset), served, key)
+
+    def _store(self, item: Item, served: int, key: float) -> None:
+        """Make room in the class with the most images, counting the new one, and add it: it may be the one to go."""
+        limit = self.options.buffer_bytes
+        if limit is not None and item.bytes > limit:  # it would not fit in an empty buffer
+            return
+        self.counts[served] += 1
+        while not self.fits(item):
+            largest = self._largest_class()
+            stored = np.flatnonzero(self.serves == largest)
+            last = int(stored[np.argmax(self.keys[stored])]) if len(stored) else None
+            if last is None or (largest == served and self.keys[last] < key):
+                self.counts[served] -= 1
+                self.max_keys[served] = key
+                return
+            self.max_keys[largest] = self.keys[last]
+            self.remove(last)
+        self.add(item)
+        self.serves, self.keys = np.append(self.serves, served), np.append(self.keys, key)
+
+    def _largest_class(self) -> int:
+        """The class with the most images; one of equals at random."""
+        largest = np.flatnonzero(self.counts == self.counts.max())
+        return int(largest[int(torch.randint(len(largest), ())) if len(largest) > 1 else 0])
+
+    def remove(self, position: int) -> Item:
+        self.counts[self.serves[position]] -= 1
+        for array in (self.serves, self.keys):
+            array[position] = array[-1]
+        self.serves, self.keys = self.serves[:-1], self.keys[:-1]
+        return super().remove(position)
+
+    def members(self, served: int) -> np.ndarray:
+        """The positions of the images that serve a class, by their keys: those in order, then candidates."""
+        positions = np.flatnonzero(self.serves == served)
+        return positions[np.argsort(self.keys[positions], kind="stable")]
+
+    def changed(self) -> list[np.ndarray]:
+        """The `members` of each class that has candidates, whose images have to be put in order."""
+        return [self.members(served) for served in np.unique(self.serves[self.keys >= 0]).tolist()]
+
+    def set_order(self, ordered: np.ndarray) -> None:
+        """Put the images of a class in order, given all their positions. There are no candidates among them then."""
+        self.keys[ordered] = np.arange(len(ordered)) - len(ordered)
+
+    @torch.no_grad()
+    def compute(self, function: Callable[[Tensor, np.ndarray], Tensor], positions: np.ndarray, size: int) -> Tensor:
+        """`function(images, positions)` of stored images, which are not mirrored, in batches of `size`.
+
+        The result has one row per image, in float64 on the host.
+        """
+        rows = []
+        for start in range(0, len(positions), size):
+            part = positions[start : start + size]
+            with without_cudnn(len(part) < size):
+                rows.append(function(self.images(part.tolist()), part).double().cpu())
+        return torch.cat(rows)
+
+    def total_bytes(self) -> int:
+        arrays = self.serves, self.keys, self.counts, self.offered, self.max_keys
+        return self.bytes + sum(array.nbytes for array in arrays)
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {name: getattr(self, name) for name in ("serves", "keys", "offered", "max_keys")}
+        return {**super().state_dict(), **{name: torch.from_numpy(array.copy()) for name, array in arrays.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name in ("serves", "keys", "offered", "max_keys"):
+            setattr(self, name, state[name].numpy().copy())
+        self.counts = np.bincount(self.serves, minlength=len(self.offered))

@@ -1,0 +1,199 @@
+"""iCaRL against loops over images and classes in float64."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from support import methods, replay
+from support.replay import TASKS, Float64Network, batch, entries_of_batch, gradient, images_of, learn_first_task, make
+
+from lifelabel.methods.icarl import herding, nearest_mean
+
+
+def slow_loss(logits, entries, reduction):
+    """The cross entropy over {column: target} of each image, as one sum over old and new classes."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for row, image in enumerate(entries):
+        for column, target in image.items():
+            p = torch.sigmoid(logits[row, column])
+            total = total - target * torch.log(p) - (1 - target) * torch.log(1 - p)
+            count += 1
+    return total / (len(entries) if reduction == "sum" else count)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("targets", ["expert", "labels"])
+def test_a_step_is_that_of_the_slow_computation(reduction, targets):
+    method = learn_first_task(make("icarl", reduction=reduction, replay_batch=50, replay_targets=targets))
+    expert = copy.deepcopy(method.expert.backbone).double(), method.expert.nodes.double(), method.expert.bias.double()
+    method.observe(batch(method, 1, 0))
+    given, items = batch(method, 1, 1), list(method.buffer.items)
+    assert {item.offset for item in items} == {0, 2}
+    network, images = Float64Network(method), torch.cat([given.images.double(), images_of(items)])
+    logits = network.logits(images)  # one pass over new and stored images
+    with torch.no_grad():
+        soft = torch.sigmoid(expert[0](images) @ expert[1].T + expert[2]).tolist()
+    new = [*entries_of_batch(given, 2), *({} if item.offset == 0 else known_of(item) for item in items)]
+    old = [{0: row[0], 1: row[1]} for row in soft]
+    if targets == "labels":
+        for row, item in enumerate(items):
+            old[4 + row] |= known_of(item) if item.offset == 0 else {}
+    parts = method.observe(given)
+    assert parts["cls"].item() == pytest.approx(slow_loss(logits, new, reduction).item(), rel=1e-4)
+    assert parts["dst"].item() == pytest.approx(slow_loss(logits, old, reduction).item(), rel=1e-4)
+    both = slow_loss(logits, [{**a, **b} for a, b in zip(new, old, strict=True)], reduction)
+    expected = network.gradient(both)
+    np.testing.assert_allclose(gradient(method), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def known_of(item):
+    return {item.offset + k: float(y) for k, y in enumerate(item.labels) if item.known[k]}
+
+
+def test_the_first_task_has_no_distillation_and_stored_images_count_like_new_ones():
+    method = make("icarl")
+    method.begin_task(TASKS[0])
+    method.observe(batch(method, 0, 0))
+    given, items = batch(method, 0, 1), list(method.buffer.items)
+    logits = Float64Network(method).logits(torch.cat([given.images.double(), images_of(items)]))
+    entries = [*entries_of_batch(given, 0), *map(known_of, items)]
+    parts = method.observe(given)
+    assert parts.keys() == {"cls"} and items
+    assert parts["cls"].item() == pytest.approx(slow_loss(logits, entries, "mean").item(), rel=1e-4)
+
+
+def slow_herding(features):
+    """Alg. 4: every remaining image is tried at every position."""
+    phi = [x / np.linalg.norm(x) for x in features]
+    mean, chosen = sum(phi) / len(phi), []
+    for k in range(1, len(phi) + 1):
+        left = [x for x in range(len(phi)) if x not in chosen]
+        distances = [np.linalg.norm(mean - (phi[x] + sum(phi[p] for p in chosen)) / k) for x in left]
+        chosen.append(left[int(np.argmin(distances))])
+    return chosen
+
+
+def test_herding_is_that_of_the_slow_version():
+    rng = np.random.default_rng(0)
+    for count, dim in ((1, 3), (2, 3), (9, 4), (20, 6)):
+        features = rng.normal(size=(count, dim)) + rng.normal(size=dim)
+        assert herding(torch.from_numpy(features)).tolist() == slow_herding(features)
+
+
+def test_herding_by_hand():
+    """Directions in degrees. The mean is at 10: first the image there, then a pair on both sides of it."""
+    degrees = torch.tensor([40.0, 10.0, -20.0, 12.0, 8.0])
+    features = torch.stack([torch.cos(torch.deg2rad(degrees)), torch.sin(torch.deg2rad(degrees))], 1)
+    order = herding(features * torch.tensor([[1.0], [5.0], [2.0], [0.1], [3.0]])).tolist()  # lengths have no effect
+    assert order == slow_herding(features.double().numpy()) and order[0] == 1
+    assert {*order[1:3]} in ({0, 2}, {3, 4})
+
+
+def test_the_first_images_in_order_have_a_mean_that_is_closer_than_that_of_random_ones():
+    torch.manual_seed(0)
+    features = torch.nn.functional.normalize(torch.randn(100, 16) + torch.randn(16), dim=1)
+    order, mean = herding(features), features.mean(0)
+    for count in (5, 10, 30):
+        chance = min((features[torch.randperm(100)[:count]].mean(0) - mean).norm() for _ in range(20))
+        assert (features[order[:count]].mean(0) - mean).norm() < chance
+
+
+def test_the_logits_by_the_nearest_mean_are_differences_of_squared_distances():
+    rng = np.random.default_rng(1)
+    features, shown = rng.normal(size=(12, 5)) + 1, rng.random((12, 6)) < 0.4
+    shown[:, 4], shown[:, 5] = False, True  # no stored image shows the one, all show the other
+    head = rng.normal(size=(6, 5)), rng.normal(size=6)
+    phi = features / np.linalg.norm(features, axis=1)[:, None]
+    given = (features, shown, *head)
+    weight, bias = (part.numpy() for part in nearest_mean(*(torch.from_numpy(each) for each in given)))
+    means = [phi[shown[:, c]].mean(0) if shown[:, c].any() else None for c in range(6)]
+    squares = [np.sum((phi[i] - means[c]) ** 2) for i, c in np.argwhere(shown)]
+    query = rng.normal(size=5)
+    query /= np.linalg.norm(query)
+    for c in range(4):
+        rest = phi[~shown[:, c]].mean(0)
+        expected = (np.sum((query - rest) ** 2) - np.sum((query - means[c]) ** 2)) / (2 * np.mean(squares))
+        assert query @ weight[c] + bias[c] == pytest.approx(expected)
+    length = np.linalg.norm(features, axis=1).mean()
+    np.testing.assert_allclose(weight[4:], head[0][4:] * length)
+    np.testing.assert_array_equal(bias[4:], head[1][4:])
+
+
+def test_equal_features_give_finite_logits():
+    features, shown = torch.ones(4, 3, dtype=torch.float64), torch.eye(4, dtype=torch.bool)
+    weight, bias = nearest_mean(features, shown, torch.zeros(4, 3), torch.zeros(4))
+    assert weight.isfinite().all() and bias.isfinite().all()
+
+
+def test_a_task_ends_with_herding_and_means_of_the_current_network():
+    """From stored images that are not mirrored. The classes of earlier tasks get new means and keep their order."""
+    method = make("icarl", augment="flip", buffer_images=12)
+    for task in range(2):
+        method.begin_task(TASKS[task])
+        for step in range(5):
+            method.observe(batch(method, task, step))
+        before = method.buffer.keys.copy()
+        method.end_task()
+    buffer, items = method.buffer, method.buffer.items
+    with torch.no_grad():
+        features = copy.deepcopy(method.learner.backbone).double().eval()(images_of(items))
+    for served in range(5):
+        if served < 2:
+            assert buffer.keys[buffer.serves == served].tolist() == before[buffer.serves == served].tolist()
+        else:
+            members = np.flatnonzero(buffer.serves == served)
+            order = slow_herding(features[members].numpy())
+            assert buffer.members(served).tolist() == members[order].tolist() and len(members) > 1
+    shown = torch.tensor([[c in item.positives for c in range(5)] for item in items])
+    weight, bias = nearest_mean(features, shown, *(part.detach().double() for part in method.head.rows()))
+    torch.testing.assert_close(method.nearest[0].double(), weight, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(method.nearest[1].double(), bias, rtol=1e-3, atol=1e-4)
+
+
+def test_the_scores_of_new_classes_are_those_of_the_head_until_the_task_ends():
+    method = learn_first_task(make("icarl"))
+    images = batch(method, 1, 7).images
+    features = method.features(images).detach()
+    phi = features / features.norm(dim=1, keepdim=True)
+    scores = method.scores(images)
+    torch.testing.assert_close(scores[:, :2], phi @ method.nearest[0].T + method.nearest[1])
+    torch.testing.assert_close(scores[:, 2:], method.head(features)[:, 2:])
+    assert torch.equal(method.logits(features, 2), scores[:, :2])
+    method.observe(batch(method, 1, 0))
+    method.end_task()
+    assert len(method.nearest[0]) == 5
+    torch.testing.assert_close(method.network().eval()(images), method.scores(images))
+
+
+@pytest.mark.parametrize("options", [{"classifier": "head"}, {"buffer_bytes": 10}])
+def test_the_head_scores_if_it_is_chosen_or_nothing_is_stored(options):
+    method = make("icarl", **options)
+    method.begin_task(TASKS[0])
+    method.observe(batch(method, 0, 0))
+    method.end_task()
+    images = batch(method, 0, 7).images
+    assert len(method.buffer) == (0 if "buffer_bytes" in options else 4)
+    torch.testing.assert_close(method.scores(images), method.head(method.features(images)))
+    torch.testing.assert_close(method.network().eval()(images), method.scores(images))
+
+
+def test_the_footprint_is_the_buffer_and_the_expert():
+    method = learn_first_task(make("icarl", buffer_images=5))
+    assert method.footprint().images == 2  # one for each of the two classes of the first task, of five in all
+    assert method.footprint().bytes == method.buffer.total_bytes() + method.expert.bytes
+
+
+@pytest.mark.parametrize("stop", [2, 5, 7])
+def test_it_resumes_exactly(stop):
+    given = make("icarl")
+    methods.assert_resumes_exactly(
+        lambda: make("icarl", augment="flip", batch_norm="first-task", buffer_images=7), TASKS,
+        lambda task: [batch(given, task, step, count=1 if step == 2 else 4) for step in range(3)], stop,
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_no_host_sync_in_a_step_on_the_gpu():
+    replay.assert_no_host_sync("icarl")
