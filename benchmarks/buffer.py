@@ -6,7 +6,8 @@ Two learners of each method have a full buffer: one has just filled it, the othe
 the method's own `store`, without training. Then both learn the same batches in turns, step by step, so that a busy
 machine slows both. Figures are medians over the turns. A ratio above 1 means slower after many images. It is below 1
 if an early buffer still stores many images, each of which has to be encoded. These methods store images: er, agem,
-der++, prs, ocdm.
+der++, prs, ocdm, icarl, rm. The time to offer an image includes the end of the task, in which icarl and rm compute
+features.
 
 "encode" and "decode" are the times for one stored image, in one thread.
 """

@@ -151,6 +151,12 @@ def test_unknown_values_are_ignored(copy):
     assert lifelabel.load(copy, "cpu").info.training == {"extended_from": "x"}
 
 
+def test_a_model_of_a_version_without_normalised_features_loads(copy):
+    expected = lifelabel.load(copy, "cpu").logits(models.pixels(2))
+    change(copy, network={"standardise": False, "context": 0.0})
+    assert torch.equal(lifelabel.load(copy, "cpu").logits(models.pixels(2)), expected)
+
+
 def test_damaged_tensors(copy):
     path = copy / "model.safetensors"
     data = path.read_bytes()

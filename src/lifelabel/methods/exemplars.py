@@ -131,7 +131,7 @@ class ExemplarBuffer(Buffer):
         for start in range(0, len(positions), size):
             part = positions[start : start + size]
             with without_cudnn(len(part) < size):
-                rows.append(function(self.images(part.tolist()), part).double().cpu())
+                rows.append(function(self.images(part.tolist()), part).cpu().double())
         return torch.cat(rows)
 
     def total_bytes(self) -> int:

@@ -31,7 +31,7 @@ class _LwFOptions:
 
 class LwF(FineTuning):
     summary = "distillation of the old classes from a frozen copy of the network"
-    Options = _LwFOptions
+    Options: ClassVar[type] = _LwFOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "lambdas": ((0.07, 0.93), (0.15, 0.85), (0.3, 0.7), (0.5, 0.5))
     }
