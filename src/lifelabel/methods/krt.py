@@ -36,7 +36,7 @@ _HEADS = 8
 @dataclass(frozen=True)
 class _KRTOptions:
     loss: str = option("asl", "classification loss: asymmetric loss, or cross entropy", choices=("asl", "bce"))
-    token_weight: float = option(10.0, "weight of the distance between old and new embeddings of old tasks", low=0)
+    token_weight: float = option(1.0, "weight of the distance between old and new embeddings of old tasks", low=0)
     density: float = option(1.0, "factor of the expected number of old labels per image", low=0)
     width: int = option(384, "width of the tokens, a multiple of 8", low=_HEADS, high=16_384)
 
@@ -44,7 +44,10 @@ class _KRTOptions:
 class KRT(Method):
     summary = "pseudo labels of old classes by a searched threshold, a frozen token per task, and a shared one"
     Options: ClassVar[type] = _KRTOptions
-    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"token_weight": (1.0, 10.0, 100.0), "density": (0.5, 1.0)}
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "token_weight": (0.1, 1.0, 10.0),
+        "density": (0.5, 1.0, 2.0),
+    }
 
     def __init__(self, setting: Setting, options: Any):
         super().__init__(setting, options)
