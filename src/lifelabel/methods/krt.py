@@ -88,8 +88,8 @@ class KRT(Method):
     def _run(self, head: TokenHead, maps: Tensor) -> tuple[Tensor, Tensor]:
         """The embeddings of all tasks and the logits of all classes, in float32."""
         with self.setting.autocast():
-            embeddings = head.embed(maps)
-            return embeddings.float(), head.classify(embeddings).float()
+            embeddings = head.embed(maps).float()
+        return embeddings, head.classify(embeddings)  # a logit in bfloat16 would be too coarse for the threshold
 
     @torch.no_grad()
     def _run_expert(self, images: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
@@ -100,24 +100,20 @@ class KRT(Method):
         return self._run(self.expert.head, self.expert.maps(images))
 
     def _restore_labels(self, batches: Sequence[Batch], old_logits: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-        """Labels and the mask of known labels, for each batch: of the new classes, and of the old ones after them.
+        """Labels of all seen classes and the mask of known labels, for each batch.
 
-        Where the label of an old class is unknown, its pseudo label takes its place. The threshold is searched on the
-        images of the first batch, those of the task.
+        Where the label of an old class is unknown, the pseudo label of the old network takes its place. The threshold
+        is searched on the images of the task, which are those of the first batch.
         """
         new = self.sizes[-1]
         targets = [each.of_task(new) for each in batches]
         if old_logits is not None:
             probabilities = old_logits.sigmoid().split([len(each.images) for each in batches])
             threshold = self.pseudo_labels.search(batches[0].with_known(probabilities[0], new))
-            pseudo = [
-                each.with_known((of_batch >= threshold).float(), new)
-                for each, of_batch in zip(batches, probabilities, strict=True)
-            ]
-            targets = [
-                (torch.cat([restored, labels], 1), torch.cat([torch.ones_like(restored, dtype=torch.bool), known], 1))
-                for restored, (labels, known) in zip(pseudo, targets, strict=True)
-            ]
+            for index, (each, of_batch) in enumerate(zip(batches, probabilities, strict=True)):
+                pseudo = of_batch >= threshold
+                old, (labels, known) = each.with_known(pseudo.float(), new), targets[index]
+                targets[index] = torch.cat([old, labels], 1), torch.cat([torch.ones_like(pseudo), known], 1)
         self.pseudo_labels.count(*targets[0])
         return targets
 

@@ -35,7 +35,7 @@ class TokenHead(MapHead):
     old_weight: Tensor
     old_bias: Tensor
 
-    def __init__(self, dim: int, width: int = 384, heads: int = 8):
+    def __init__(self, dim: int, width: int, heads: int):
         super().__init__(dim=dim, width=width, heads=heads)
         if not isinstance(heads, int) or heads < 1 or width % heads:
             raise ValueError("the width of the tokens is no multiple of the number of heads")
