@@ -93,7 +93,8 @@ def test_wrong_usage_is_one_line(refused, args, part):
 def test_a_mistake_in_its_own_process(lifelabel, error_line, tmp_path):
     done = lifelabel("train", "--method", "acgn", "--out", tmp_path / "run")
     known = (
-        "agcn, agem, der++, er, ewc, fine-tuning, frozen, icarl, l3a, lwf, multi-task, ocdm, prs, rm, weighted-ridge"
+        "agcn, agcn++, agem, csc, der++, er, ewc, fine-tuning, frozen, icarl, krt, krt-r, l3a, lwf, ml-gcn, "
+        "ml-gcn-lifelong, multi-task, ocdm, prs, rebll, rm, weighted-ridge"
     )
     assert error_line(done) == f"unknown method 'acgn': did you mean 'agcn'? (known: {known})"
     assert done.stdout == ""

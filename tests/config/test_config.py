@@ -74,7 +74,7 @@ def test_a_fidelity_wins_over_defaults(fidelity, shared, own):
 def test_every_method_that_stores_images_has_the_same_budget(fidelity, stream, images, monkeypatch):
     """A method of a plug-in too."""
     monkeypatch.setitem(METHODS._items, "replay-of-a-plug-in", type("Replay", (METHODS["er"],), {}))
-    for method in ("agem", "er", "prs", "der++", "ocdm", "icarl", "rm", "replay-of-a-plug-in"):
+    for method in ("agem", "er", "prs", "der++", "ocdm", "icarl", "rm", "krt-r", "rebll", "replay-of-a-plug-in"):
         config = Config.make({"stream": stream, "method": method, "fidelity": fidelity})
         assert config.method_options.buffer_images == images
 

@@ -54,3 +54,53 @@ def test_relationship(reduction, divisor):
 def test_extreme_logits_stay_finite():
     logits = torch.tensor([[1e4, -1e4]])
     assert losses.classification(logits, torch.tensor([[0.0, 1.0]])).item() == pytest.approx(1e4)
+
+
+def slow_asymmetric(logit, label, gamma_negative, gamma_positive, clip):
+    """The loss of one entry, and its gradient with the weight held constant."""
+    p = 1 / (1 + math.exp(-logit))
+    if label:
+        weight = (1 - p) ** gamma_positive
+        return -weight * math.log(p), -weight * (1 - p)
+    q = max(p - clip, 0)
+    weight = q**gamma_negative
+    return -weight * math.log(1 - q), weight * p * (1 - p) / (1 - q) if q else 0.0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("numbers", [(4.0, 0.0, 0.05), (2.0, 1.0, 0.0)])
+def test_the_asymmetric_loss_and_its_gradient(reduction, numbers):
+    torch.manual_seed(0)
+    logits, labels = 4 * torch.randn(5, 4, dtype=torch.float64), torch.randint(0, 2, (5, 4))
+    logits[0] = -4.0  # a probability below the clip
+    logits.requires_grad_()
+    known = torch.rand(5, 4) < 0.7
+    given = dict(zip(("gamma_negative", "gamma_positive", "clip"), numbers, strict=True))
+    loss = losses.asymmetric(logits, labels, reduction, known, **given)
+    loss.backward()
+    total, gradient = 0.0, torch.zeros(5, 4)
+    share = 1 / (5 if reduction == "sum" else known.sum().item())
+    for i, k in known.nonzero().tolist():
+        value, slope = slow_asymmetric(logits[i, k].item(), labels[i, k].item(), *numbers)
+        total, gradient[i, k] = total + share * value, share * slope
+    assert loss.item() == pytest.approx(total, rel=1e-4)
+    torch.testing.assert_close(logits.grad.float(), gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_the_asymmetric_loss_of_extreme_logits_is_finite():
+    logits = torch.tensor([[1e4, -1e4, 1e4, -1e4]], requires_grad=True)
+    loss = losses.asymmetric(logits, torch.tensor([[0.0, 1.0, 1.0, 0.0]]), "sum")
+    loss.backward()
+    assert loss.item() == pytest.approx(1e4, rel=1e-2) and logits.grad.isfinite().all()
+    assert losses.asymmetric(logits, torch.zeros(1, 4), clip=0.0).isfinite()
+
+
+@pytest.mark.parametrize(("reduction", "divisor"), [("sum", 2), ("mean", 6)])
+def test_the_distance_of_tokens(reduction, divisor):
+    torch.manual_seed(0)
+    old, new = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    slow = 0.0
+    for a, b in zip(old.flatten(0, 1).tolist(), new.flatten(0, 1).tolist(), strict=True):
+        product = sum(x * y for x, y in zip(a, b, strict=True))
+        slow += 1 - product / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+    assert losses.token_distance(old, new, reduction).item() == pytest.approx(slow / divisor, rel=1e-5)

@@ -14,6 +14,7 @@ from lifelabel.methods.ewc import EWC
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.frozen import Frozen
 from lifelabel.methods.icarl import ICaRL
+from lifelabel.methods.krt import KRT, KRTReplay
 from lifelabel.methods.l3a import L3A
 from lifelabel.methods.lwf import LwF
 from lifelabel.methods.multi_task import MultiTask
@@ -61,6 +62,8 @@ _BUILT_IN: dict[str, type[Method]] = {
     "l3a": L3A,
     "weighted-ridge": WeightedRidge,
     "agcn": AGCN,
+    "krt": KRT,
+    "krt-r": KRTReplay,
 }
 for _name, _method in _BUILT_IN.items():
     METHODS.register(_name, _method)

@@ -1,16 +1,17 @@
-"""The three losses of AGCN (Eq. 2, 3, 9) on logits, with sums over classes (the paper) or means (the authors' code).
+"""Losses on logits: the three of AGCN (Eq. 2, 3, 9), and those of KRT.
 
-`reduction` is "sum" or "mean". Eq. 2 and 3 are means over the images of a batch. Eq. 9 compares nodes and does not
-depend on images. The losses take logits, not probabilities: log-sigmoid is finite where log(sigmoid(.)) is minus
-infinity.
+`reduction` is "sum" or "mean": sums over classes (the AGCN paper) or means (its authors' code). Eq. 2 and 3 are means
+over the images of a batch. Eq. 9 compares nodes and does not depend on images. The losses take logits, not
+probabilities: log-sigmoid is finite where log(sigmoid(.)) is minus infinity.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["classification", "distillation", "relationship"]
+__all__ = ["asymmetric", "classification", "distillation", "relationship", "token_distance"]
 
 
 def classification(logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None) -> Tensor:
@@ -28,9 +29,39 @@ def relationship(expert_nodes: Tensor, nodes: Tensor, reduction: str = "mean") -
     return F.mse_loss(nodes.float(), expert_nodes.float(), reduction=reduction)
 
 
+def asymmetric(
+    logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None, *,
+    gamma_negative: float = 4.0, gamma_positive: float = 0.0, clip: float = 0.05,
+) -> Tensor:  # fmt: skip
+    """The asymmetric loss (Ridnik et al., ICCV 2021) on the known labels (0/1).
+
+        - y (1 - p)^gamma_positive ln p - (1 - y) q^gamma_negative ln(1 - q),    q = max(p - clip, 0)
+
+    The powers are weights without a gradient, as in the code of its authors.
+    """
+    logits, labels = logits.float(), labels.float()
+    absent = ((-logits).sigmoid() + clip).clamp(max=1)  # 1 - q
+    with torch.no_grad():
+        weight_positive, weight_negative = (-logits).sigmoid() ** gamma_positive, (1 - absent) ** gamma_negative
+    tiny = torch.finfo(absent.dtype).tiny
+    positive, negative = -F.logsigmoid(logits), -absent.clamp(min=tiny).log()
+    terms = labels * weight_positive * positive + (1 - labels) * weight_negative * negative
+    return _reduce(terms if known is None else terms * known, reduction, known)
+
+
+def token_distance(old_embeddings: Tensor, embeddings: Tensor, reduction: str = "mean") -> Tensor:
+    """1 - cosine similarity of the embeddings of old tasks (B x tasks x width) and those of the old network."""
+    return _reduce(1 - F.cosine_similarity(embeddings.float(), old_embeddings.float(), -1), reduction)
+
+
 def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
     weight = None if known is None else known.float()
     entropy = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), weight, reduction="none")
+    return _reduce(entropy, reduction, known)
+
+
+def _reduce(terms: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
+    """The mean over images of the sum over columns, or the mean over the entries that are known."""
     if reduction == "sum":
-        return entropy.sum(1).mean()
-    return entropy.mean() if weight is None else entropy.sum() / weight.sum().clamp(min=1)
+        return terms.sum(1).mean()
+    return terms.mean() if known is None else terms.sum() / known.sum().clamp(min=1)

@@ -1,5 +1,6 @@
 """Heads on the last feature map of a backbone, one file each. `build_head` makes them again from a description."""
 
 from lifelabel.nn.heads.base import MapHead, build_head
+from lifelabel.nn.heads.tokens import TokenHead
 
-__all__ = ["MapHead", "build_head"]
+__all__ = ["MapHead", "TokenHead", "build_head"]

@@ -1,0 +1,190 @@
+"""KRT: Knowledge Restore and Transfer (Dong et al., ICCV 2023), and KRT-R, the same with replay.
+
+The network of the last task gives each new image pseudo labels of old classes, by a threshold that is searched. A token
+and a classifier of each task are frozen when it ends, and the embeddings of old tasks are held near those of the last
+network. docs/methods/krt.md states what is from the paper and what is our reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lifelabel.errors import UserError
+from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.buffer import Replayed, Reservoir
+from lifelabel.methods.er import EROptions
+from lifelabel.nn import losses
+from lifelabel.nn.expert import MapExpert
+from lifelabel.nn.heads import TokenHead
+from lifelabel.nn.inference import InferenceNetwork, MapFeatures
+from lifelabel.nn.learner import Learner
+from lifelabel.nn.pseudo_labels import PseudoLabels
+from lifelabel.nn.setting import Setting
+from lifelabel.options import option
+
+__all__ = ["KRT", "KRTReplay"]
+
+_HEADS = 8
+"""Heads of the attention."""
+
+
+@dataclass(frozen=True)
+class _KRTOptions:
+    loss: str = option("asl", "classification loss: asymmetric loss, or cross entropy", choices=("asl", "bce"))
+    token_weight: float = option(1.0, "weight of the distance between old and new embeddings of old tasks", low=0)
+    density: float = option(1.0, "factor of the expected number of old labels per image", low=0)
+    width: int = option(384, "width of the tokens, a multiple of 8", low=_HEADS, high=16_384)
+
+
+class KRT(Method):
+    summary = "pseudo labels of old classes by a searched threshold, a frozen token per task, and a shared one"
+    Options: ClassVar[type] = _KRTOptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "token_weight": (0.1, 1.0, 10.0),
+        "density": (0.5, 1.0, 2.0),
+    }
+
+    def __init__(self, setting: Setting, options: Any):
+        super().__init__(setting, options)
+        if options.width % _HEADS:
+            raise UserError(f"method.width={options.width} is no multiple of {_HEADS}, the number of heads: change it")
+        self.head = TokenHead(setting.backbone.dim, options.width, _HEADS)
+        self.learner = Learner(self.head, setting)
+        self.pseudo_labels = PseudoLabels(options.density, setting.device)
+        self.expert: MapExpert | None = None
+
+    def begin_task(self, classes: Sequence[str]) -> None:
+        self.pseudo_labels.begin_task(sum(self.sizes), len(classes))
+        super().begin_task(classes)
+        self.head.grow(len(classes), self.setting.device)
+        self.learner.begin_task(first_task=len(self.tasks) == 1)
+
+    def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
+        batches = [batch]
+        if replayed is not None:
+            batches.append(Batch(replayed.images, replayed.labels, replayed.known, ()))
+        images = torch.cat([each.images for each in batches])
+        embeddings, logits = self._run(self.head, self.learner.train_maps(images))
+        old_embeddings, old_logits = self._run_expert(images)
+        targets = self._restore_labels(batches, old_logits)
+        of_batches = zip(("cls", "replay"), logits.split([len(each.images) for each in batches]), targets, strict=False)
+        parts = {name: self._classify(own, *target) for name, own, target in of_batches}
+        if old_embeddings is not None:
+            of_old_tasks = embeddings[:, : old_embeddings.shape[1]]
+            parts["token"] = losses.token_distance(old_embeddings, of_old_tasks, self.setting.reduction)
+        weights = self.loss_weights()
+        self.learner.step(torch.stack([weights[name] * part for name, part in parts.items()]).sum())
+        return {name: part.detach() for name, part in parts.items()}
+
+    def loss_weights(self) -> dict[str, float]:
+        """The weight of each loss."""
+        return {"cls": 1.0, "token": self.options.token_weight}
+
+    def _run(self, head: TokenHead, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """The embeddings of all tasks and the logits of all classes, in float32."""
+        with self.setting.autocast():
+            embeddings = head.embed(maps).float()
+        return embeddings, head.classify(embeddings)  # a logit in bfloat16 would be too coarse for the threshold
+
+    @torch.no_grad()
+    def _run_expert(self, images: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """The embeddings of old tasks and the logits of old classes, of the network of the last task."""
+        if self.expert is None:
+            return None, None
+        assert isinstance(self.expert.head, TokenHead)
+        return self._run(self.expert.head, self.expert.maps(images))
+
+    def _restore_labels(self, batches: Sequence[Batch], old_logits: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        """Labels of all seen classes and the mask of known labels, for each batch.
+
+        Where the label of an old class is unknown, the pseudo label of the old network takes its place. The threshold
+        is searched on the images of the task, which are those of the first batch.
+        """
+        new = self.sizes[-1]
+        targets = [each.of_task(new) for each in batches]
+        if old_logits is not None:
+            probabilities = old_logits.sigmoid().split([len(each.images) for each in batches])
+            threshold = self.pseudo_labels.search(batches[0].with_known(probabilities[0], new))
+            for index, (each, of_batch) in enumerate(zip(batches, probabilities, strict=True)):
+                pseudo = of_batch >= threshold
+                old, (labels, known) = each.with_known(pseudo.float(), new), targets[index]
+                targets[index] = torch.cat([old, labels], 1), torch.cat([torch.ones_like(pseudo), known], 1)
+        self.pseudo_labels.count(*targets[0])
+        return targets
+
+    def _classify(self, logits: Tensor, labels: Tensor, known: Tensor) -> Tensor:
+        loss = losses.asymmetric if self.options.loss == "asl" else losses.classification
+        return loss(logits, labels, self.setting.reduction, known)
+
+    def end_task(self) -> None:
+        super().end_task()
+        self.expert = MapExpert(self.learner.backbone, self.head, self.setting, self.expert)
+
+    def features(self, images: Tensor) -> Tensor:
+        """The logits: they take less memory than the embeddings of all tasks."""
+        return self._run(self.head, self.learner.eval_maps(images))[1]
+
+    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
+        return features[:, :num_classes]
+
+    def network(self) -> InferenceNetwork:
+        return InferenceNetwork(MapFeatures(self.learner.backbone), self.head)
+
+    def footprint(self) -> Footprint:
+        return Footprint(bytes=self.pseudo_labels.bytes + (self.expert.bytes if self.expert else 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "tasks": [list(names) for names in self.tasks],
+            "learner": self.learner.state_dict(),
+            "pseudo_labels": self.pseudo_labels.state_dict(),
+            "expert": None if self.expert is None else self.expert.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for names in state["tasks"]:
+            self.begin_task(names)
+        self.learner.load_state_dict(state["learner"])
+        self.pseudo_labels.load_state_dict(state["pseudo_labels"])
+        if state["expert"] is not None:
+            self.expert = MapExpert.restore(state["expert"], self.learner.backbone, self.setting)
+
+
+@dataclass(frozen=True)
+class _KRTReplayOptions(_KRTOptions, EROptions):
+    """The options of KRT, and those of ER."""
+
+
+class KRTReplay(KRT):
+    summary = "KRT, and each batch with stored images, sampled uniformly from the whole stream"
+    Options = _KRTReplayOptions
+
+    def __init__(self, setting: Setting, options: _KRTReplayOptions):
+        super().__init__(setting, options)
+        self.buffer = Reservoir(options, setting.backbone.normalize, mirror=setting.augment != "none")
+
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        assert batch.host is not None
+        positions = self.buffer.sample(self.options.replay_batch or len(batch.images))
+        replayed = self.buffer.replay(positions, sum(self.sizes)) if positions else None
+        parts = self.recorder(self.learn, batch, replayed)
+        self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1])
+        return parts
+
+    def loss_weights(self) -> dict[str, float]:
+        return {**super().loss_weights(), "replay": self.options.replay_weight}
+
+    def footprint(self) -> Footprint:
+        return Footprint(len(self.buffer), self.buffer.total_bytes() + super().footprint().bytes)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.buffer.load_state_dict(state["buffer"])
