@@ -134,6 +134,9 @@ def _check(info: ModelInfo) -> None:
 def _check_network(network: object) -> None:
     require(isinstance(network, dict), "network")
     assert isinstance(network, dict)
+    if "head" in network:
+        require(isinstance(network["head"], dict), "network: head")  # `build_head` checks the rest against the tensors
+        return
     require(_is_number(network.get("context")), "network: context")
     if "parts" in network:
         parts = network["parts"]
