@@ -1,8 +1,7 @@
-"""The three losses of AGCN (Eq. 2, 3, 9) on logits, with sums over classes (the paper) or means (the authors' code).
+"""The three losses of AGCN (Eq. 2, 3, 9) and the entropy of CSC, with sums over classes or means.
 
-`reduction` is "sum" or "mean". Eq. 2 and 3 are means over the images of a batch. Eq. 9 compares nodes and does not
-depend on images. The losses take logits, not probabilities: log-sigmoid is finite where log(sigmoid(.)) is minus
-infinity.
+`reduction` is "sum" (the paper of AGCN) or "mean" (its authors' code). Losses of images are means over the images of a
+batch. The losses take logits, not probabilities: log-sigmoid is finite where log(sigmoid(.)) is minus infinity.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["classification", "distillation", "relationship"]
+__all__ = ["classification", "distillation", "entropy", "relationship"]
 
 
 def classification(logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None) -> Tensor:
@@ -24,8 +23,19 @@ def distillation(logits: Tensor, soft_labels: Tensor, reduction: str = "mean") -
 
 
 def relationship(expert_nodes: Tensor, nodes: Tensor, reduction: str = "mean") -> Tensor:
-    """Eq. 9: squared distance between the old nodes and those of the expert, summed or averaged over all entries."""
-    return F.mse_loss(nodes.float(), expert_nodes.float(), reduction=reduction)
+    """Eq. 9: squared distance between the old nodes and those of the expert, summed or averaged over their entries.
+
+    Nodes are classes x D, or B x classes x D if each image has its own: then it is the mean over the images.
+    """
+    loss = F.mse_loss(nodes.float(), expert_nodes.float(), reduction=reduction)
+    return loss / len(nodes) if reduction == "sum" and nodes.ndim == 3 else loss
+
+
+def entropy(logits: Tensor, reduction: str = "mean") -> Tensor:
+    """The entropy of the predictions as CSC defines it: the sum or mean over classes of -p log p."""
+    logits = logits.float()
+    terms = -logits.sigmoid() * F.logsigmoid(logits)
+    return terms.sum(1).mean() if reduction == "sum" else terms.mean()
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
