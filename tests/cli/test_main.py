@@ -92,7 +92,9 @@ def test_wrong_usage_is_one_line(refused, args, part):
 
 def test_a_mistake_in_its_own_process(lifelabel, error_line, tmp_path):
     done = lifelabel("train", "--method", "acgn", "--out", tmp_path / "run")
-    known = "agcn, agem, der++, er, ewc, fine-tuning, frozen, l3a, lwf, multi-task, ocdm, prs, weighted-ridge"
+    known = (
+        "agcn, agcn++, agem, csc, der++, er, ewc, fine-tuning, frozen, l3a, lwf, multi-task, ocdm, prs, weighted-ridge"
+    )
     assert error_line(done) == f"unknown method 'acgn': did you mean 'agcn'? (known: {known})"
     assert done.stdout == ""
     assert not (tmp_path / "run").exists()

@@ -23,7 +23,7 @@ from lifelabel.model.probabilities import PixelNetwork, ProbabilityNetwork, onnx
 from lifelabel.nn.activations import Layout
 from lifelabel.nn.backbones import Backbone, build
 from lifelabel.nn.frozen_features import PARTS, PartFeatures
-from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
+from lifelabel.nn.inference import Classifier, InferenceNetwork, MapFeatures, PooledFeatures
 from lifelabel.nn.library_backbones import TorchvisionTransformer
 from lifelabel.nn.onnx_runtime import open_session
 
@@ -31,6 +31,8 @@ SHAPES = {
     "agcn": "pooled, relations",
     "l3a": "standardised, random units",
     "weighted-ridge": "parts, relations",
+    "csc": "class-graph",
+    "agcn++": "matrix-graph",
     "fine-tuning": "pooled",
 }
 """The networks of all other methods have the shape of that of fine-tuning."""
@@ -44,6 +46,8 @@ def network_of(name):
 
 def shape_of(network):
     features = network.features
+    if isinstance(features, MapFeatures):
+        return network.classifier.kind
     parts = ["parts" if isinstance(features, PartFeatures) else "standardised" if features.standardise else "pooled"]
     parts += ["random units"] if network.classifier.projection is not None else []
     return ", ".join([*parts, "relations"] if network.classifier.log_lift is not None else parts)

@@ -121,7 +121,7 @@ BAD = {
     "pool": ["median", None],
     "normalize": [[], [{}], [{"mean": [0, 0, 0], "std": [0, 1, 1]}], [{"mean": [0, 0], "std": [1, 1, 1]}], None],
     "provenance": [None, {"url": 3}],
-    "network": [None, {}, {"standardise": 1, "context": 0}, {"parts": ["x"], "views": 1, "context": 0}],
+    "network": [None, {}, {"standardise": 1, "context": 0}, {"parts": ["x"], "views": 1, "context": 0}, {"head": 1}],
     "thresholds": [[0.5], [0.5] * 4 + [2], "0.5"],
     "calibration": [[], {}, {"slope": [1] * 5}, {"slope": [1] * 5, "shift": [None] * 5}],
     "relations": [[], [[]] * 4, [[[0]]] * 5, [[[9, 0.5]]] * 5, [[[0, 7]]] * 5, [3] * 5, 3],
@@ -138,6 +138,14 @@ def test_damaged_values(copy, key, value):
     change(copy, **{key: value})
     message = refused(copy, "model.json is damaged")
     assert message.isprintable() and len(message) < 400
+
+
+@pytest.mark.parametrize("changed", [{"kind": []}, {"sizes": [4]}, {"sizes": [2, 10**7]}])
+def test_a_head_that_does_not_fit(tmp_path, changed):
+    models.write(tmp_path, "csc", models.learned("csc", width=8))
+    head = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))["network"]["head"]
+    change(tmp_path, network={"head": {**head, **changed}})
+    refused(tmp_path, "do not fit its model.json")
 
 
 def test_unknown_values_are_ignored(copy):

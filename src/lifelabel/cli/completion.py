@@ -9,7 +9,7 @@ __all__ = ["METHOD_NAMES", "STUDY_NAMES", "complete_list", "complete_name", "met
 
 METHOD_NAMES = (
     "multi-task", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "frozen", "l3a", "weighted-ridge",
-    "agcn",
+    "agcn", "csc", "agcn++",
 )  # fmt: skip
 """The built-in methods: importing `lifelabel.methods` would import torch."""
 STUDY_NAMES = ("acm", "lambdas", "weighted-ridge")
