@@ -194,15 +194,15 @@ def test_a_flag_that_the_stream_does_not_have(refused):
         ),
         (
             ("--method", "er", "--set", "method.mix=1"),
-            "'mix' is an option of agcn, not of er: choose another method, or remove it",
+            "'mix' is an option of agcn, agcn++, not of er: choose another method, or remove it",
         ),
         (
             ("--method", "er", "--set", "mix=1"),
-            "'mix' is an option of agcn, not of er: choose another method, or remove it",
+            "'mix' is an option of agcn, agcn++, not of er: choose another method, or remove it",
         ),
         (
             ("--method", "agcn", "--set", "method.alpha=1"),
-            "'alpha' is an option of der++, weighted-ridge, not of agcn: choose another method, or remove it",
+            "'alpha' is an option of der++, weighted-ridge, csc, not of agcn: choose another method, or remove it",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

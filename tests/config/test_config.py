@@ -293,7 +293,9 @@ def test_a_fidelity_sets_only_the_options_that_a_method_has(fidelity, reduction)
 
 def test_an_option_of_another_method_is_refused():
     text = message_of(Config.make, {"method": "fine-tuning", "method_options": {"lambdas": [1, 1, 1]}})
-    assert text == "'lambdas' is an option of lwf, agcn, not of fine-tuning: choose another method, or remove it"
+    assert (
+        text == "'lambdas' is an option of lwf, agcn, agcn++, not of fine-tuning: choose another method, or remove it"
+    )
 
 
 def test_a_broken_plugin_does_not_hide_a_mistake(monkeypatch):
@@ -305,7 +307,7 @@ def test_a_broken_plugin_does_not_hide_a_mistake(monkeypatch):
     point = SimpleNamespace(name="broken", load=load, dist=None, module="no_such_module")
     monkeypatch.setattr(METHODS, "_entry_points", {"broken": point})
     text = message_of(Config.make, {"method": "er", "method_options": {"mix": 1}})
-    assert text == "'mix' is an option of agcn, not of er: choose another method, or remove it"
+    assert text == "'mix' is an option of agcn, agcn++, not of er: choose another method, or remove it"
 
 
 @pytest.mark.parametrize("empty", [None, {}])

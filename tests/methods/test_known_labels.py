@@ -12,7 +12,7 @@ from support.replay import TASKS, batch, make
 from lifelabel.methods import _BUILT_IN, Batch, HostBatch
 
 OLD = len(TASKS[0])
-SOFT = pytest.mark.parametrize("name", ["lwf", "icarl", "agcn", "krt", "l3a", "weighted-ridge"])
+SOFT = pytest.mark.parametrize("name", ["lwf", "icarl", "agcn", "krt", "csc", "agcn++", "l3a", "weighted-ridge"])
 
 
 def begun(name):
@@ -101,7 +101,7 @@ def test_a_known_label_takes_the_place_of_the_soft_label(name):
     assert torch.equal(original.with_known(soft, len(TASKS[1])), soft)
 
 
-@pytest.mark.parametrize("name", ["agcn", "weighted-ridge"])
+@pytest.mark.parametrize("name", ["agcn", "agcn++", "weighted-ridge"])
 def test_the_matrix_counts_known_labels(name):
     """P(old class | new class) is that of the labels: 1 and 0."""
     method = learned(begun(name), (True, False), (True, True))

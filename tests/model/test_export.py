@@ -33,6 +33,8 @@ SHAPES = {
     "l3a": "standardised, random units",
     "weighted-ridge": "parts, relations",
     "icarl": "normalised",
+    "csc": "class-graph",
+    "agcn++": "matrix-graph",
     "fine-tuning": "pooled",
     "krt": "tokens",
 }

@@ -124,6 +124,7 @@ BAD = {
     "network": [
         None,
         {},
+        {"head": 1},
         {"standardise": 1, "context": 0},
         {"standardise": False, "normalise": 1, "context": 0},
         {"parts": ["x"], "views": 1, "context": 0},
@@ -144,6 +145,14 @@ def test_damaged_values(copy, key, value):
     change(copy, **{key: value})
     message = refused(copy, "model.json is damaged")
     assert message.isprintable() and len(message) < 400
+
+
+@pytest.mark.parametrize("changed", [{"kind": []}, {"sizes": [4]}, {"sizes": [2, 10**7]}])
+def test_a_head_that_does_not_fit(tmp_path, changed):
+    models.write(tmp_path, "csc", models.learned("csc", width=8))
+    head = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))["network"]["head"]
+    change(tmp_path, network={"head": {**head, **changed}})
+    refused(tmp_path, "do not fit its model.json")
 
 
 def test_unknown_values_are_ignored(copy):

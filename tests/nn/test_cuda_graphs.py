@@ -181,7 +181,7 @@ def test_a_replayed_step_equals_the_eager_step(name, batch_norm, to_the_bit):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("name", ["agcn", "lwf", "er", "fine-tuning", "ewc"])
+@pytest.mark.parametrize("name", ["agcn", "csc", "lwf", "er", "fine-tuning", "ewc"])
 def test_a_compiled_step_equals_the_eager_step(name, to_the_bit):
     compiled = make(name, True, compile="on")
     losses = run(compiled)

@@ -1,4 +1,4 @@
-"""The losses against Eq. 2, 3 and 9, computed with loops and logarithms."""
+"""The losses against Eq. 2, 3 and 9 of AGCN and the entropy of CSC, computed with loops and logarithms."""
 
 import math
 
@@ -49,6 +49,23 @@ def test_relationship(reduction, divisor):
     g, h = torch.randn(3, 4), torch.randn(3, 4)
     slow = sum((g[i, k] - h[i, k]).item() ** 2 for i in range(3) for k in range(4)) / divisor
     assert losses.relationship(g, h, reduction).item() == pytest.approx(slow, rel=1e-5)
+
+
+def test_the_relationship_of_nodes_of_images_is_a_mean_over_images():
+    g, h = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    for reduction in ("sum", "mean"):
+        each = [losses.relationship(g[i], h[i], reduction) for i in range(2)]
+        torch.testing.assert_close(losses.relationship(g, h, reduction), sum(each) / 2)
+
+
+@pytest.mark.parametrize(("reduction", "divisor"), [("sum", 5), ("mean", 20)])
+def test_entropy(reduction, divisor):
+    logits = torch.randn(5, 4)
+    slow = sum(-p * math.log(p) for row in logits.sigmoid().tolist() for p in row) / divisor
+    assert losses.entropy(logits, reduction).item() == pytest.approx(slow, rel=1e-5)
+    extreme = torch.tensor([[200.0, -200.0]], requires_grad=True)
+    losses.entropy(extreme).backward()
+    assert losses.entropy(extreme).item() == pytest.approx(0, abs=1e-30) and extreme.grad.isfinite().all()
 
 
 def test_extreme_logits_stay_finite():

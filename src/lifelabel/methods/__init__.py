@@ -6,8 +6,10 @@ from typing import Any
 
 from lifelabel.errors import UserError
 from lifelabel.methods.agcn import AGCN
+from lifelabel.methods.agcn_pp import AGCNpp
 from lifelabel.methods.agem import AGEM
 from lifelabel.methods.base import Batch, Footprint, HostBatch, Method
+from lifelabel.methods.csc import CSC
 from lifelabel.methods.der_pp import DERpp
 from lifelabel.methods.er import ER
 from lifelabel.methods.ewc import EWC
@@ -64,6 +66,8 @@ _BUILT_IN: dict[str, type[Method]] = {
     "agcn": AGCN,
     "krt": KRT,
     "krt-r": KRTReplay,
+    "csc": CSC,
+    "agcn++": AGCNpp,
 }
 for _name, _method in _BUILT_IN.items():
     METHODS.register(_name, _method)

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.matrix_options import MatrixOptions
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
-from lifelabel.nn.graph import ACM, Adjacency, CalibratedACM, GraphNetwork, LabelRelations
+from lifelabel.nn.graph import GraphNetwork, LabelRelations
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner
 from lifelabel.nn.setting import Setting
@@ -32,39 +33,13 @@ __all__ = ["AGCN"]
 
 
 @dataclass(frozen=True)
-class _AGCNOptions:
-    lambdas: tuple[float, float, float] = option(
-        (0.3, 0.7, 1e3), "weights of the classification, distillation and relationship loss (Eq. 10)", low=0
-    )
-    soft_labels: str = option(
-        "sigmoid", "how the logits of the expert become soft labels for the matrix", choices=("sigmoid", "softmax")
-    )
-    new_old: str = option(
-        "stream",
-        "the New-Old block: Bayes' rule (Eq. 7), half of it, or Bayes' rule over the images of all tasks",
-        choices=("bayes", "halved", "stream"),
-    )
-    prevalence: float | None = option(
-        4.0,
-        "limit of a class's mean soft label, as a multiple of the share of images with its hard label; none: no limit",
-        above=0,
-    )
+class _AGCNOptions(MatrixOptions):
     context: float = option(0.2, "weight of label relations in the refinement of scores; 0: no refinement", low=0)
     relations: str = option(
         "intra",
         "label relations in the refinement of scores: between classes of the same task, or of all tasks",
         choices=("intra", "all"),
     )
-    blocks: str = option(
-        "all", "use the whole matrix, or its blocks within a task only (Table 2, row 1)", choices=("all", "intra")
-    )
-    adjacency: str = option(
-        "mixed",
-        "the adjacency of the graph: the matrix mixed into I, raw, binarised, or only I",
-        choices=("mixed", "raw", "binarised", "identity"),
-    )
-    mix: float = option(0.05, "for adjacency mixed: the share of the other classes in a node", low=0, high=1)
-    hidden: int = option(512, "width d' of the first graph layer", low=1, high=16_384)
     activate_output: bool = option(False, "LeakyReLU after the second graph layer too, as A.3 prints it")
 
 
@@ -83,8 +58,8 @@ class AGCN(Method):
         dims = self.words.shape[1], options.hidden, setting.backbone.dim
         self.graph = GraphNetwork(*dims, options.activate_output)
         self.learner = Learner(self.graph, setting)
-        self.acm = _make_acm(options, setting.device)
-        self.adjacency = self._make_adjacency(self.acm.matrix(), [])
+        self.acm = options.make_acm(setting.device)
+        self.adjacency = options.make_adjacency(self.acm.matrix(), [], setting)
         self.expert: Expert | None = None
         self.relations: LabelRelations | None = None
         if options.context and options.adjacency != "identity":
@@ -102,7 +77,7 @@ class AGCN(Method):
             self.relations.freeze(self.acm)
         self.words = torch.cat([self.words, self.setting.embed(classes)])
         self.acm.begin_task(len(classes))
-        self.adjacency = self._make_adjacency(self.acm.matrix(), self.sizes)
+        self.adjacency = self.options.make_adjacency(self.acm.matrix(), self.sizes, self.setting)
         self.learner.begin_task(first_task=len(self.tasks) == 1)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
@@ -113,7 +88,7 @@ class AGCN(Method):
         old, new, reduction = self.acm.old, self.sizes[-1], self.setting.reduction
         labels, known = batch.of_task(new)
         expert_logits = self.expert.logits(batch.images) if self.expert else None
-        soft_labels = None if expert_logits is None else batch.with_known(self._soften(expert_logits), new)
+        soft_labels = None if expert_logits is None else batch.with_known(self.options.soften(expert_logits), new)
         self.acm.update(labels, soft_labels, known)  # Eq. 5-7
         nodes = self.nodes()  # H^t
         logits = self.learner.train_features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
@@ -159,17 +134,9 @@ class AGCN(Method):
         else:
             sizes = self.sizes[: int(np.searchsorted(np.cumsum(self.sizes), num_classes)) + 1]
             matrix = self.acm.matrix()[:num_classes, :num_classes]  # Old-Old is frozen: A^t is a leading block
-            adjacency, words = self._make_adjacency(matrix, sizes), words[:num_classes]
+            adjacency, words = self.options.make_adjacency(matrix, sizes, self.setting), words[:num_classes]
         with self.setting.autocast():
             return self.graph(adjacency, words).float()
-
-    def _soften(self, logits: Tensor) -> Tensor:
-        return logits.softmax(1) if self.options.soft_labels == "softmax" else logits.sigmoid()
-
-    def _make_adjacency(self, matrix: Tensor, sizes: Sequence[int]) -> Adjacency:
-        o = self.options
-        dtype = torch.bfloat16 if self.setting.precision == "bf16" else torch.float32
-        return Adjacency(o.adjacency, matrix, sizes, share=o.mix, across=o.blocks == "all", dtype=dtype)
 
     def footprint(self) -> Footprint:
         relations = self.relations.frozen.nbytes if self.relations else 0
@@ -194,14 +161,6 @@ class AGCN(Method):
         self.acm.load_state_dict(state["acm"])
         if self.relations:
             self.relations.load_state_dict(state["relations"])
-        self.adjacency = self._make_adjacency(self.acm.matrix(), self.sizes)
+        self.adjacency = self.options.make_adjacency(self.acm.matrix(), self.sizes, self.setting)
         if state["expert"] is not None:
             self.expert = Expert.restore(state["expert"], self.learner.backbone, self.setting)
-
-
-def _make_acm(options: _AGCNOptions, device: torch.device) -> ACM:
-    """The published matrix, or the calibrated one if an option requires it."""
-    halve, over_stream = options.new_old == "halved", options.new_old == "stream"
-    if options.prevalence is None and not over_stream:
-        return ACM(device, halve=halve)
-    return CalibratedACM(device, prevalence=options.prevalence, over_stream=over_stream, halve=halve)

@@ -1,8 +1,8 @@
-"""Losses on logits: the three of AGCN (Eq. 2, 3, 9), and those of KRT.
+"""Losses on logits: the three of AGCN (Eq. 2, 3, 9), those of KRT, and the entropy of CSC.
 
-`reduction` is "sum" or "mean": sums over classes (the AGCN paper) or means (its authors' code). Eq. 2 and 3 are means
-over the images of a batch. Eq. 9 compares nodes and does not depend on images. The losses take logits, not
-probabilities: log-sigmoid is finite where log(sigmoid(.)) is minus infinity.
+`reduction` is "sum" or "mean": sums over classes (the AGCN paper) or means (its authors' code). Losses of images are
+means over the images of a batch. The losses take logits, not probabilities: log-sigmoid is finite where log(sigmoid(.))
+is minus infinity.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["asymmetric", "classification", "distillation", "relationship", "token_distance"]
+__all__ = ["asymmetric", "classification", "distillation", "entropy", "relationship", "token_distance"]
 
 
 def classification(logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None) -> Tensor:
@@ -25,8 +25,18 @@ def distillation(logits: Tensor, soft_labels: Tensor, reduction: str = "mean") -
 
 
 def relationship(expert_nodes: Tensor, nodes: Tensor, reduction: str = "mean") -> Tensor:
-    """Eq. 9: squared distance between the old nodes and those of the expert, summed or averaged over all entries."""
-    return F.mse_loss(nodes.float(), expert_nodes.float(), reduction=reduction)
+    """Eq. 9: squared distance between the old nodes and those of the expert, summed or averaged over their entries.
+
+    Nodes are classes x D, or B x classes x D if each image has its own: then it is the mean over the images.
+    """
+    loss = F.mse_loss(nodes.float(), expert_nodes.float(), reduction=reduction)
+    return loss / len(nodes) if reduction == "sum" and nodes.ndim == 3 else loss
+
+
+def entropy(logits: Tensor, reduction: str = "mean") -> Tensor:
+    """The entropy of the predictions as CSC defines it: the sum or mean over classes of -p log p."""
+    logits = logits.float()
+    return _reduce(-logits.sigmoid() * F.logsigmoid(logits), reduction)
 
 
 def asymmetric(

@@ -77,6 +77,7 @@ class Adjacency:
             self.p[old:end, :old] = new_old
 
     def __matmul__(self, nodes: Tensor) -> Tensor:
+        """The product with nodes (classes x d), or with those of each image (B x classes x d)."""
         if self.kind == "identity":
             return nodes
         mixed = (self.p @ nodes.to(self.p.dtype)).to(nodes.dtype)
@@ -86,7 +87,8 @@ class Adjacency:
 
     def dense(self) -> Tensor:
         """The adjacency as one float32 matrix."""
-        return self @ torch.eye(len(self.p), device=self.p.device)
+        dense = self.p.float() if self.scale is None else self.p * self.scale[:, None]
+        return dense + self.identity * torch.eye(len(dense), device=dense.device)
 
 
 def _binarised(matrix: Tensor, first_task: bool) -> Tensor:

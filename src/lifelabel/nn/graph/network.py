@@ -33,7 +33,10 @@ class GraphNetwork(nn.Module):
         self.activate_output = activate_output
 
     def forward(self, adjacency: Tensor | Adjacency, nodes: Tensor) -> Tensor:
-        """Label representations H^t (classes x D) from the label words H^{t,0} (classes x d)."""
+        """Label representations H^t (classes x D) from the label words H^{t,0} (classes x d).
+
+        Images may have nodes of their own (B x classes x d).
+        """
         hidden = F.leaky_relu(_propagate(adjacency, nodes, self.w1), 0.2)
         out = _propagate(adjacency, hidden, self.w2)
         return F.leaky_relu(out, 0.2) if self.activate_output else out

@@ -1,0 +1,65 @@
+"""The parts that methods with a head on the feature map share: network, frozen expert, scores and state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lifelabel.methods.base import Footprint, Method
+from lifelabel.nn.expert import MapExpert
+from lifelabel.nn.heads import MapHead
+from lifelabel.nn.inference import InferenceNetwork, MapFeatures
+from lifelabel.nn.learner import Learner
+from lifelabel.nn.setting import Setting
+
+__all__ = ["MapMethod"]
+
+
+class MapMethod(Method):
+    """A backbone with a `MapHead`, and a frozen copy of both as they were when the last task ended.
+
+    `features` are the logits, so that the feature maps of test images are not kept.
+    """
+
+    def __init__(self, setting: Setting, options: Any, head: MapHead):
+        super().__init__(setting, options)
+        self.head = head
+        self.learner = Learner(head, setting)
+        self.expert: MapExpert | None = None
+
+    def begin_task(self, classes: Sequence[str]) -> None:
+        super().begin_task(classes)
+        self.head.grow(len(classes), self.setting.device)
+        self.learner.begin_task(first_task=len(self.tasks) == 1)
+
+    def end_task(self) -> None:
+        super().end_task()
+        self.expert = MapExpert(self.learner.backbone, self.head, self.setting, self.expert)
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.head(self.learner.eval_maps(images))
+
+    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
+        return features[:, :num_classes]
+
+    def network(self) -> InferenceNetwork:
+        return InferenceNetwork(MapFeatures(self.learner.backbone), self.head)
+
+    def footprint(self) -> Footprint:
+        return Footprint(bytes=self.expert.bytes if self.expert else 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "tasks": [list(names) for names in self.tasks],
+            "learner": self.learner.state_dict(),
+            "expert": None if self.expert is None else self.expert.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for names in state["tasks"]:
+            self.begin_task(names)
+        self.learner.load_state_dict(state["learner"])
+        if state["expert"] is not None:
+            self.expert = MapExpert.restore(state["expert"], self.learner.backbone, self.setting)

@@ -1,0 +1,162 @@
+"""CSC: its losses and gradients against a slow computation, its growing head, resume, and what the entropy changes."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from support.methods import assert_no_host_sync, assert_resumes_exactly
+from support.replay import TASKS, assert_same_bits, batch, cross_entropy, entries_of_batch, flat, make
+
+
+def small(**options):
+    return make("csc", width=8, **options)
+
+
+def batches(task, count=2):
+    return [batch(small(), task, step) for step in range(count)]
+
+
+def learned(method, tasks=1):
+    for task in range(tasks):
+        method.begin_task(TASKS[task])
+        for step in range(2):
+            method.observe(batch(method, task, step))
+        method.end_task()
+    return method
+
+
+class Float64:
+    """The network of a method as it is now, in float64."""
+
+    def __init__(self, method, train):
+        self.backbone, self.head = copy.deepcopy((method.learner.backbone, method.head))
+        self.backbone.double().train(train)
+        self.head.double()
+        self.parameters = [*self.backbone.parameters(), *self.head.parameters()]
+
+    def logits(self, images):
+        return self.head(self.backbone.body(images.double()))
+
+
+def slow_distillation(logits, targets, reduction):
+    total = 0.0
+    for i, j in np.ndindex(*targets.shape):
+        p = torch.sigmoid(logits[i, j])
+        total = total - targets[i, j] * torch.log(p) - (1 - targets[i, j]) * torch.log(1 - p)
+    return total / (len(logits) if reduction == "sum" else targets.numel())
+
+
+def slow_entropy(logits, reduction):
+    total = 0.0
+    for i, j in np.ndindex(*logits.shape):
+        p = torch.sigmoid(logits[i, j])
+        total = total - p * torch.log(p)
+    return total / (len(logits) if reduction == "sum" else logits.numel())
+
+
+@pytest.mark.parametrize(("reduction", "entropy"), [("mean", "seen"), ("sum", "old")])
+def test_losses_and_gradients_equal_the_slow_computation(reduction, entropy):
+    """In the first task, and in the second one, where all parameters of the grown head have a gradient."""
+    method = small(reduction=reduction, entropy=entropy, alpha=0.3, beta=0.7)
+    expert, old = None, 0
+    for task in range(2):
+        method.begin_task(TASKS[task])
+        given, student = batch(method, task, 0), Float64(method, train=True)
+        logits = student.logits(given.images)
+        expected = {"cls": cross_entropy(logits, entries_of_batch(given, old), reduction)}
+        loss = expected["cls"]
+        if expert:
+            targets = expert.logits(given.images).detach().sigmoid()
+            expected["dst"] = slow_distillation(logits[:, :old], targets, reduction)
+            loss = 0.3 * expected["cls"] + 0.7 * expected["dst"]
+        columns = logits if entropy == "seen" else logits[:, :old]
+        if columns.numel():
+            expected["entropy"] = slow_entropy(columns, reduction)
+            loss = loss - 0.7 * expected["entropy"]
+        got = method.observe(given)
+        assert got.keys() == expected.keys()
+        for name, value in expected.items():
+            assert got[name].item() == pytest.approx(value.item(), rel=1e-4), (task, name)
+        gradient = flat(torch.autograd.grad(loss, student.parameters))
+        ours = flat([p.grad for p in (*method.learner.backbone.parameters(), *method.head.parameters())])
+        np.testing.assert_allclose(ours, gradient, rtol=2e-3, atol=2e-5 * np.abs(gradient).max())
+        method.end_task()
+        expert, old = Float64(method, train=False), len(TASKS[0])
+
+
+def test_grown_layers_are_optimised_and_trained_in_train_mode():
+    method = learned(small())
+    method.begin_task(TASKS[1])
+    before = copy.deepcopy(method.head.state_dict())
+    statistics = copy.deepcopy(dict(method.learner.backbone.named_buffers()))
+    method.observe(batch(method, 1, 0))
+    for name, value in method.head.state_dict().items():
+        assert len(value) == len(before[name])
+        assert (
+            (value != before[name]).all() if name == "adjacency" else (value != before[name]).any(1 - value.ndim).all()
+        )
+    running = {name: value for name, value in method.learner.backbone.named_buffers() if name.endswith("running_mean")}
+    assert running and all(not torch.equal(value, statistics[name]) for name, value in running.items())
+
+
+def test_entropy_lowers_confidence():
+    """All labels are positive: without the entropy the predictions approach 1."""
+    means = []
+    for beta in (0.0, 2.0):
+        method = small(beta=beta)
+        method.begin_task(TASKS[0])
+        given = batch(method, 0, 0, labels=np.ones((4, 2), bool), hidden=0)
+        for _ in range(15):
+            method.observe(given)
+        with torch.no_grad():
+            means.append(method.scores(given.images).sigmoid().mean().item())
+    assert means[0] > 0.9 and means[1] < 0.7
+
+
+def test_the_expert_is_fixed_and_is_the_footprint():
+    method = learned(small())
+    images = batch(method, 0, 9).images
+    with torch.no_grad():
+        before = method.scores(images)
+    assert method.footprint().bytes == method.expert.bytes > 0 and method.footprint().images == 0
+    method.begin_task(TASKS[1])
+    method.observe(batch(method, 1, 0))
+    torch.testing.assert_close(method.expert.logits(images), before)
+    with torch.no_grad():
+        assert (method.scores(images)[:, :2] - before).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("maps", ["softmax", "sigmoid"])
+def test_scores_are_those_of_the_network_and_earlier_classes_are_the_first_columns(maps):
+    method = learned(small(maps=maps), tasks=2)
+    images = batch(method, 0, 9, count=1).images
+    with torch.no_grad():
+        scores = method.scores(images)
+        torch.testing.assert_close(method.network().eval()(images), scores, rtol=0, atol=1e-5)
+    assert scores.shape == (1, 5)
+    assert torch.equal(method.logits(method.features(images), 2), scores[:, :2])
+
+
+def test_unknown_labels_are_not_used_and_a_batch_may_have_one_image():
+    states = []
+    for unknown in (0, 1):
+        method = learned(small())
+        method.begin_task(TASKS[1])
+        given = batch(method, 1, 0, count=1, hidden=0.7)
+        assert not given.known.all()
+        given.labels[~given.known] = unknown
+        method.observe(given)
+        states.append(method.state_dict())
+    assert_same_bits(*states)
+
+
+@pytest.mark.parametrize("stop", [2, 4, 6])
+def test_a_run_that_stops_after_any_call_resumes_exactly(stop):
+    assert_resumes_exactly(small, TASKS, batches, stop)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_no_host_sync_in_a_step_on_the_gpu():
+    assert_no_host_sync(small(device="cuda"), TASKS, batches)
