@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 
 from lifelabel.errors import UserError
-from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.base import Batch, Footprint
 from lifelabel.methods.buffer import Replayed, Reservoir
 from lifelabel.methods.er import EROptions
+from lifelabel.methods.map_method import MapMethod
 from lifelabel.nn import losses
-from lifelabel.nn.expert import MapExpert
 from lifelabel.nn.heads import TokenHead
-from lifelabel.nn.inference import InferenceNetwork, MapFeatures
-from lifelabel.nn.learner import Learner
 from lifelabel.nn.pseudo_labels import PseudoLabels
 from lifelabel.nn.setting import Setting
 from lifelabel.options import option
@@ -41,28 +39,24 @@ class _KRTOptions:
     width: int = option(384, "width of the tokens, a multiple of 8", low=_HEADS, high=16_384)
 
 
-class KRT(Method):
+class KRT(MapMethod):
     summary = "pseudo labels of old classes by a searched threshold, a frozen token per task, and a shared one"
     Options: ClassVar[type] = _KRTOptions
+    head: TokenHead
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "token_weight": (0.1, 1.0, 10.0),
         "density": (0.5, 1.0, 2.0),
     }
 
     def __init__(self, setting: Setting, options: Any):
-        super().__init__(setting, options)
         if options.width % _HEADS:
             raise UserError(f"method.width={options.width} is no multiple of {_HEADS}, the number of heads: change it")
-        self.head = TokenHead(setting.backbone.dim, options.width, _HEADS)
-        self.learner = Learner(self.head, setting)
+        super().__init__(setting, options, TokenHead(setting.backbone.dim, options.width, _HEADS))
         self.pseudo_labels = PseudoLabels(options.density, setting.device)
-        self.expert: MapExpert | None = None
 
     def begin_task(self, classes: Sequence[str]) -> None:
         self.pseudo_labels.begin_task(sum(self.sizes), len(classes))
         super().begin_task(classes)
-        self.head.grow(len(classes), self.setting.device)
-        self.learner.begin_task(first_task=len(self.tasks) == 1)
 
     def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
         batches = [batch]
@@ -121,38 +115,15 @@ class KRT(Method):
         loss = losses.asymmetric if self.options.loss == "asl" else losses.classification
         return loss(logits, labels, self.setting.reduction, known)
 
-    def end_task(self) -> None:
-        super().end_task()
-        self.expert = MapExpert(self.learner.backbone, self.head, self.setting, self.expert)
-
-    def features(self, images: Tensor) -> Tensor:
-        """The logits: they take less memory than the embeddings of all tasks."""
-        return self._run(self.head, self.learner.eval_maps(images))[1]
-
-    def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
-        return features[:, :num_classes]
-
-    def network(self) -> InferenceNetwork:
-        return InferenceNetwork(MapFeatures(self.learner.backbone), self.head)
-
     def footprint(self) -> Footprint:
-        return Footprint(bytes=self.pseudo_labels.bytes + (self.expert.bytes if self.expert else 0))
+        return Footprint(bytes=self.pseudo_labels.bytes + super().footprint().bytes)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "tasks": [list(names) for names in self.tasks],
-            "learner": self.learner.state_dict(),
-            "pseudo_labels": self.pseudo_labels.state_dict(),
-            "expert": None if self.expert is None else self.expert.state_dict(),
-        }
+        return {**super().state_dict(), "pseudo_labels": self.pseudo_labels.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for names in state["tasks"]:
-            self.begin_task(names)
-        self.learner.load_state_dict(state["learner"])
+        super().load_state_dict(state)
         self.pseudo_labels.load_state_dict(state["pseudo_labels"])
-        if state["expert"] is not None:
-            self.expert = MapExpert.restore(state["expert"], self.learner.backbone, self.setting)
 
 
 @dataclass(frozen=True)
