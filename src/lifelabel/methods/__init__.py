@@ -15,6 +15,7 @@ from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.frozen import Frozen
 from lifelabel.methods.l3a import L3A
 from lifelabel.methods.lwf import LwF
+from lifelabel.methods.ml_gcn import MLGCN, MLGCNLifelong
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.methods.ocdm import OCDM
 from lifelabel.methods.prs import PRS
@@ -45,6 +46,7 @@ def _is_method(item: Any) -> bool:
 METHODS: Registry[type[Method]] = Registry("method", _is_method, "a subclass of lifelabel.Method")
 _BUILT_IN: dict[str, type[Method]] = {
     "multi-task": MultiTask,
+    "ml-gcn": MLGCN,
     "fine-tuning": FineTuning,
     "ewc": EWC,
     "lwf": LwF,
@@ -56,6 +58,7 @@ _BUILT_IN: dict[str, type[Method]] = {
     "frozen": Frozen,
     "l3a": L3A,
     "weighted-ridge": WeightedRidge,
+    "ml-gcn-lifelong": MLGCNLifelong,
     "agcn": AGCN,
 }
 for _name, _method in _BUILT_IN.items():
