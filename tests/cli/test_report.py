@@ -161,8 +161,8 @@ def test_report_into_a_folder_that_cannot_be_written(refused, agcn_run, tmp_path
 
 LISTED = {
     "methods": (
-        "multi-task", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "frozen", "l3a",
-        "weighted-ridge", "agcn",
+        "multi-task", "ml-gcn", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "frozen", "l3a",
+        "weighted-ridge", "ml-gcn-lifelong", "agcn", "rebll",
     ),
     "streams": (
         "scenes", "split-coco", "split-wide", "coco-b0-c10", "coco-b40-c10", "voc-b0-c4", "voc-b10-c2", "coco",

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 __all__ = ["METHOD_NAMES", "STUDY_NAMES", "complete_list", "complete_name", "method_names", "stream_names"]
 
 METHOD_NAMES = (
-    "multi-task", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "frozen", "l3a", "weighted-ridge",
-    "agcn",
+    "multi-task", "ml-gcn", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "frozen", "l3a",
+    "weighted-ridge", "ml-gcn-lifelong", "agcn", "rebll",
 )  # fmt: skip
 """The built-in methods: importing `lifelabel.methods` would import torch."""
 STUDY_NAMES = ("acm", "lambdas", "weighted-ridge")

@@ -19,6 +19,7 @@ from lifelabel.methods.ml_gcn import MLGCN, MLGCNLifelong
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.methods.ocdm import OCDM
 from lifelabel.methods.prs import PRS
+from lifelabel.methods.rebll import RebLL
 from lifelabel.methods.weighted_ridge import WeightedRidge
 from lifelabel.registry import Registry
 
@@ -60,6 +61,7 @@ _BUILT_IN: dict[str, type[Method]] = {
     "weighted-ridge": WeightedRidge,
     "ml-gcn-lifelong": MLGCNLifelong,
     "agcn": AGCN,
+    "rebll": RebLL,
 }
 for _name, _method in _BUILT_IN.items():
     METHODS.register(_name, _method)

@@ -148,7 +148,10 @@ class Buffer(ABC):
     def replay(self, positions: Sequence[int], classes: int) -> Replayed:
         """The images at the given positions, decoded and mirrored, with their labels in `classes` columns."""
         items = [self.items[position] for position in positions]
-        images = self._images(items)
+        images = self.images(positions)
+        if self.mirror:
+            mirrored = to_device(torch.rand(len(items)) < 0.5, images.device)
+            images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
         labels, known = np.zeros((2, len(items), classes), bool)
         for row, item in enumerate(items):
             columns = slice(item.offset, item.offset + len(item.labels))
@@ -162,20 +165,17 @@ class Buffer(ABC):
                 logits[row, : len(item.logits)], stored[row, : len(item.logits)] = item.logits, True
         return dataclasses.replace(replayed, logits=self._to_device(logits), stored=self._to_device(stored))
 
-    def _images(self, items: Sequence[Item]) -> Tensor:
-        jpegs = [item.jpeg for item in items]
+    def images(self, positions: Sequence[int]) -> Tensor:
+        """The images at the given positions as network input, not mirrored."""
+        jpegs = [self.items[position].jpeg for position in positions]
         with Image.open(io.BytesIO(jpegs[0])) as image:
             width, height = image.size
         pin = self.normalize.shift.device.type == "cuda"  # for an asynchronous copy
-        pixels = torch.empty((len(items), height, width, 3), dtype=torch.uint8, pin_memory=pin)
+        pixels = torch.empty((len(jpegs), height, width, 3), dtype=torch.uint8, pin_memory=pin)
         small = sum(map(len, jpegs)) < _SMALL_BATCH_BYTES
         for _ in (map if small else _threads().map)(decode, jpegs, pixels.numpy()):
             pass
-        images = self.normalize(pixels)
-        if not self.mirror:
-            return images
-        mirrored = to_device(torch.rand(len(items)) < 0.5, images.device)
-        return torch.where(mirrored[:, None, None, None], images.flip(3), images)
+        return self.normalize(pixels)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return to_device(torch.from_numpy(array), self.normalize.shift.device)
@@ -245,6 +245,23 @@ class Reservoir(Buffer):
             return
         heapq.heappush(self.items, item)
         self.bytes += item.bytes
+        self._fit()
+
+    def extend_logits(self, logits: Tensor) -> None:
+        """Append columns to the logits of all images (images x columns, on any device).
+
+        Logits take bytes. Images are removed if the budget in bytes requires it.
+        """
+        rows = logits.detach().half().cpu().numpy()
+        for position, (item, row) in enumerate(zip(self.items, rows, strict=True)):
+            stored = row.copy() if item.logits is None else np.concatenate([item.logits, row])
+            self.items[position] = dataclasses.replace(item, logits=stored)  # keys and positions stay: it is a heap
+        self.bytes = sum(item.bytes for item in self.items)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Remove the images with the largest keys until both budgets hold."""
+        limit = self.options.buffer_bytes
         while len(self) > self.options.buffer_images or (limit is not None and self.bytes > limit):
             removed = heapq.heappop(self.items)
             self.bytes -= removed.bytes
