@@ -79,9 +79,9 @@ class RebLL(ER):
         return {name: part.detach() for name, part in {**parts, **outputs}.items()}
 
     def asymmetric_loss(self, logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:
-        """Cross entropy. The positive part of a probability p has the weight (1 - p)^gamma, which has no gradient."""
+        """Cross entropy in which the positive part of a probability p has the weight (1 - p)^gamma."""
         positive, negative = F.logsigmoid(logits), F.logsigmoid(-logits)  # ln p, ln(1 - p)
-        weight = (self.options.gamma * negative.detach()).exp()
+        weight = (self.options.gamma * negative).exp()
         entropy = -(weight * targets * positive + (1 - targets) * negative) * known
         return entropy.sum(1).mean() if self.setting.reduction == "sum" else entropy.sum() / known.sum().clamp(min=1)
 
