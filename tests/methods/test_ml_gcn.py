@@ -22,7 +22,7 @@ COUNTS = [np.array([[10, 4], [4, 4]]), np.array([[5, 3, 0], [3, 8, 1], [0, 1, 9]
 def make(name="ml-gcn-lifelong", device="cpu", **options):
     method = replay.make(name, device=device, **options)
     embed = lambda names: torch.stack([WORDS[each] for each in names]).to(device)  # noqa: E731
-    method.setting = dataclasses.replace(method.setting, embed=embed)
+    method.setting, method.words = dataclasses.replace(method.setting, embed=embed), method.words.to(device)
     return method
 
 
