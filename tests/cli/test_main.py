@@ -12,6 +12,7 @@ import pytest
 import typer
 from support import command_server
 
+from lifelabel.cli.completion import METHOD_NAMES
 from lifelabel.cli.main import app
 from lifelabel.version import __version__
 
@@ -42,6 +43,7 @@ def test_help_imports_neither_torch_nor_matplotlib():
     """Of every command, in one new process."""
     code = f"""
 import sys
+from lifelabel.cli.completion import METHOD_NAMES
 from lifelabel.cli.main import app
 for words in {list(COMMANDS.values())}:
     try:
@@ -92,10 +94,7 @@ def test_wrong_usage_is_one_line(refused, args, part):
 
 def test_a_mistake_in_its_own_process(lifelabel, error_line, tmp_path):
     done = lifelabel("train", "--method", "acgn", "--out", tmp_path / "run")
-    known = (
-        "agcn, agcn++, agem, csc, der++, er, ewc, fine-tuning, frozen, icarl, krt, krt-r, l3a, lwf, ml-gcn, "
-        "ml-gcn-lifelong, multi-task, ocdm, prs, rebll, rm, weighted-ridge"
-    )
+    known = ", ".join(sorted(METHOD_NAMES))
     assert error_line(done) == f"unknown method 'acgn': did you mean 'agcn'? (known: {known})"
     assert done.stdout == ""
     assert not (tmp_path / "run").exists()

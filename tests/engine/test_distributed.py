@@ -16,7 +16,7 @@ SIZES = ("--set", "stream.train_images=45", "--set", "stream.test_images=40", "-
 """Three tasks of 15 images, in batches of 8 and 7: neither two nor three processes have equal shares."""
 SMALL = (*SIZES, "--device", "cpu", "--quiet")
 CLOSED_FORM = ("weighted-ridge", "l3a")
-LIKE_OTHERS = ("fine-tuning", "frozen", "lwf", "prs", "ocdm", "rm", "krt-r")
+LIKE_OTHERS = ("fine-tuning", "frozen", "lwf", "prs", "ocdm", "ml-gcn", "ml-gcn-lifelong", "rm", "krt-r", "rebll")
 
 
 def train(processes, folder, *options):

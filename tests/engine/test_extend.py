@@ -82,12 +82,12 @@ def test_an_extension_that_is_killed_before_it_begins_can_be_started_again(table
 
 @pytest.mark.parametrize("method, labels", [*((name, "known") for name in METHODS), ("agcn", "task"), ("er", "task")])
 def test_two_tasks_and_an_extension_are_three_tasks_in_one_stream(tables, tmp_path, method, labels):
-    """To the bit. The upper bound learns all tasks at once, so it can only be extended."""
+    """To the bit. An upper bound learns all tasks at once, so it can only be extended."""
     train(tables, "two", tmp_path / "two", method, labels)
     result = extend(tables, tmp_path / "two", "three", tmp_path / "extended", labels)
     assert result.metrics["classes"] == list(CLASSES) and result.metrics["finished"]
     assert lifelabel.load(tmp_path / "extended").classes == tuple(CLASSES)
-    if method != "multi-task":
+    if not METHODS[method].joint:
         train(tables, "all", tmp_path / "all", method, labels)
         assert same(method_state(tmp_path / "all"), method_state(tmp_path / "extended"))
         models = [lifelabel.load(tmp_path / name) for name in ("all", "extended")]

@@ -12,7 +12,9 @@ from support.replay import TASKS, batch, make
 from lifelabel.methods import _BUILT_IN, Batch, HostBatch
 
 OLD = len(TASKS[0])
-SOFT = pytest.mark.parametrize("name", ["lwf", "icarl", "agcn", "krt", "csc", "agcn++", "l3a", "weighted-ridge"])
+SOFT = pytest.mark.parametrize(
+    "name", ["lwf", "icarl", "agcn", "krt", "csc", "agcn++", "l3a", "weighted-ridge", "rebll"]
+)
 
 
 def begun(name):
@@ -112,7 +114,7 @@ def test_the_matrix_counts_known_labels(name):
     np.testing.assert_allclose(matrix[1, OLD:][counted], 0.0)
 
 
-@pytest.mark.parametrize("name", ["er", "prs", "der++", "ocdm", "agem", "icarl", "rm", "krt-r"])
+@pytest.mark.parametrize("name", ["er", "prs", "der++", "ocdm", "agem", "icarl", "rm", "krt-r", "rebll"])
 def test_images_are_stored_with_their_known_labels(name):
     method = learned(begun(name), (True, False), (True, False))
     later = [item for item in method.buffer.items if len(item.labels) == OLD + len(TASKS[1])]

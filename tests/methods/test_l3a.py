@@ -74,9 +74,9 @@ def slow_weight(labels, begin):
     return np.mean(positives) / np.mean(all_labels)
 
 
-def slow_ridge(tasks, threshold, weighting, ridge):
+def slow_ridge(tasks, threshold, weighting, ridge, compensation=0.0):
     """W after each task, from all rows of Z so far at once; `tasks` holds (z, visible labels) for every image."""
-    zs, ys, omegas, begin, solved = [], [], [], [], []
+    zs, ys, omegas, begin, solved, residuals = [], [], [], [], [], []
     w = np.zeros((WIDTH, 0))
     for images in tasks:
         begin += [len(zs)] * len(images[0][1])
@@ -88,15 +88,25 @@ def slow_ridge(tasks, threshold, weighting, ridge):
             omegas.append(slow_weight(ys, begin) if weighting == "inverse" else 1.0)
         z_all, omega = np.array(zs), np.diag(omegas)
         y_all = np.array([np.pad(y, (0, len(begin) - len(y))) for y in ys])  # a negative for all later classes
-        w = np.linalg.solve(z_all.T @ omega @ z_all + ridge * np.eye(WIDTH), z_all.T @ omega @ y_all)
+        gram = z_all.T @ omega @ z_all + ridge * np.eye(WIDTH)
+        w = np.linalg.solve(gram, z_all.T @ omega @ y_all)
+        if compensation:  # each class has residuals in its own task, and 0 elsewhere
+            old = len(begin) - len(images[0][1])
+            for z, visible in images:
+                residuals.append(np.concatenate([np.zeros(old), visible - z @ w[:, old:]]))
+            r_all = np.array([np.pad(r, (0, len(begin) - len(r))) for r in residuals])
+            w = w + compensation * np.linalg.solve(gram, z_all.T @ omega @ r_all)
         solved.append((w, y_all))
     return solved
 
 
 @pytest.mark.parametrize("sizes", [(12,), (5, 7), (1,) * 12], ids=["whole", "halves", "singly"])
-@pytest.mark.parametrize(("weighting", "threshold"), [("inverse", THRESHOLD), ("none", THRESHOLD), ("inverse", None)])
-def test_the_sums_over_tasks_equal_one_ridge_regression_on_all_images(sizes, weighting, threshold):
-    method = make(weighting=weighting, pseudo_threshold=threshold)
+@pytest.mark.parametrize(
+    ("weighting", "threshold", "compensation"),
+    [("inverse", THRESHOLD, 0.0), ("none", THRESHOLD, 0.0), ("inverse", None, 0.0), ("inverse", THRESHOLD, 1.5)],
+)
+def test_the_sums_over_tasks_equal_one_ridge_regression_on_all_images(sizes, weighting, threshold, compensation):
+    method = make(weighting=weighting, pseudo_threshold=threshold, compensation=compensation)
     rows, got = [], []
     for t, classes in enumerate(TASKS):
         method.begin_task(classes)
@@ -107,7 +117,7 @@ def test_the_sums_over_tasks_equal_one_ridge_regression_on_all_images(sizes, wei
             method.observe(batch)
         method.end_task()
         got.append(method.weights.numpy())
-    solved = slow_ridge(rows, threshold, weighting, ridge=2.0)
+    solved = slow_ridge(rows, threshold, weighting, ridge=2.0, compensation=compensation)
     for weights, (w, _) in zip(got, solved, strict=True):
         np.testing.assert_allclose(weights, w, atol=1e-8 * abs(w).max())
     w, y = solved[-1]
@@ -216,10 +226,10 @@ def test_a_ridge_that_vanishes_in_rounding_is_refused():
         learn(make(ridge=1e-300), range(1))
 
 
-@pytest.mark.parametrize("warm_up", [0, 3, 9])
-def test_it_resumes_exactly_from_any_step(warm_up):
+@pytest.mark.parametrize(("warm_up", "compensation"), [(0, 0.0), (3, 0.0), (9, 0.0), (0, 1.0)])
+def test_it_resumes_exactly_from_any_step(warm_up, compensation):
     sizes = (3, 4, 2, 3)
-    straight = make(warm_up=warm_up)
+    straight = make(warm_up=warm_up, compensation=compensation)
     states = []
     for t, classes in enumerate(TASKS[:2]):
         straight.begin_task(classes)
@@ -229,7 +239,9 @@ def test_it_resumes_exactly_from_any_step(warm_up):
         straight.end_task()
     for step, (t, saved) in enumerate(states):
         saved.seek(0)
-        again = make(seed=99, warm_up=warm_up)  # other initial weights and another random layer
+        again = make(
+            seed=99, warm_up=warm_up, compensation=compensation
+        )  # other initial weights and another random layer
         again.load_state_dict(torch.load(saved, weights_only=True))
         for batch in batches(t, sizes)[step % len(sizes) + 1 :]:
             again.observe(batch)
@@ -237,7 +249,7 @@ def test_it_resumes_exactly_from_any_step(warm_up):
         learn(again, range(t + 1, 2), sizes)
         assert same(straight.state_dict(), again.state_dict()), step
     learn(again, [2])
-    twin = make(seed=99, warm_up=warm_up)
+    twin = make(seed=99, warm_up=warm_up, compensation=compensation)
     twin.load_state_dict(straight.state_dict())
     learn(twin, [2])  # the sums are updated in place, and are not shared
     learn(straight, [2])
@@ -252,6 +264,8 @@ def test_the_footprint_does_not_grow_with_the_images():
     for method in (few, many):
         assert method.footprint().images == 0 and method.footprint().bytes == expected
     assert len(bits(few.state_dict()).getvalue()) == len(bits(many.state_dict()).getvalue())
+    compensated = learn(make(compensation=1.0), range(2))  # one more sum of each kind
+    assert compensated.footprint().bytes == expected + (WIDTH * WIDTH + WIDTH * 5) * 8
 
 
 def test_a_run_logs_one_loss_through_warm_up_and_regression(tmp_path):

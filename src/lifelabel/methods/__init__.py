@@ -19,9 +19,11 @@ from lifelabel.methods.icarl import ICaRL
 from lifelabel.methods.krt import KRT, KRTReplay
 from lifelabel.methods.l3a import L3A
 from lifelabel.methods.lwf import LwF
+from lifelabel.methods.ml_gcn import MLGCN, MLGCNLifelong
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.methods.ocdm import OCDM
 from lifelabel.methods.prs import PRS
+from lifelabel.methods.rebll import RebLL
 from lifelabel.methods.rm import RM
 from lifelabel.methods.weighted_ridge import WeightedRidge
 from lifelabel.registry import Registry
@@ -50,6 +52,7 @@ def _is_method(item: Any) -> bool:
 METHODS: Registry[type[Method]] = Registry("method", _is_method, "a subclass of lifelabel.Method")
 _BUILT_IN: dict[str, type[Method]] = {
     "multi-task": MultiTask,
+    "ml-gcn": MLGCN,
     "fine-tuning": FineTuning,
     "ewc": EWC,
     "lwf": LwF,
@@ -63,11 +66,13 @@ _BUILT_IN: dict[str, type[Method]] = {
     "frozen": Frozen,
     "l3a": L3A,
     "weighted-ridge": WeightedRidge,
+    "ml-gcn-lifelong": MLGCNLifelong,
     "agcn": AGCN,
     "krt": KRT,
     "krt-r": KRTReplay,
     "csc": CSC,
     "agcn++": AGCNpp,
+    "rebll": RebLL,
 }
 for _name, _method in _BUILT_IN.items():
     METHODS.register(_name, _method)

@@ -248,6 +248,23 @@ class Reservoir(Buffer):
             return
         heapq.heappush(self.items, item)
         self.bytes += item.bytes
+        self._fit()
+
+    def extend_logits(self, logits: Tensor) -> None:
+        """Append columns to the logits of all images (images x columns, on any device).
+
+        Logits take bytes. Images are removed if the budget in bytes requires it.
+        """
+        rows = logits.detach().half().cpu().numpy()
+        for position, (item, row) in enumerate(zip(self.items, rows, strict=True)):
+            stored = row.copy() if item.logits is None else np.concatenate([item.logits, row])
+            self.items[position] = dataclasses.replace(item, logits=stored)  # keys and positions stay: it is a heap
+        self.bytes = sum(item.bytes for item in self.items)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Remove the images with the largest keys until both budgets hold."""
+        limit = self.options.buffer_bytes
         while len(self) > self.options.buffer_images or (limit is not None and self.bytes > limit):
             removed = heapq.heappop(self.items)
             self.bytes -= removed.bytes

@@ -32,6 +32,7 @@ _LOGIT_SCALE = 4.0
 """Scales regression values, which are around 0 and 1, to logits. Neither their order nor their sign depends on it."""
 _STORED = ("projection", "gram", "cross", "weights", "counts", "since")
 """The tensors that are stored from task to task."""
+_STORED_FOR_COMPENSATION = ("residual", "gram_before")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class _L3AOptions:
     )
     weighting: str = option(
         "inverse", "the weight of an image: 1 (none), or larger for rare classes", choices=("none", "inverse")
+    )
+    compensation: float = option(
+        0.0, "weight of a second regression, on the residuals of each class in its own task (DS-AL); 0: none", low=0
     )
     decision: float = option(0.16, "a label is predicted if the value of the regression is above this")
     warm_up: int = option(
@@ -60,6 +64,7 @@ class L3A(Method):
         "ridge": (100.0, 1e3, 1e4, 1e5),
         "pseudo_threshold": (None, 0.5, 0.7, 0.85),
         "weighting": ("none", "inverse"),
+        "compensation": (0.0, 1.0),
         "warm_up": (0,),  # not searched: the right number depends on the size of the first task
     }
     shared_options: ClassVar[tuple[str, ...]] = ()
@@ -73,6 +78,9 @@ class L3A(Method):
         self.gram = torch.zeros(width, width, dtype=torch.float64, device=setting.device)  # sum Z' Omega Z
         self.cross = self.gram.new_zeros(width, 0)  # sum Z' Omega Y
         self.weights = self.gram.new_zeros(width, 0)  # W, as of the last task
+        self.residual = self.gram.new_zeros(width, 0)  # sum Z' Omega (Y - Z W), of each class in its own task
+        self.gram_before = self.gram  # `gram` when the task began; not needed without compensation
+        self.stored = _STORED + (_STORED_FOR_COMPENSATION if options.compensation else ())
         self.counts = self.gram.new_zeros(0)  # images with each class as a visible or pseudo label
         self.since = self.gram.new_zeros(0)  # images since each class was added
         self.warm_up = WarmUp(setting, options.warm_up)
@@ -82,6 +90,8 @@ class L3A(Method):
         new = self.gram.new_zeros(len(self.gram), len(classes))
         self.cross, self.weights = torch.cat([self.cross, new], 1), torch.cat([self.weights, new], 1)
         self.counts, self.since = torch.cat([self.counts, new[0]]), torch.cat([self.since, new[0]])
+        if self.options.compensation:
+            self.residual, self.gram_before = torch.cat([self.residual, new], 1), self.gram.clone()
         if self.options.warm_up and len(self.tasks) == 1:
             self.warm_up.begin_task(len(classes))
 
@@ -135,6 +145,10 @@ class L3A(Method):
         if failed:
             raise UserError(f"method.ridge={o.ridge:g} is too small for these features: start again with a larger one")
         self.weights = torch.cholesky_solve(self.cross, factor)
+        if o.compensation:
+            own = slice(-self.sizes[-1], None)  # no image of an earlier task has these labels
+            self.residual[:, own] = self.cross[:, own] - (self.gram - self.gram_before) @ self.weights[:, own]
+            self.weights += o.compensation * torch.cholesky_solve(self.residual, factor)
 
     @property
     def fixed_features(self) -> bool:
@@ -158,20 +172,20 @@ class L3A(Method):
         return ((values - self.options.decision) * _LOGIT_SCALE).float()
 
     def footprint(self) -> Footprint:
-        return Footprint(bytes=sum(getattr(self, name).nbytes for name in _STORED))
+        return Footprint(bytes=sum(getattr(self, name).nbytes for name in self.stored))
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "tasks": [list(names) for names in self.tasks],
             "backbone": self.backbone.state_dict(),
             "warm_up": self.warm_up.state_dict(),
-            **{name: getattr(self, name) for name in _STORED},
+            **{name: getattr(self, name) for name in self.stored},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for names in state["tasks"]:
             self.begin_task(names)
         self.backbone.load_state_dict(state["backbone"])
-        for name in _STORED:
+        for name in self.stored:
             setattr(self, name, state[name].to(self.setting.device, copy=True))  # the sums are updated in place
         self.warm_up.load_state_dict(state["warm_up"])

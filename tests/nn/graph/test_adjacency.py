@@ -1,5 +1,8 @@
 """Every kind of adjacency against a slow computation with loops."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -111,3 +114,45 @@ def test_bfloat16_rounds_the_relations_and_not_the_identity_part():
     matrix, nodes = probabilities(50), torch.randn(50, 8)
     exact, rough = (Adjacency("mixed", matrix, [20, 30], share=0.05, dtype=d) for d in (torch.float32, torch.bfloat16))
     assert (exact @ nodes - rough @ nodes).abs().max() < 0.05 * 2**-7 * nodes.abs().max()
+
+
+def slow_reweighted(matrix, sizes, tau, p):
+    """Eq. 7 and 8 of ML-GCN with loops, task by task. The paper's P_ij is P(C_j | C_i), our entry [j, i]."""
+    out = np.zeros((sum(sizes), sum(sizes)))
+    for start, end in itertools.pairwise(itertools.accumulate(sizes, initial=0)):
+        a = {}
+        for i in range(start, end):
+            neighbours = [j for j in range(start, end) if j != i and float(matrix[j, i]) >= tau]
+            a |= {(i, j): p / len(neighbours) if j in neighbours else 0.0 for j in range(start, end)}
+            a[i, i] = 1 - p
+        degree = {i: sum(a[i, j] for j in range(start, end)) for i in range(start, end)}
+        for i, j in a:
+            both = degree[i] * degree[j]
+            out[i, j] = a[i, j] / math.sqrt(both) if both else 0.0
+    return out
+
+
+@pytest.mark.parametrize(("tau", "p"), [(0.4, 0.2), (0.0, 0.5), (0.9, 1.0), (0.3, 0.0)])
+def test_reweighted_equals_the_slow_rule(tau, p):
+    matrix, sizes = probabilities(9, seed=3), [3, 1, 5]
+    matrix[:, 6] = 0  # a class without neighbours: with p = 1 its degree is 0
+    matrix[6, 6] = 1
+    made = Adjacency("reweighted", matrix, sizes, share=p, threshold=tau, across=False)
+    close(made, slow_reweighted(matrix, sizes, tau, p))
+    torch.testing.assert_close(
+        made.dense()[:4, :4],
+        Adjacency("reweighted", matrix[:4, :4], sizes[:2], share=p, threshold=tau, across=False).dense(),
+    )
+
+
+def test_a_reweighted_node_is_mixed_with_the_classes_that_its_own_class_implies():
+    """10 images show a table, and 4 of them a fork; no fork is without a table. A fork implies a table."""
+    table_and_fork = torch.tensor([[1.0, 1.0], [0.4, 1.0]])  # entry [i, j] = P(C_i | C_j)
+    made = Adjacency("reweighted", table_and_fork, [2], share=0.2, threshold=0.5, across=False).dense()
+    expected = [[1.0, 0.0], [0.2 / math.sqrt(0.8), 0.8]]  # the degree of the table is 0.8, that of the fork 1
+    np.testing.assert_allclose(made.numpy(), expected, atol=1e-6)
+
+
+def test_reweighted_has_no_blocks_between_tasks():
+    with pytest.raises(ValueError, match="between tasks"):
+        Adjacency("reweighted", probabilities(3), [1, 2], share=0.2)

@@ -26,6 +26,8 @@ class Adjacency:
     - "mixed": (1 - share) I + share P. P is the matrix without its diagonal, and each row is scaled to sum to 1. The
       weight of the other nodes in a node is at most `share`, for any number of classes. A row of zeros stays zero.
     - "binarised": as in the authors' code, see `_binarised`.
+    - "reweighted": that of ML-GCN, see `_reweighted`, with its tau `threshold` and its p `share`. Each task has its own
+      block, so it is used without `across`.
     - "identity": no graph. The output of a node depends only on its own label word.
 
     `sizes` are the numbers of classes of the tasks. Without `across`, entries between classes of different tasks are 0.
@@ -36,10 +38,12 @@ class Adjacency:
     """
 
     def __init__(
-        self, kind: str, matrix: Tensor, sizes: Sequence[int], *, share: float = 0.0, across: bool = True,
-        dtype: torch.dtype = torch.float32,
+        self, kind: str, matrix: Tensor, sizes: Sequence[int], *, share: float = 0.0, threshold: float = 0.0,
+        across: bool = True, dtype: torch.dtype = torch.float32,
     ):  # fmt: skip
-        self.kind, self.share, self.across = kind, share, across
+        if kind == "reweighted" and across:
+            raise ValueError("the adjacency 'reweighted' has no blocks between tasks")
+        self.kind, self.share, self.threshold, self.across = kind, share, threshold, across
         self.identity = {"identity": 1.0, "mixed": 1 - share}.get(kind, 0.0)
         self.p = torch.zeros_like(matrix, dtype=dtype)
         self.scale: Tensor | None = None
@@ -69,6 +73,8 @@ class Adjacency:
                 _binarised_across(old_new),
                 _binarised_across(new_old),
             )
+        elif self.kind == "reweighted":
+            new_new = _reweighted(new_new, self.threshold, self.share)
         self.p[old:end, old:end] = new_new
         if self.kind == "mixed":
             self.p.diagonal()[old:end].zero_()
@@ -107,6 +113,22 @@ def _binarised(matrix: Tensor, first_task: bool) -> Tensor:
 def _binarised_across(block: Tensor) -> Tensor:
     """Old-New and New-Old in the authors' code: 1 if P >= 0.3, columns scaled to sum 0.25 within the block."""
     return _scale_columns((block >= 0.3).to(block.dtype), 0.25)
+
+
+def _reweighted(matrix: Tensor, threshold: float, share: float) -> Tensor:
+    """The adjacency of ML-GCN (Chen et al., CVPR 2019), from `matrix` with the entries [i, j] = P(C_i | C_j).
+
+    Class j is a neighbour of class i if P(C_j | C_i) >= threshold (Eq. 7). Row i has share / (number of neighbours) at
+    each neighbour, and 1 - share on the diagonal (Eq. 8). The result is D^-1/2 (.) D^-1/2, where D are the row sums.
+    With share 1, a class without neighbours has the sum 0. Its row and column are then 0.
+    """
+    implied = matrix.T  # [i, j] = P(C_j | C_i)
+    neighbours = (implied >= threshold).to(matrix.dtype).fill_diagonal_(0)
+    weighted = neighbours * (share / neighbours.sum(1, keepdim=True).clamp(min=1))
+    weighted.diagonal().add_(1 - share)
+    degree = weighted.sum(1)
+    scale = torch.where(degree > 0, degree, torch.inf).pow(-0.5)
+    return scale[:, None] * weighted * scale
 
 
 def _scale_columns(numbers: Tensor, total: float) -> Tensor:

@@ -1,0 +1,166 @@
+"""ML-GCN against loops over classes in float64, its counts by hand, and its state."""
+
+import copy
+import dataclasses
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from support import replay
+from support.methods import assert_no_host_sync, same
+from support.replay import TASKS, batch, cross_entropy, entries_of_batch
+
+from lifelabel.config.config import Config
+from lifelabel.methods import METHODS
+
+WORDS = {name: torch.randn(4, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(sum(TASKS, ()))}
+COUNTS = [np.array([[10, 4], [4, 4]]), np.array([[5, 3, 0], [3, 8, 1], [0, 1, 9]]), np.array([[2, 0], [0, 0]])]
+
+
+def make(name="ml-gcn-lifelong", device="cpu", **options):
+    method = replay.make(name, device=device, **options)
+    embed = lambda names: torch.stack([WORDS[each] for each in names]).to(device)  # noqa: E731
+    method.setting, method.words = dataclasses.replace(method.setting, embed=embed), method.words.to(device)
+    return method
+
+
+def begin(method, task):
+    method.begin_task(TASKS[task])
+    method.count_labels(COUNTS[task])
+
+
+def learned(method, tasks=1):
+    for task in range(tasks):
+        begin(method, task)
+        for step in range(2):
+            method.observe(batch(method, task, step))
+        method.end_task()
+    return method
+
+
+def slow_nodes(words, blocks, w1, w2, tau, p):
+    """Eq. 2-4 and 6-8 with loops. `blocks` are the counts of the tasks."""
+    total = sum(map(len, blocks))
+    adjacency = torch.zeros(total, total, dtype=torch.float64)
+    start = 0
+    for counts in blocks:
+        size = len(counts)
+        for i in range(size):
+            others = [j for j in range(size) if j != i and counts[i, i] and counts[i, j] / counts[i, i] >= tau]
+            for j in others:
+                adjacency[start + i, start + j] = p / len(others)
+            adjacency[start + i, start + i] = 1 - p
+        start += size
+    degree = adjacency.sum(1)
+    for i in range(total):
+        for j in range(total):
+            adjacency[i, j] /= math.sqrt(degree[i] * degree[j])
+    hidden = adjacency @ words @ w1
+    return adjacency @ torch.where(hidden > 0, hidden, 0.2 * hidden) @ w2
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_step_is_that_of_the_slow_computation(reduction):
+    method = learned(make(reduction=reduction, hidden=6, tau=0.3, p=0.3))
+    begin(method, 1)
+    given = batch(method, 1, 0)
+    backbone = copy.deepcopy(method.learner.backbone).double().train()
+    w1, w2 = (w.detach().double().requires_grad_() for w in (method.graph.w1, method.graph.w2))
+    words = torch.stack([WORDS[name] for name in TASKS[0] + TASKS[1]]).double()
+    logits = backbone(given.images.double()) @ slow_nodes(words, COUNTS[:2], w1, w2, 0.3, 0.3).T
+    loss = cross_entropy(logits, entries_of_batch(given, 2), reduction)
+    expected = torch.autograd.grad(loss, [w1, w2, *backbone.parameters()])
+    assert method.observe(given)["cls"].item() == pytest.approx(loss.item(), rel=1e-4)
+    got = [p.grad for p in (method.graph.w1, method.graph.w2, *method.learner.backbone.parameters())]
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-4 * float(b.abs().max()))
+
+
+def test_the_matrix_has_the_probabilities_of_the_counts_and_nothing_between_tasks():
+    method = learned(make(), tasks=3)
+    expected = np.zeros((7, 7))
+    expected[:2, :2] = [[1, 1], [0.4, 1]]  # entry [i, j] is P(C_i | C_j): every sea has a sky
+    expected[2:5, 2:5] = [[1, 3 / 8, 0], [3 / 5, 1, 1 / 9], [0, 1 / 8, 1]]
+    expected[5:, 5:] = np.eye(2)  # no image has the last class
+    np.testing.assert_allclose(method.matrix(), expected)
+    assert method.footprint().bytes == 7 * 7 * 8 and method.footprint().images == 0
+
+
+def test_a_class_uses_the_words_of_the_classes_that_it_implies_and_of_no_other_task():
+    """P(sky | sea) = 1 and P(sea | sky) = 0.4: with tau = 0.5 the word 'sky' matters for sea, and not conversely."""
+    method = learned(make(tau=0.5, p=0.4), tasks=2)
+    before = method.nodes()
+    for changed, affected in ((0, {0, 1}), (1, {1}), (3, {2, 3})):  # P(boat | fish) = 3/8, P(fish | boat) = 3/5
+        method.words[changed] += 1
+        moved = (method.nodes() - before).abs().amax(1) > 1e-6
+        assert {k for k in range(5) if moved[k]} == affected
+        method.words[changed] -= 1
+
+
+def test_counts_with_old_classes_are_not_used():
+    """With `stream.labels=known` a task counts all classes so far."""
+    plain, known = make(), make()
+    begin(plain, 0)
+    begin(known, 0)
+    plain.begin_task(TASKS[1])
+    known.begin_task(TASKS[1])
+    plain.count_labels(COUNTS[1])
+    more = np.full((5, 5), 7)
+    more[2:, 2:] = COUNTS[1]
+    known.count_labels(more)
+    assert np.array_equal(plain.matrix(), known.matrix())
+
+
+def test_the_upper_bound_is_the_same_with_one_task_of_all_classes():
+    assert METHODS["ml-gcn"].joint and not METHODS["ml-gcn-lifelong"].joint
+    joint = make("ml-gcn")
+    joint.begin_task(sum(TASKS, ()))
+    counts = np.arange(49).reshape(7, 7)
+    joint.count_labels(counts + counts.T)
+    assert (joint.matrix() > 0).sum() > 2 * 2 + 3 * 3 + 2 * 2
+    scores = joint.scores(batch(joint, 0, 0).images)
+    torch.testing.assert_close(joint.logits(joint.features(batch(joint, 0, 0).images), 2), scores[:, :2])
+
+
+def test_the_network_for_use_has_the_scores_of_the_method():
+    method = learned(make(), tasks=2)
+    images = batch(method, 0, 5, count=1).images
+    with torch.no_grad():
+        torch.testing.assert_close(method.network().eval()(images), method.scores(images))
+
+
+@pytest.mark.parametrize("task", [0, 1])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_it_resumes_exactly(task, steps):
+    def rest(method):
+        for step in range(steps, 3):
+            method.observe(batch(method, task, step, count=1 if step == 2 else 4))
+        method.end_task()
+        begin(method, 2)
+        method.observe(batch(method, 2, 0))
+        return method.state_dict()
+
+    straight = learned(make(batch_norm="first-task"), tasks=task)
+    begin(straight, task)
+    for step in range(steps):
+        straight.observe(batch(straight, task, step))
+    saved = io.BytesIO()
+    torch.save(straight.state_dict(), saved)
+    saved.seek(0)
+    resumed = make(batch_norm="first-task")
+    resumed.load_state_dict(torch.load(saved, weights_only=True))
+    assert torch.equal(resumed.adjacency.dense(), straight.adjacency.dense())
+    assert same(rest(resumed), rest(straight))
+
+
+def test_the_hidden_layer_has_the_width_of_the_paper():
+    assert Config.make({"method": "ml-gcn"}).method_options.hidden == 1024
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_no_host_sync_in_a_step_on_the_gpu():
+    cpu = make()
+    assert_no_host_sync(make(device="cuda"), TASKS, lambda task: [batch(cpu, task, step) for step in range(2)])
