@@ -70,9 +70,10 @@ def roots(tmp_path_factory):
 
 SIZES = {
     "split-coco": [4] * 10, "split-wide": [3] * 7, "coco-b0-c10": [10] * 8, "coco-b40-c10": [40, 10, 10, 10, 10],
+    "coco-b0-c5": [5] * 16, "coco-b20-c4": [20, *[4] * 15], "voc-b4-c2": [4, *[2] * 8], "voc-b5-c3": [5, *[3] * 5],
     "voc-b0-c4": [4] * 5, "voc-b10-c2": [10, 2, 2, 2, 2, 2], "coco": [10] * 8, "nus-wide": [9] * 9, "voc": [4] * 5,
 }  # fmt: skip
-OVERLAP = {"coco-b0-c10", "coco-b40-c10", "voc-b0-c4", "voc-b10-c2"}
+OVERLAP = {name for name in SIZES if "-b" in name}
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -209,6 +209,14 @@ _BUILTIN: dict[str, Source] = {
         "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
         with_defaults(_DatasetOptions, **_OVERLAP, base=0, step=10), _coco("coco-b0-c10"),
     ),
+    "coco-b0-c5": Source(
+        "COCO, 80 classes alphabetically, 16 tasks of 5, overlapping images",
+        with_defaults(_DatasetOptions, **_OVERLAP, base=0, step=5), _coco("coco-b0-c5"),
+    ),
+    "coco-b20-c4": Source(
+        "the same with 20 classes in the first task, then 15 tasks of 4",
+        with_defaults(_DatasetOptions, **_OVERLAP, base=20, step=4), _coco("coco-b20-c4"),
+    ),
     "coco-b40-c10": Source(
         "the same with 40 classes in the first task, then 4 tasks of 10",
         with_defaults(_DatasetOptions, **_OVERLAP, base=40, step=10), _coco("coco-b40-c10"),
@@ -216,6 +224,14 @@ _BUILTIN: dict[str, Source] = {
     "voc-b0-c4": Source(
         "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images",
         with_defaults(_VocOptions, **_OVERLAP, base=0, step=4), _voc("voc-b0-c4"),
+    ),
+    "voc-b4-c2": Source(
+        "the same with 4 classes in the first task, then 8 tasks of 2",
+        with_defaults(_VocOptions, **_OVERLAP, base=4, step=2), _voc("voc-b4-c2"),
+    ),
+    "voc-b5-c3": Source(
+        "the same with 5 classes in the first task, then 5 tasks of 3",
+        with_defaults(_VocOptions, **_OVERLAP, base=5, step=3), _voc("voc-b5-c3"),
     ),
     "voc-b10-c2": Source(
         "the same with 10 classes in the first task, then 5 tasks of 2",
