@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import math
 import shlex
 import signal
@@ -19,7 +18,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
@@ -32,16 +30,15 @@ from lifelabel.engine.checkpoint import (
     set_random_state,
 )
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
-from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.digests import run_digests
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
+from lifelabel.engine.evaluation import Evaluator
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
-from lifelabel.engine.model_folder import agrees, describe_model
-from lifelabel.engine.run_folder import DETAILS, MODEL, JsonLines, RunFolder
+from lifelabel.engine.model_folder import describe_model
+from lifelabel.engine.run_folder import MODEL, JsonLines, RunFolder
 from lifelabel.engine.saving import AsyncSaver, all_finite
-from lifelabel.engine.scoring import compute_features, compute_scores
 from lifelabel.engine.setup import make_setting
 from lifelabel.engine.sharing import BatchExchange, SilentFolder, SilentLines
 from lifelabel.engine.tensorboard import EventLog, check_tensorboard
@@ -56,15 +53,12 @@ from lifelabel.nn.weights import sha256
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
-from lifelabel.streams.base import task_of_class
 from lifelabel.streams.loading import (
-    CACHE_BYTES,
     DEFAULT_IMAGE_SIZE,
     SCORING_BYTES,
     Job,
     Loaded,
     Loader,
-    TestImages,
     default_workers,
 )
 from lifelabel.streams.order import order_places, training_order
@@ -78,9 +72,6 @@ from lifelabel.utils.transfer import to_device
 from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Result", "Run", "continues", "make_folder", "resume", "resume_with", "train"]
-
-_COMPARED = 8
-"""Test images on which the network of the model folder is compared with the method."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +172,6 @@ class Run:
             torch.cuda.reset_peak_memory_stats(self.device)
         self.progress = Progress()
         self.stop_requested = False
-        self.kept_features: list[Tensor] | None = None
         self.extends: dict[str, Any] | None = None
         """The run that this one extends: its folder, its stream, and its training images by task."""
         self.processes = contextlib.ExitStack()
@@ -231,7 +221,11 @@ class Run:
         self.loader.on_wait = on_wait
         self.processes.callback(self.loader.close)
         self.exchange = BatchExchange(group, c.batch_size, size)
-        self.test_images = TestImages(self.loader, info.test_rows[group.rows(len(info.test_rows))])
+        # weak references: in a cycle, the files and the memory of a run would stay until the garbage collector runs
+        skip, agree = (functools.partial(each, weakref.proxy(self)) for each in (Run.skip_image, Run.agree_to_stop))
+        self.evaluator = Evaluator(
+            c, self.folder, group, self.method, self.label_server, self.loader, skip, on_wait, agree
+        )
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end, from the beginning or from a checkpoint."""
@@ -244,8 +238,6 @@ class Run:
                 self.history = self.open_lines("history.jsonl", *history_kept)
                 self.events = self.make_log()
                 on_line = self.events.losses if self.events else None
-                # a weak reference: in a cycle, the files and the memory of a run would stay until the garbage collector
-                # runs
                 diverged = functools.partial(Run.diverged, weakref.proxy(self))
                 self.losses = LossHistory(self.history, self.callback.steps, diverged, on_line)
                 self.skipped = self.open_lines("skipped.jsonl", *skipped_kept)
@@ -331,7 +323,7 @@ class Run:
         if self.events:
             self.events.evaluated(p.records, self.method.matrix())
         if p.task < len(self.tasks):
-            self.check_stop(any(self.group.collect(self.stop_requested)))
+            self.agree_to_stop()
 
     def learn_task(self) -> None:
         p, size = self.progress, self.config.batch_size
@@ -421,88 +413,13 @@ class Run:
         return Batch(images, y.float(), mask, view.classes, HostBatch(loaded.pixels, labels, known))
 
     def evaluate(self) -> None:
-        """Score every test image. The label server turns the scores into metrics."""
-        p, method, tasks = self.progress, self.method, self.info.tasks
-        done = len(tasks) if self.joint else p.task + 1
-        features = self.test_features()
-        rows, scores = self.test_rows(), self.scores(features)
-        for task in tasks[:-1] if done == len(tasks) else ():
-            self.label_server.submit_earlier(task.index, rows, self.scores(features, task.end))
-        matrix = method.matrix() if self.info.has_truth else None
-        p.records.append(self.group.share(lambda: self.judge(done, rows, scores, matrix)))
-
-    def judge(self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None) -> dict[str, Any]:
-        """The record of the metrics. Writes the details, and the scores if they are wanted."""
-        tasks = self.info.tasks
-        record, details = self.label_server.judge(done, rows, scores, matrix, self.method.sizes)
-        record["skipped"] = {"train": self.progress.skipped, "test": len(self.info.test_rows) - len(rows)}
-        self.write_details(done, details, rows, scores)
-        if done == len(tasks) and self.config.save_scores:
-            labels, known, task_of_image = self.label_server.test_labels(rows)
-            self.folder.write_arrays("scores.npz", {
-                "logits": np.where(known, scores, -np.inf), "labels": labels, "task_of_image": task_of_image,
-                "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
-            })  # fmt: skip
-        return record
-
-    def scores(self, features: list[Tensor], num_classes: int | None = None) -> np.ndarray:
-        """The scores of all test images in the first process, those of its own images in another one."""
-        own, error = np.zeros((0, 0)), ""
+        """Score every test image, and add the record of the metrics."""
+        p = self.progress
+        done = len(self.info.tasks) if self.joint else p.task + 1
         try:
-            with self.group.alone():
-                own = compute_scores(self.method, features, num_classes)
-        except FloatingPointError as found:
-            error = str(found)
-        for each in self.group.collect(error):
-            if each:
-                raise self.diverged(self.progress.step, each) from None
-        parts = self.group.to_first(own)
-        return own if parts is None else np.concatenate([part for part in parts if len(part)])
-
-    def test_rows(self) -> np.ndarray:
-        """The test images that were scored, of all processes."""
-        rows = np.concatenate(self.group.collect(self.test_images.rows))
-        if not len(rows):
-            raise UserError("no test image could be read: see skipped.jsonl in the run folder")
-        return rows
-
-    def write_details(self, done: int, details: dict[str, np.ndarray], rows: np.ndarray, scores: np.ndarray) -> None:
-        """Write what a report shows besides the metrics. After the last task the labels of the examples are known."""
-        tasks = len(self.info.tasks)
-        examples = example_positions(len(rows), len(self.info.classes))
-        probabilities = torch.from_numpy(scores[examples]).sigmoid().numpy()
-        details = {**details, "scores": probabilities.astype(np.float16)}
-        self.folder.write_arrays(f"{DETAILS}/task-{done}.npz", details)
-        if done < tasks:
-            return
-        rows = rows[examples]
-        labels, known, _ = self.label_server.test_labels(rows)
-        chosen = choose_examples(probabilities, labels, known, self.config.pictures)
-        pictures = load_pictures(self.loader, rows[chosen])
-        chosen = chosen[np.isin(rows[chosen], list(pictures))]  # a file may have vanished
-        self.folder.write_arrays(f"{DETAILS}/{EXAMPLES}", {
-            "chosen": chosen, "labels": labels[chosen], "known": known[chosen],
-            "names": np.array([self.info.test.name(row) for row in pictures], dtype=np.str_),
-            **pictures_to_arrays(pictures.values()),
-        })  # fmt: skip
-
-    def test_features(self) -> list[Tensor]:
-        """The features of the test images of this process.
-
-        They are kept if they do not change any more, and if memory allows.
-        """
-        if self.kept_features is not None:
-            return self.kept_features
-        with self.group.alone():
-            # several processes must agree to stop, and do so after the pass
-            features = compute_features(self.method, self.test_images, self.check_stop)
-        for row, reason in itertools.chain(*self.group.collect(self.test_images.bad)):
-            self.skip_image("test", row, reason)
-        self.check_stop(any(self.group.collect(self.stop_requested)))
-        fits = sum(part.nbytes for part in features) <= CACHE_BYTES
-        if self.method.fixed_features and all(self.group.collect(fits)):
-            self.kept_features, self.test_images.cached = features, []
-        return features
+            p.records.append(self.evaluator.evaluate(done, p.skipped))
+        except FloatingPointError as error:
+            raise self.diverged(p.step, str(error)) from None
 
     def skip_image(self, split: str, row: int, reason: str) -> None:
         """An image cannot be read: record it, or stop with --strict."""
@@ -621,10 +538,8 @@ class Run:
         p, finished = self.progress, self.progress.task == len(self.tasks)
         if not (finished or self.config.keep_tasks):
             return
-        network = self.method.network()
-        jobs = self.loader.scoring_jobs("test", self.test_images.rows[:_COMPARED])  # of the first process
-        compared = (each.pixels for each in self.loader.batches(jobs) if len(each.good))  # a file may have vanished
-        if network is None or not all(agrees(network, self.method, pixels) for pixels in compared):
+        network = self.evaluator.usable_network()
+        if network is None:
             if finished:
                 self.callback.note(
                     f"method {self.config.method} has no network of its own for use after training: no model folder is "
@@ -685,6 +600,10 @@ class Run:
         if agreed or (self.stop_requested and self.group.size == 1):
             self.saver.wait()
             raise Stopped(f"stopped; resume with: {self.resume_command}")
+
+    def agree_to_stop(self) -> None:
+        """Raise `Stopped` in all processes if one of them was asked to stop."""
+        self.check_stop(any(self.group.collect(self.stop_requested)))
 
     def request_stop(self) -> None:
         """The first Ctrl-C or SIGTERM: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""
