@@ -107,14 +107,15 @@ class AGCN(Method):
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         self.log_lift = None
-        return super().observe(batch)
+        return self.recorder(self.learn, batch, mode=batch.first_pass)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         old, new, reduction = self.acm.old, self.sizes[-1], self.setting.reduction
         labels, known = batch.of_task(new)
         expert_logits = self.expert.logits(batch.images) if self.expert else None
         soft_labels = None if expert_logits is None else batch.with_known(self._soften(expert_logits), new)
-        self.acm.update(labels, soft_labels, known)  # Eq. 5-7
+        if batch.first_pass:  # the matrix counts each image once
+            self.acm.update(labels, soft_labels, known)  # Eq. 5-7
         nodes = self.nodes()  # H^t
         logits = self.learner.train_features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
         parts = {"cls": losses.classification(logits[:, old:], labels, reduction, known)}  # Eq. 2

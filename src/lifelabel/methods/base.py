@@ -47,6 +47,10 @@ class Batch:
     classes: tuple[str, ...]
     host: HostBatch | None = None
     """The same batch in host memory, for methods that store images."""
+    first_pass: bool = True
+    """Whether the task shows these images for the first time. A run with several `epochs` shows them again: what is
+    counted or stored once for each image must not change then. Kernels that depend on it are another `mode` of the
+    `StepRecorder`."""
 
     def label(self, name: str) -> Tensor:
         """The labels of one class (B). Raises `HiddenLabel` for a class whose labels are hidden."""
@@ -127,7 +131,7 @@ class Method(ABC):
         raise NotImplementedError("a method that declares counts_labels implements count_labels")
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn from one batch, once. Returns its losses by name, on the device."""
+        """Learn from one batch. Returns its losses by name, on the device."""
         return self.recorder(self.learn, batch)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:

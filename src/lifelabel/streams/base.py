@@ -23,9 +23,9 @@ from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.utils.text import printable
 
 __all__ = [
-    "LABELS", "LABELS_HELP", "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split", "Stream", "Task",
-    "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "proxy_sizes", "task_of_class",
-    "true_matrix",
+    "GIVEN_TASKS", "LABELS", "LABELS_HELP", "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split",
+    "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "proxy_sizes",
+    "task_of_class", "true_matrix",
 ]  # fmt: skip
 
 LABELS = ("task", "known")
@@ -34,6 +34,8 @@ LABELS_HELP = (
     "labels of a training image that a method gets: those of the classes of its task, or all known labels of the "
     "classes so far"
 )
+GIVEN_TASKS = "given by the source"
+"""The rule `tasks` of a stream whose source states the task of each image."""
 _MAX_MATRIX_CLASSES = 4000
 
 
@@ -276,6 +278,11 @@ class Stream:
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(name for task in self.tasks for name in task.classes)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether a training image belongs to every task that owns one of its labels, by the rules of the stream."""
+        return self.rules.get("protocol") == "overlap"
 
     def visible_columns(self, task: Task) -> slice:
         """The classes whose labels are visible in the training images of a task."""

@@ -35,15 +35,17 @@ from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
 from lifelabel.streams.table import class_name
-from lifelabel.utils.files import read_limited, write_text
+from lifelabel.utils.files import check_regular, read_limited, write_text
 from lifelabel.utils.text import shorten
 from lifelabel.utils.yaml_reader import parse_yaml
 
-__all__ = ["read", "write"]
+__all__ = ["read", "read_rules", "write"]
 
 _VERSION = 1
 _MAX_BYTES = 500_000_000
 _MAX_VALUES = 1_000_000
+_MAX_HEAD = 1 << 20
+"""Bytes before the tasks."""
 _HEADER = "# A stream of lifelabel: images (columns they show, name) by task. See docs/streams/manifest.md.\n"
 
 _ROW = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})*)? (.+)", re.ASCII)
@@ -120,6 +122,18 @@ def read(path: Path, root: Path | None) -> Stream:
             f"{where} was changed by hand or damaged: its content does not match its sha256; get the manifest again"
         )
     return dataclasses.replace(stream, proxy=published.coco_proxy(stream, root))
+
+
+def read_rules(path: Path) -> dict[str, Any]:
+    """The rules in a manifest, from its beginning; empty if they cannot be read (`read` reports what is wrong)."""
+    try:
+        check_regular(path)
+        with open(path, "rb") as file:
+            head = file.read(_MAX_HEAD).partition(b"\ntasks:")[0]
+        found = parse_yaml(head, str(path), "get the manifest again", _MAX_VALUES)
+        return _rules(found.get("rules"), str(path)) if isinstance(found, dict) else {}
+    except (OSError, UserError):
+        return {}
 
 
 # Writing

@@ -22,6 +22,7 @@ from lifelabel.options import option
 from lifelabel.streams import paper
 from lifelabel.streams.balance import assign_tasks
 from lifelabel.streams.base import (
+    GIVEN_TASKS,
     LABELS,
     LABELS_HELP,
     Names,
@@ -518,7 +519,7 @@ def _rules(collection: Collection, options: ProtocolOptions, tasks: int) -> dict
     order = options.order if options.order in _ORDERS else f"file {Path(options.order).name}"
     division: dict[str, Any] = {name: getattr(options, name) for name in ("top", "tasks", "base", "step")}
     if _has_given_tasks(collection):
-        division["tasks"] = "given by the source"
+        division["tasks"] = GIVEN_TASKS
     elif options.base is None and options.step is None:
         division["tasks"] = tasks
     rules = {"source": collection.name, "protocol": options.protocol, "order": order, **division, "seed": options.seed}

@@ -20,7 +20,7 @@ from lifelabel.streams.protocols import ProtocolOptions, make_stream
 from lifelabel.streams.shards import add_problems, folder_of, is_root
 from lifelabel.utils.text import shorten
 
-__all__ = ["STREAMS", "Source", "build", "resolve"]
+__all__ = ["STREAMS", "Source", "build", "is_overlapping", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -279,6 +279,17 @@ def resolve(stream: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
     if kind is None:
         raise unknown("stream", stream, [*STREAMS, "FILE.csv", "FILE.yaml", "FILE.zip"])
     return kind, {**options, "file": stream}
+
+
+def is_overlapping(stream: str, options: Any) -> bool:
+    """Whether the tasks of a stream overlap, by its name and its options. The stream is not built.
+
+    >>> is_overlapping("voc-b0-c4", STREAMS["voc-b0-c4"].Options()), is_overlapping("voc", STREAMS["voc"].Options())
+    (True, False)
+    """
+    if stream == "manifest" and options.file is not None:
+        return manifest.read_rules(Path(options.file).expanduser()).get("protocol") == "overlap"
+    return getattr(options, "protocol", "") == "overlap"
 
 
 def build(stream: str, options: Mapping[str, Any]) -> Stream:
