@@ -274,6 +274,8 @@ class Stream:
 
     The test images of a proxy stream are those of its training images that a run holds out.
     """
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Groups of classes whose figures are reported separately, such as those with many and with few training images."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -350,6 +352,8 @@ class Stream:
             if split.unknown is not None and split.unknown.tasks is not None:
                 for array in split.unknown.tasks:
                     digest.update(b"\nunknown later classes" + array.astype(np.int64).tobytes())
+        if self.groups:
+            digest.update(f"\ngroups {json.dumps(self.groups, sort_keys=True)}".encode())
         return digest.hexdigest()
 
     def unknown_lines(self) -> dict[str, list[str]]:

@@ -66,6 +66,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
         head["image_size"] = stream.image_size
     if stream.labels != LABELS[0]:
         head["labels"] = stream.labels
+    if stream.groups:
+        head["groups"] = {name: list(of_group) for name, of_group in stream.groups.items()}
     splits = {"train": stream.train, "test": stream.test}
     if later := [kind for kind, split in splits.items() if split.unknown and split.unknown.tasks is not None]:
         head["later_classes_unknown"] = later
@@ -116,7 +118,8 @@ def read(path: Path, root: Path | None) -> Stream:
     if root is not None and dataset == "nus-wide":
         train, test = published.find_numbered_images(root, classes, train, test, problems)
     rules = _rules(found.get("rules"), where)
-    stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems, labels)
+    groups = _groups(found.get("groups", {}), classes, where)
+    stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems, labels, groups=groups)
     if stream.fingerprint != found.get("sha256"):
         raise UserError(
             f"{where} was changed by hand or damaged: its content does not match its sha256; get the manifest again"
@@ -209,6 +212,21 @@ def _classes(found: Any, where: str) -> list[list[str]]:
                 raise UserError(f"{where}: task {number} names the class '{shorten(name)}' a second time")
             seen.add(name)
     return found
+
+
+def _groups(found: Any, classes: tuple[str, ...], where: str) -> dict[str, tuple[str, ...]]:
+    """The groups of classes."""
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: groups must be lines 'group: [class, …]', not {shorten(found)}")
+    known = set(classes)
+    for name, of_group in found.items():
+        _text(name, "the name of a group", where)
+        for each in of_group if isinstance(of_group, list) and of_group else [None]:
+            if not isinstance(each, str) or each not in known:
+                raise UserError(
+                    f"{where}: group '{shorten(name)}' must list classes of the stream, not {shorten(each)}"
+                )
+    return {name: tuple(of_group) for name, of_group in found.items()}
 
 
 def _split(

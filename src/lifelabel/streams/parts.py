@@ -178,7 +178,12 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
     ]
     truth = None if stream.truth is None else stream.truth[:classes, :classes]
     rules = {**stream.rules, "first_tasks": count}
-    return dataclasses.replace(stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules)
+    kept = {name for task in tasks for name in task.classes}
+    groups = {name: tuple(each for each in of_group if each in kept) for name, of_group in stream.groups.items()}
+    return dataclasses.replace(
+        stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules,
+        groups={name: of_group for name, of_group in groups.items() if of_group},
+    )  # fmt: skip
 
 
 def _select_classes(split: Split, columns: np.ndarray) -> Split:

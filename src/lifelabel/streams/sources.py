@@ -13,7 +13,7 @@ from typing import Any
 from lifelabel.errors import UserError, unknown
 from lifelabel.options import option, read, with_defaults
 from lifelabel.registry import Registry
-from lifelabel.streams import coco, manifest, nus_wide, published, scenes, table, voc
+from lifelabel.streams import coco, manifest, nus_wide, prs, published, scenes, table, voc
 from lifelabel.streams.base import LABELS, LABELS_HELP, Stream
 from lifelabel.streams.collection import Collection
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
@@ -93,6 +93,24 @@ class _FileOptions:
     labels: str | None = option(None, f"{LABELS_HELP}; none: as the file states", choices=LABELS)
 
 
+@dataclass(frozen=True)
+class _ListsOptions:
+    lists: str | None = option(None, "the folder of the lists that PRS publishes (JSON)", path=True, label=False)
+    root: str | None = option(
+        None,
+        "the folder of the images or of their tar shards, and of the label files of the data set",
+        path=True,
+        label=False,
+        flag="Data",
+    )
+    test: str = option(
+        "balanced",
+        "test images: PRS's balanced ones, or those with the original distribution of the data set",
+        choices=tuple(prs.TESTS),
+    )
+    labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
+
+
 def _root(options: Any, name: str) -> Path:
     if options.root is None:
         raise UserError(f"stream {name} needs the folder of its images and labels: give --root DIR")
@@ -168,6 +186,16 @@ def _learned_task(text: str) -> list[str]:
     return names
 
 
+def _lists(name: str, dataset: str) -> Callable[[_ListsOptions], Stream]:
+    def build(options: _ListsOptions) -> Stream:
+        root = _root(options, name)
+        if options.lists is None:
+            raise UserError(f"stream {name} needs the folder of the lists that PRS publishes: --set stream.lists=DIR")
+        return prs.read(root, Path(options.lists).expanduser(), dataset, options.test, options.labels)
+
+    return build
+
+
 def _published(options: _FileOptions) -> Stream:
     stream = published.read(_file(options, "published"), _optional_root(options, "published"))
     return _with_labels(stream, options.labels)
@@ -236,6 +264,14 @@ _BUILTIN: dict[str, Source] = {
     "voc-b10-c2": Source(
         "the same with 10 classes in the first task, then 5 tasks of 2",
         with_defaults(_VocOptions, **_OVERLAP, base=10, step=2), _voc("voc-b10-c2"),
+    ),
+    "cocoseq": Source(
+        "COCO, the lists of PRS: 70 classes, 4 tasks, disjoint images, balanced test", _ListsOptions,
+        _lists("cocoseq", "coco"),
+    ),
+    "nuswideseq": Source(
+        "NUS-WIDE, the lists of PRS: 49 concepts, 6 tasks, disjoint images, balanced test", _ListsOptions,
+        _lists("nuswideseq", "nus-wide"),
     ),
     "coco": Source("COCO 2014 or 2017 with your own protocol options", _DatasetOptions, _coco("coco")),
     "nus-wide": Source("NUS-WIDE with your own protocol options", _NusWideOptions, _nus_wide("nus-wide")),
