@@ -59,6 +59,12 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
         raise UserError(f"complete training labels of {stream.name} are not known: write its manifest without them")
     if stream.learned:
         raise UserError(f"{stream.name} extends a run: a manifest can be written of a whole stream only")
+    if stream.train.home is not None:
+        share = stream.rules["blurry"]
+        raise UserError(
+            f"a manifest cannot hold blurry tasks: write it without stream.blurry, and train on it with --set "
+            f"stream.blurry={share}"
+        )
     hidden = _hidden(stream)
     head: dict[str, Any] = {"lifelabel_stream": _VERSION, "name": stream.name, "dataset": stream.dataset}
     head |= {"sha256": stream.fingerprint}

@@ -94,6 +94,9 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
         dataclasses.replace(_select_classes(split, columns), rows=tuple(split.rows[index] for index in permutation))
         for split in (stream.train, stream.test)
     )
+    if train.home is not None:
+        new_index = np.append(np.argsort(permutation), len(permutation))
+        train = dataclasses.replace(train, home=new_index[train.home])
     # In overlapping protocols a test image is scored from the first task that owns one of its labels.
     if len(train.used()) < sum(map(len, train.rows)):
         test = _move_to_first_label(test, tasks)
@@ -178,6 +181,8 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
     ]
     truth = None if stream.truth is None else stream.truth[:classes, :classes]
     rules = {**stream.rules, "first_tasks": count}
+    if splits[0].home is not None:
+        splits[0] = dataclasses.replace(splits[0], home=np.minimum(splits[0].home, count))
     kept = {name for task in tasks for name in task.classes}
     groups = {name: tuple(each for each in of_group if each in kept) for name, of_group in stream.groups.items()}
     return dataclasses.replace(
@@ -197,12 +202,14 @@ def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
 
     Whether an image is held out depends only on its name. So an image of several tasks is held out of all of them, and
     has the visible labels of all of them, or its complete labels. There is no true matrix, because it is computed from
-    hidden labels.
+    hidden labels. An image that comes in another task than its own (see `blurry`) is not held out.
     """
     train = stream.train
     is_held = np.zeros(len(train), bool)
     for row in train.used().tolist():
         is_held[row] = _hash(train.names[row]) < share * 2**32
+    for task, rows in zip(stream.tasks, train.rows, strict=True) if train.home is not None else ():
+        is_held[rows] &= train.home[rows] == task.index
     held = tuple(rows[is_held[rows]] for rows in train.rows)
     rest = tuple(rows[~is_held[rows]] for rows in train.rows)
     for task, to_score, to_train in zip(stream.tasks, held, rest, strict=True):
@@ -232,7 +239,7 @@ def _visible_labels(stream: Stream, rows: Sequence[np.ndarray]) -> Labels:
     """The visible labels of the training rows of each task. Every other row has no label."""
     labels, keys = stream.train.labels, []
     for task, of_task in zip(stream.tasks, rows, strict=True):
-        visible = labels.take(of_task).within(stream.visible_columns(task))
+        visible = stream.shown(task, of_task, labels.take(of_task))
         keys.append(of_task[visible.row()] * labels.classes + visible.column)
     return Labels.from_keys(np.concatenate(keys), len(labels), labels.classes)
 
@@ -254,4 +261,5 @@ def _sorted(split: Split) -> Split:
     rows = tuple(new_row[of_task] for of_task in split.rows)
     images, names, labels = split.images.take(order), split.names.take(order), split.labels.take(order)
     unknown = None if split.unknown is None else split.unknown.take(order)
-    return dataclasses.replace(split, images=images, names=names, labels=labels, rows=rows, unknown=unknown)
+    home = None if split.home is None else split.home[order]
+    return dataclasses.replace(split, images=images, names=names, labels=labels, rows=rows, unknown=unknown, home=home)

@@ -15,6 +15,7 @@ from lifelabel.options import option, read, with_defaults
 from lifelabel.registry import Registry
 from lifelabel.streams import coco, manifest, nus_wide, prs, published, scenes, table, voc
 from lifelabel.streams.base import LABELS, LABELS_HELP, Stream
+from lifelabel.streams.blurry import BLURRY_HELP, blur
 from lifelabel.streams.collection import Collection
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
 from lifelabel.streams.shards import add_problems, folder_of, is_root
@@ -91,6 +92,8 @@ class _FileOptions:
         None, "the folder of the images or of their tar shards", path=True, label=False, flag="Data"
     )
     labels: str | None = option(None, f"{LABELS_HELP}; none: as the file states", choices=LABELS)
+    seed: int = option(0, "seed of blurry", low=0)
+    blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class _ListsOptions:
         choices=tuple(prs.TESTS),
     )
     labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
+    seed: int = option(0, "seed of blurry", low=0)
+    blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
 
 
 def _root(options: Any, name: str) -> Path:
@@ -335,8 +340,11 @@ def build(stream: str, options: Mapping[str, Any]) -> Stream:
     ('sky', 'boat', 'house', 'cup')
     """
     name, given = resolve(stream, options)
-    built = STREAMS[name].build(read(STREAMS[name].Options, given, "stream", f"stream {name}"))
+    chosen = read(STREAMS[name].Options, given, "stream", f"stream {name}")
+    built = STREAMS[name].build(chosen)
     if not isinstance(built, Stream):
         raise UserError(f"stream {name}: its function must return a lifelabel.Stream, not a {type(built).__name__}")
+    if share := getattr(chosen, "blurry", 0.0):
+        built = blur(built, share, chosen.seed)
     add_problems(built.problems, built.train.images, built.test.images)
     return built
