@@ -66,6 +66,8 @@ Examples:
 
 `lifelabel compare --stream split-coco --root DIR --words glove.6B.300d.txt --seeds 0-4 --out runs/coco`
 
+`lifelabel compare --stream voc-b0-c4 --root DIR --methods er,lwf --orders 5 --epochs 20 --out runs/orders`
+
 `lifelabel compare --methods er,prs --set method.buffer_images=500 --jobs 2 --out runs/small-buffer`
 
 `lifelabel compare --methods fine-tuning,my_method.py:MyMethod --out runs/mine`
