@@ -122,19 +122,15 @@ def test_groups_of_classes_by_hand(tmp_path):
     er = [make_run(tmp_path / f"e{s}", "er", s, **groups(0.6 + s / 10, 0.2)) for s in (0, 1)]
     lwf = make_run(tmp_path / "l", "lwf")
     table = ResultTable.from_runs([*er, lwf])
-    heads = ["method", *(f"{g} {m} ↑" for g in ("major", "minor") for m in ("mAP", "CF1", "OF1"))]
     lines = table_of(_markdown(table))
-    assert heads in lines and ["lwf", *["–"] * 6] in lines
-    assert [
-        "er",
-        "65.00 ± 7.07",
-        "32.50 ± 3.54",
-        "16.25 ± 1.77",
-        "20.00 ± 0.00",
-        "10.00 ± 0.00",
-        "5.00 ± 0.00",
-    ] in lines
-    assert "65.0±7.1" in printed(table) and "Groups of classes" in _latex(table) and "minor OF1" in report_html(table)
+    assert lines[lines.index(["method", "classes", "mAP ↑", "CF1 ↑", "OF1 ↑"]) + 2 :] == [
+        ["er", "major", "65.00 ± 7.07", "32.50 ± 3.54", "16.25 ± 1.77"],
+        ["er", "minor", "20.00 ± 0.00", "10.00 ± 0.00", "5.00 ± 0.00"],
+        ["lwf", "major", "–", "–", "–"],
+        ["lwf", "minor", "–", "–", "–"],
+    ]
+    assert "65.0±7.1" in printed(table) and "Groups of classes" in _latex(table)
+    assert "<td>minor</td>" in report_html(table)
     first, _ = csv.DictReader(io.StringIO(_csv(table)))
     assert float(first["groups_major_mAP_mean"]) == pytest.approx(65)
     assert "Groups of classes" not in _markdown(ResultTable.from_runs([lwf]))

@@ -23,12 +23,14 @@ _Rows = Sequence[tuple[tuple[str, ...], Sequence[FinishedRun]]]
 
 @dataclass(frozen=True)
 class SubTable:
-    """A table as text: its title, its heads, and its lines, the first cells of which are those of the row."""
+    """A table as text: its title, a sentence that explains it, its heads, and its lines."""
 
     title: str
     note: str
     heads: list[str]
     lines: list[list[str]]
+    left: int
+    """The number of first columns that are text."""
 
 
 # Groups of classes
@@ -41,20 +43,22 @@ def group_columns(runs: Sequence[FinishedRun]) -> tuple[Column, ...]:
 
 
 def group_table(head: Sequence[str], rows: _Rows, compact: bool = False) -> SubTable | None:
-    """mAP, CF1 and OF1 of each group of classes; None if no run has groups."""
-    columns = group_columns([run for _, runs in rows for run in runs])
-    if not columns:
-        return None
+    """mAP, CF1 and OF1 of each group of classes, one line for each group of a row; None if no run has groups."""
+    columns = [Column(name, f"{name} ↑") for name in HEADLINE]
+    groups = dict.fromkeys(name for _, runs in rows for run in runs for name in run.groups)
     lines = []
     for cells, runs in rows:
-        figures = [run.figures() for run in runs]
-        stats = [Stat.from_values([figure.get(column.key) for figure in figures]) for column in columns]
-        lines.append([*cells, *(column.text(stat, compact) for column, stat in zip(columns, stats, strict=True))])
+        for group in groups:
+            found = [run.groups.get(group, {}) for run in runs]
+            stats = [Stat.from_values([scores.get(column.key) for scores in found]) for column in columns]
+            texts = (column.text(stat, compact) for column, stat in zip(columns, stats, strict=True))
+            lines.append([*cells, group, *texts])
     note = (
         "Groups of classes by their number of training images: a metric is over the classes of a group, on the whole "
         "test set."
     )
-    return SubTable("Groups of classes", note, [*head, *(column.head for column in columns)], lines)
+    heads = [*head, "classes", *(column.head for column in columns)]
+    return SubTable("Groups of classes", note, heads, lines, len(head) + 1) if groups else None
 
 
 # Orders
@@ -106,7 +110,7 @@ def order_table(head: Sequence[str], rows: _Rows) -> SubTable | None:
         "standard deviation, the smallest and the largest."
     )
     heads = [*head, *map(_order_name, shown), "mean", "sd", "smallest", "largest"]
-    return SubTable(f"mAP ↑ by {kind}", note, heads, lines)
+    return SubTable(f"mAP ↑ by {kind}", note, heads, lines, len(head))
 
 
 def _order_name(order: tuple[int, int]) -> str:

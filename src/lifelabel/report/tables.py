@@ -267,8 +267,7 @@ def _sub_tables(table: ResultTable, compact: bool = False) -> list[SubTable]:
 def sub_grids(table: ResultTable) -> list[tuple[str, Grid]]:
     """The tables of groups of classes and of orders, with their titles."""
     return [
-        (each.title, Grid(each.heads, [_Line(cells) for cells in each.lines], len(table.head)))
-        for each in _sub_tables(table)
+        (each.title, Grid(each.heads, [_Line(cells) for cells in each.lines], each.left)) for each in _sub_tables(table)
     ]
 
 
@@ -407,7 +406,7 @@ def _markdown(table: ResultTable) -> str:
         lines += ["", "Error of the matrix:", ""]
         lines += grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
     for each in _sub_tables(table):
-        lines += ["", f"{escape(each.title)}:", "", *grid(each.heads, each.lines, left)]
+        lines += ["", f"{escape(each.title)}:", "", *grid(each.heads, each.lines, each.left)]
     for note in notes(table):
         lines += ["", _BLOCK.sub(r"\1\\\2", escape(note))]
     if table.failures:
@@ -502,7 +501,7 @@ def _latex(table: ResultTable) -> str:
         lines += _tabular(_error_heads(table), _error_body(table), len(table.head))
     for each in _sub_tables(table):
         lines += ["", r"  \medskip", f"  {_tex(each.title)}", "", r"  \smallskip"]
-        lines += _tabular(each.heads, map(_Line, each.lines), len(table.head))
+        lines += _tabular(each.heads, map(_Line, each.lines), each.left)
     lines += [f"  % {printable(note)}" for note in notes(table)[1:]]
     lines += [f"  % not finished: {printable(failure.name)}: {printable(failure.reason)}" for failure in table.failures]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
@@ -557,7 +556,7 @@ def terminal(table: ResultTable) -> list[Table]:
         tables.append(_rich_table(_error_heads(table), _error_body(table), len(table.head)))
         tables[-1].title = "error of the matrix"
     for each in _sub_tables(table, compact=True):
-        tables.append(_rich_table(each.heads, map(_Line, each.lines), len(table.head)))
+        tables.append(_rich_table(each.heads, map(_Line, each.lines), each.left))
         tables[-1].title = printable(each.title)
     return tables
 
