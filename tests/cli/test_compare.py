@@ -68,8 +68,10 @@ def test_every_run_and_every_file(compared):
 def test_the_table_has_mean_and_standard_deviation_over_seeds_and_orders(compared):
     done, out = compared
     written = table_of((out / "table.md").read_text(encoding="utf-8"))
+    by_order = written.index(["method", "order 0", "order 1", "mean", "sd", "smallest", "largest"])
+    assert [line[0] for line in written[by_order + 2 :]] == ["multi-task", "fine-tuning", "frozen"]
     lines, name = {}, ""
-    for line in written[2:]:  # a line of forgetting belongs to the line above it
+    for line in written[2:by_order]:  # a line of forgetting belongs to the line above it
         name = f"{name}, forgetting" if line[0] == "Forgetting ↓" else line[0]
         lines[name] = line
     assert list(lines) == ["multi-task", "fine-tuning", "fine-tuning, forgetting", "frozen", "frozen, forgetting"]

@@ -26,8 +26,8 @@ STREAM_FLAGS = {
 RUN_FLAGS = {field.name: field.metadata for field in dataclasses.fields(RunOptions) if field.metadata["flag"]}
 SET_BY_COMMAND = {
     "train": set(),
-    "compare": {"method", "seed", "task_order"},
-    "study": {"method", "seed", "task_order"},
+    "compare": {"method", "seed", "task_order", "class_order"},
+    "study": {"method", "seed", "task_order", "class_order"},
     "tune": {"method", "seed", "first_tasks", "hold_out"},
 }
 """The options that a command sets itself, from its own flags."""
@@ -112,6 +112,7 @@ WRONG = {
     "seed": "x", "batch_size": "many", "lr": "fast", "backbone_lr": ".inf", "batch_norm": "froze", "fidelity": "papr",
     "method": "acgn", "stream": "scenez", "image_size": "large", "precision": "fp16", "workers": "-1",
     "hold_out": "0.95", "word_norm": "0", "pool": "mean", "task_order": "1001",
+    "class_order": "-1", "epochs": "0",
 }  # fmt: skip
 
 

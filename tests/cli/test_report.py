@@ -165,8 +165,9 @@ LISTED = {
         "frozen", "l3a", "weighted-ridge", "ml-gcn-lifelong", "agcn", "krt", "krt-r", "csc", "agcn++", "rebll",
     ),
     "streams": (
-        "scenes", "split-coco", "split-wide", "coco-b0-c10", "coco-b40-c10", "voc-b0-c4", "voc-b10-c2", "coco",
-        "nus-wide", "voc", "table", "published", "manifest",
+        "scenes", "split-coco", "split-wide", "coco-b0-c10", "coco-b0-c5", "coco-b20-c4", "coco-b40-c10", "voc-b0-c4",
+        "voc-b4-c2", "voc-b5-c3", "voc-b10-c2", "cocoseq", "nuswideseq", "coco", "nus-wide", "voc", "table",
+        "published", "manifest",
     ),
     "backbones": (
         "tiny", "resnet18", "resnet34", "resnet50", "resnet101", "efficientnet-lite0", "efficientnet-lite1",

@@ -59,6 +59,7 @@ def test_config_yaml_has_every_option_with_the_given_values(agcn_run):
     assert {name: values[name] for name in given} == given
     assert values["stream_options"] == {
         "classes": 20, "tasks": 5, "train_images": 60, "test_images": 60, "size": 64, "seed": 0, "labels": "task",
+        "blurry": 0.0,
     }  # fmt: skip
     assert {"lambdas", "mix", "hidden"} < values["method_options"].keys()
 

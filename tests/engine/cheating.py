@@ -1,6 +1,6 @@
 """A method that tries to get hidden labels. test_label_server.py runs it in a process; it prints its results as JSON.
 
-    python tests/engine/cheating.py scenes|photographs task|known [control]
+    python tests/engine/cheating.py scenes|photographs task|known|blurry [control]
 
 It requests hidden labels by name, and from the label server the labels of other tasks, metrics of its own scores, and
 another open task. It also searches every object that the garbage collector or a stack frame can reach for arrays that
@@ -111,7 +111,7 @@ if __name__ == "__main__":
     work = Path(tempfile.mkdtemp())
     small = {"classes": 12, "tasks": 3, "train_images": 90, "test_images": 60, "size": 32}
     name, options = ("scenes", small) if sys.argv[1] == "scenes" else photographs(work)
-    options["labels"] = sys.argv[2]
+    options |= {"labels": "task", "blurry": 0.4} if sys.argv[2] == "blurry" else {"labels": sys.argv[2]}
     held = streams.build(name, options) if sys.argv[3:] == ["control"] else None
     METHODS.register("cheat", Cheat)
     setting = {"method": "cheat", "device": "cpu", "backbone": "tiny", "weights": "none", "image_size": 32}

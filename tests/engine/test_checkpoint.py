@@ -63,6 +63,7 @@ def test_a_position_outside_the_run_is_refused(task, step, records):
 CHILD = """
 import json, os, signal, sys
 import torch
+from lifelabel.engine import evaluation
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 
@@ -82,11 +83,11 @@ class Killer(Callback):
     def evaluated(self, record):
         tick("evaluated")
 
-compute_scores = engine.compute_scores
+compute_scores = evaluation.compute_scores
 def compute_scores_and_tick(*arguments):
     tick("evaluating")
     return compute_scores(*arguments)
-engine.compute_scores = compute_scores_and_tick
+evaluation.compute_scores = compute_scores_and_tick
 
 save = torch.save
 def save_half(value, handle):

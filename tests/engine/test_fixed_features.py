@@ -3,6 +3,7 @@
 import pytest
 from engine.small_runs import SMALL, options
 
+from lifelabel.engine import evaluation
 from lifelabel.engine import run as engine
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
@@ -72,7 +73,7 @@ def test_test_images_are_computed_once_and_results_are_the_same(base, own, tasks
 
 
 def test_features_that_need_too_much_memory_are_not_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(engine, "CACHE_BYTES", 60 * 41 * 4 - 1)  # one byte less than the features of 60 images
+    monkeypatch.setattr(evaluation, "CACHE_BYTES", 60 * 41 * 4 - 1)  # one byte less than the features of 60 images
     method = counted(WeightedRidge, monkeypatch)
     engine.train(tmp_path / "run", options(method="counted", method_options={"directions": 40}))
     assert min(scored(method).values()) >= SMALL["test_images"]

@@ -20,6 +20,7 @@ from lifelabel.config.config import Config
 from lifelabel.engine import history
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
+from lifelabel.engine.passes import TaskPasses
 from lifelabel.errors import HiddenLabel, Stopped
 from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN
@@ -319,9 +320,10 @@ def test_no_host_sync_from_pixels_to_weights_on_the_gpu(tmp_path):
         run.label_server.begin(0)
         view = run.label_server.view(0)
         run.method.begin_task(view.task.classes)
-        for step, loaded in enumerate(run.loader.batches(run.jobs(view, np.arange(len(view)), 0, 2))):
+        passes = TaskPasses(config, view, run.info.train, 0)
+        for step, loaded in zip(range(2), run.loader.batches(passes.jobs(0, run.group)), strict=False):
             with no_waiting() if step else contextlib.nullcontext():
-                run.method.observe(run.make_batch(view, np.arange(8), loaded))
+                run.method.observe(run.make_batch(view, passes.batch(step), loaded, first_pass=True))
 
 
 def test_a_run_leaves_a_model_after_its_last_task_or_after_every_task(tmp_path):

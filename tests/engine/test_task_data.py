@@ -144,7 +144,7 @@ def test_a_loader_can_be_read_again_and_leaves_the_random_numbers_of_the_caller(
     before = torch.get_rng_state()
     first = next(task_loaders("scenes", **SCENES))
     assert_same_batches([(0, *batch) for batch in first.train], [(0, *batch) for batch in first.train])
-    assert len(first.train) == len(list(first.train)) == -(-len(first.train.dataset.rows) // 8)
+    assert len(first.train) == len(list(first.train)) == -(-len(first.train.dataset.view.rows) // 8)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -281,6 +281,23 @@ def write_coco(folder, run):
         (folder / f"annotations/instances_{part}.json").write_text(json.dumps(content))
 
 
+def write_prs(folder, run):
+    """COCO, and lists of two tasks over it."""
+    write_coco(folder, run)
+    (folder / "multihot_map.json").write_text(json.dumps({name: number for number, name in enumerate(CLASSES)}))
+    for kind, numbers in (("train", range(8)), ("test", range(8, 12))):
+        for task in (0, 1):
+            ids = [n for n in numbers if n % 4 // 2 == task]
+            (folder / f"{kind}_task{task}_id_coco.json").write_text(json.dumps(ids))
+    for group, names in (("major", ["cat"]), ("moderate", ["dog", "sky"]), ("minor", ["boat"])):
+        (folder / f"{group}_cats.json").write_text(json.dumps(names))
+
+
+def prs(folder):
+    stream = build("cocoseq", {"root": str(folder), "lists": str(folder)})
+    return stream.fingerprint, stream.problems.lines(), stream.groups
+
+
 def write_voc(folder, run):
     home = folder / "VOCdevkit/VOC2007"
     (home / "ImageSets/Main").mkdir(parents=True)
@@ -484,6 +501,9 @@ READERS = [
     Reader("order of classes", "order.txt", write_order, change.text_file, ordered),
     Reader("manifest", "stream.yaml", write_manifest, change.yaml_file, stream_of("stream.yaml")),
     Reader("COCO instances", "annotations/instances_train2014.json", write_coco, change.json_file, data_set("coco")),
+    Reader("list of PRS", "train_task0_id_coco.json", write_prs, change.json_file, prs),
+    Reader("classes of PRS", "multihot_map.json", write_prs, change.json_file, prs),
+    Reader("group of PRS", "major_cats.json", write_prs, change.json_file, prs),
     Reader("VOC annotation", "VOCdevkit/VOC2007/Annotations/000005.xml", write_voc, change.text_file, voc),
     Reader("VOC list", "VOCdevkit/VOC2007/ImageSets/Main/trainval.txt", write_voc, change.text_file, voc),
     Reader("NUS-WIDE images", "ImageList/TrainImagelist.txt", write_nus_wide, change.text_file, data_set("nus-wide")),

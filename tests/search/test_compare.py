@@ -39,6 +39,23 @@ def test_a_plan_has_every_variant_with_every_seed_and_order():
     assert er[2].values == {"lr": 0.25, "method": "er", "method_options": {}, "seed": 3, "task_order": 1}
 
 
+def test_the_orders_of_a_stream_with_overlapping_tasks_are_those_of_its_classes(tmp_path):
+    variants = method_variants(["er"])
+    for given, kind in (
+        ({"stream": "voc-b0-c4"}, "class"), ({"stream": "voc"}, "task"),
+        ({"stream": "voc", "stream_options": {"protocol": "overlap"}}, "class"), ({"stream": "mine.yaml"}, "task"),
+        ({"stream": str(tmp_path / "overlap.yaml")}, "class"), ({"stream": str(tmp_path / "disjoint.yaml")}, "task"),
+    ):  # fmt: skip
+        for protocol in ("overlap", "disjoint"):
+            text = f"lifelabel_stream: 1\nname: a\nrules:\n  protocol: {protocol}\ntasks:\n- [a]\ntrain: [\n"
+            (tmp_path / f"{protocol}.yaml").write_text(text)
+        plan = make_plan(variants, [0], 2, Path("out"), {}, given)
+        first, second = plan.runs(variants[0])
+        assert (first.values[f"{kind}_order"], second.values[f"{kind}_order"]) == (0, 1), given
+        assert len({"task_order", "class_order"} & second.values.keys()) == 1
+        assert second.name == f"er, seed 0, {kind} order 1" and second.folder == Path("out/er-o1-s0")
+
+
 def test_an_option_of_a_method_is_given_to_the_methods_that_have_it():
     given = {"method_options": {"buffer_images": 7, "mix": 0.1}}
     plan = make_plan(method_variants(["fine-tuning", "er", "agcn"]), [0], 1, Path("out"), {}, given)

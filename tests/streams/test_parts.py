@@ -321,3 +321,56 @@ def test_photographs_are_sorted_by_name():
         assert list(part.names) == [part.images.name(row) for row in range(3)] == ["a.png", "b.png", "c.png"]
         assert [part.labels[row].tolist() for row in range(3)] == [[0, 1], [0], [1]]
         assert [rows.tolist() for rows in part.rows] == [[1, 0], [2]]  # the same images, in the same order
+
+
+# Another order of the classes
+
+
+def overlapping(**more):
+    return dataclasses.replace(made(True), **{"rules": {"protocol": "overlap"}, **more})
+
+
+def test_a_class_order_makes_the_tasks_anew_from_the_labels_of_each_image():
+    stream = overlapping()
+    part = part_of(stream, Part(class_order=2))
+    order = _random_orders(9, 2)[-1]
+    assert part.classes == tuple(CLASSES[k] for k in order) and [len(task.classes) for task in part.tasks] == SIZES
+    assert part.fingerprint != stream.fingerprint and part.rules["class_order"] == 2
+    for kind in ("train", "test"):
+        full, _ = known(stream, getattr(stream, kind))
+        shown, by_task = known(part, getattr(part, kind))
+        assert shown == full
+        for index, task in enumerate(part.tasks):
+            own = {name for name, labels in full.items() if labels & set(task.classes)}
+            before = {name for names in by_task[:index] for name in names}
+            assert set(by_task[index]) == (own if kind == "train" else own - before)
+            assert len(by_task[index]) == len(set(by_task[index]))
+    for i, a in enumerate(part.classes):
+        for j, b in enumerate(part.classes):
+            assert part.truth[i, j] == stream.truth[CLASSES.index(a), CLASSES.index(b)]
+    again = part_of(part, Part(first_tasks=2))
+    assert again.classes == part.classes[:5]
+
+
+def test_a_class_order_is_applied_before_a_task_order():
+    by_class = part_of(overlapping(), Part(class_order=1))
+    both = part_of(overlapping(), Part(class_order=1, task_order=1))
+    assert both.fingerprint == part_of(by_class, Part(task_order=1)).fingerprint != by_class.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("stream", "part", "line"),
+    [
+        (made(False), Part(class_order=1), r"^class_order 1: an image of made belongs to one task, .* give task_order"),
+        (overlapping(rules={"protocol": "overlap", "tasks": "given by the source"}), Part(class_order=1), r"^class_or"),
+        (overlapping(), Part(class_order=10**6), r"^class_order 1000000 does not exist: 9 classes have 362879 other"),
+        (overlapping(), Part(class_order=1, proxy=True), r"^class_order has no effect on a proxy stream"),
+        (
+            overlapping(train=dataclasses.replace(made(True).train, complete=False)), Part(class_order=1),
+            r"^class_order 1 needs the labels of all classes of made, which are not known$",
+        ),
+    ],
+)  # fmt: skip
+def test_a_class_order_that_does_not_exist(stream, part, line):
+    with pytest.raises(UserError, match=line):
+        part_of(stream, part)

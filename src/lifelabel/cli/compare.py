@@ -38,7 +38,14 @@ commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 _DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
 
 _Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]
-_Orders = Annotated[int, typer.Option(help="Task orders: that of the stream, and K - 1 random ones.", metavar="K")]
+_Orders = Annotated[
+    int,
+    typer.Option(
+        help="Orders: that of the stream, and K - 1 random ones; of all classes if tasks overlap (Bx-Cy), else of the "
+        "tasks.",
+        metavar="K",
+    ),
+]
 _Jobs = Annotated[
     int | None,
     typer.Option(help="Runs at a time [default: one on each GPU, or on each core, up to 8; on a cluster 256]."),
@@ -58,6 +65,8 @@ Examples:
 `lifelabel compare --methods er,lwf,agcn --seeds 0-4 --orders 3 --out runs/three`
 
 `lifelabel compare --stream split-coco --root DIR --words glove.6B.300d.txt --seeds 0-4 --out runs/coco`
+
+`lifelabel compare --stream voc-b0-c4 --root DIR --methods er,lwf --orders 5 --epochs 20 --out runs/orders`
 
 `lifelabel compare --methods er,prs --set method.buffer_images=500 --jobs 2 --out runs/small-buffer`
 

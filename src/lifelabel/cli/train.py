@@ -37,6 +37,10 @@ Examples:
 
 `lifelabel train --stream split-coco --root DIR --method agcn --out runs/coco`
 
+`lifelabel train --stream coco-b0-c10 --root DIR --epochs 20 --out runs/offline`
+
+`lifelabel train --stream cocoseq --root DIR --set stream.lists=LISTS --method prs --out runs/cocoseq`
+
 `lifelabel train --stream photos.csv --root DIR --tasks 4 --out runs/mine`
 
 `lifelabel train --method my_method.py:MyMethod --out runs/my-method`
@@ -57,7 +61,10 @@ def _train(
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Train one method on one stream of tasks, with each image once, and evaluate it after every task."""
+    """Train one method on one stream of tasks, with each image once, and evaluate it after every task.
+
+    With --epochs, overlapping protocols show the images of each task several times.
+    """
     if not print_config:
         start_fork_server("lifelabel.engine.label_server")
     from lifelabel.config.config import Config, merge, read_yaml

@@ -14,7 +14,7 @@ from lifelabel.streams.transforms import AUGMENTATIONS
 
 __all__ = ["SET_BY_TUNE", "VARIED", "RunOptions", "stream_flags"]
 
-VARIED = {"method": "--methods", "seed": "--seeds", "task_order": "--orders"}
+VARIED = {"method": "--methods", "seed": "--seeds", "task_order": "--orders", "class_order": "--orders"}
 """The options that differ between the runs of a comparison, with the flags that set them."""
 SET_BY_TUNE = ("method", "seed", "first_tasks", "hold_out", "proxy", "proxy_images")
 """The options that `lifelabel tune` sets in every trial."""
@@ -49,6 +49,13 @@ class RunOptions:
     )
     batch_size: int = option(
         8, "images per step, of all processes together", low=1, high=1_000_000, equal=True, flag="Training"
+    )
+    epochs: int = option(
+        1,
+        "passes over the images of each task; more than 1 for overlapping protocols only, whose tasks are offline",
+        low=1,
+        high=10_000,
+        flag="Training",
     )
     lr: float = option(3e-4, "learning rate of the head (linear or graph)", above=0, resume=True, flag="Training")
     backbone_lr: float = option(
@@ -155,6 +162,15 @@ class RunOptions:
     task_order: int = option(
         0,
         "order of the tasks: 0 is that of the stream, k the k-th random one",
+        low=0,
+        high=1000,
+        label=False,
+        flag="Data",
+    )
+    class_order: int = option(
+        0,
+        "order of the classes, in tasks of the same sizes: 0 is that of the stream, k the k-th random one; only for "
+        "overlapping protocols",
         low=0,
         high=1000,
         label=False,

@@ -1,4 +1,4 @@
-"""The one pass over a stream: training, label server, scoring, checkpoints and the run folder.
+"""One run over a stream: training, label server, scoring, checkpoints and the run folder.
 
 Nothing is imported here: the label server must not import methods.
 """

@@ -17,7 +17,7 @@ from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
 from lifelabel.streams.shards import in_shards
 from lifelabel.utils.text import shorten
 
-__all__ = ["check_images", "check_losses", "check_metrics", "check_state"]
+__all__ = ["check_images", "check_losses", "check_metrics", "check_passes", "check_state"]
 
 _STATE_TYPES = (type(None), bool, int, float, str, bytes)
 _STATE_CONTAINERS = (list, tuple, set)
@@ -52,6 +52,16 @@ def check_metrics() -> None:
     """Compute the metrics of plug-ins for a small example: one that fails is reported before the training."""
     if METRICS.keys() - {*BUILT_IN}:
         Scored.from_logits(torch.tensor([[1.0, -1.0], [-1.0, 1.0], [0.5, 0.5]]), torch.eye(3, 2)).all_metrics()
+
+
+def check_passes(info: StreamInfo, config: Config) -> None:
+    """Refuse several passes over the images of an online stream."""
+    if config.epochs > 1 and not info.overlapping:
+        raise UserError(
+            f"epochs={config.epochs}: the tasks of {info.name} are an online stream, which a method sees in one pass; "
+            "leave out --epochs, or choose a protocol with overlapping tasks (coco-b0-c10, --set "
+            "stream.protocol=overlap), where several passes are the rule"
+        )
 
 
 def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Callable[[str], None]) -> None:

@@ -105,13 +105,14 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
     if METHODS[before.method].joint and not getattr(before.stream_options, "learned", ()):
         tasks = [[name for task in tasks for name in task]]  # it learned all tasks as one
     of_table["learned"] = [json.dumps(task, ensure_ascii=False) for task in tasks]
-    whole = {"first_tasks": None, "hold_out": 0.0, "task_order": 0, "proxy": False, "proxy_images": None}
+    whole = {"first_tasks": None, "hold_out": 0.0, "task_order": 0, "class_order": 0, "proxy": False}
+    whole |= {"proxy_images": None, "epochs": 1}  # a table is an online stream, unless its protocol is overlap
     stored = {"image_order": "random"}  # it depends on how the new images are stored
     size = {"image_size": state.get("image_size") or before.image_size}
     own = {name: value for name, value in before.to_dict().items() if name != "stream_options"}
     shared = {name: value for name, value in given.items() if name != "stream_options"}
     fixed = [f"method.{name}" for name in shared.pop("method_options", {})]
-    free = (*declared(Config, "resume"), *declared(Config, "path"), "image_order")
+    free = (*declared(Config, "resume"), *declared(Config, "path"), "image_order", "epochs")
     fixed += [name for name in shared if name not in free]
     if fixed:
         raise UserError(

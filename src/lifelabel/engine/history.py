@@ -30,6 +30,8 @@ class PendingStep:
     total_images: int
     """Images of all steps so far."""
     losses: dict[str, Tensor]
+    number: int | None = None
+    """The pass over the images of the task, from 1; None if there is only one."""
 
 
 class LossHistory:
@@ -72,7 +74,9 @@ class LossHistory:
             for name, value in losses.items():
                 if not math.isfinite(value):
                     raise self.diverged(step.step, f"the loss '{name}' is {value}")
-            line = {"task": step.task + 1, "step": step.step, "images": step.total_images, "losses": losses}
+            line: dict[str, Any] = {"task": step.task + 1, "step": step.step, "images": step.total_images}
+            line |= {} if step.number is None else {"pass": step.number}
+            line["losses"] = losses
             self.file.write(line)
             if self.on_line:
                 self.on_line(line)

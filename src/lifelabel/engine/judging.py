@@ -29,7 +29,7 @@ def judge(
 
     `seen` is over the classes so far on the cumulative test set (the images of the tasks so far). `by_task` is row t of
     a[t][j]: the classes of task j on all test images, the same images for all t. After the last task all metrics are
-    computed, and before the first task of a stream that extends a run the AP of every class.
+    computed, also by group of classes, and before the first task of a stream that extends a run the AP of every class.
 
     The details are over all test images: the AP of each class, `score_counts` by task of the class, and after the last
     task `precision_over_recall` with probabilities as thresholds.
@@ -47,6 +47,8 @@ def judge(
         record["conventions"] = Scored.from_logits(logits, labels).all_metrics()
         details["precision"], limits = precision_over_recall(logits.numpy(), labels.numpy())
         details["thresholds"] = torch.from_numpy(limits).sigmoid().numpy()
+        if stream.groups:
+            record["groups"] = _groups(stream, logits, labels)
     if done in (stream.learned, len(tasks)):
         record["ap"] = dict(zip(stream.classes[: tasks[done - 1].end], details["ap"].tolist(), strict=True))
     if matrix is not None and stream.truth is not None:
@@ -88,6 +90,17 @@ def task_of_image(stream: Stream) -> np.ndarray:
     return task_of
 
 
+def _groups(stream: Stream, logits: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
+    """mAP, CF1 and OF1 of the classes of each group, on all test images."""
+    column = {name: index for index, name in enumerate(stream.classes)}
+    found = {}
+    for group, names in stream.groups.items():
+        columns = [column[name] for name in names]
+        scores = Scored.from_logits(logits[:, columns], labels[:, columns]).headline()
+        found[group] = {name: scores[name] for name in HEADLINE}
+    return found
+
+
 def _acm_error(matrix: np.ndarray, truth: np.ndarray, sizes: Sequence[int]) -> dict[str, float]:
     """Mean absolute error of the off-diagonal entries, of all and by block."""
     task = np.repeat(np.arange(len(sizes)), sizes)
@@ -120,6 +133,8 @@ def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[
             }
         if "acm_error" in last:
             final["acm_error"] = last["acm_error"]
+        if "groups" in last:
+            final["groups"] = last["groups"]
         summary["final"] = {**final, "conventions": last["conventions"], "ap": last["ap"]}
     return without_nan(summary)
 

@@ -64,6 +64,8 @@ class StreamInfo:
     problems: tuple[str, ...]
     learned: int
     """The number of first tasks that were learned before."""
+    overlapping: bool
+    """Whether a training image belongs to every task that owns one of its labels."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -81,6 +83,7 @@ class StreamInfo:
             used[1][present[1]], train.complete, stream.truth is not None, stream.fingerprint, files,
             (int((~present[0]).sum()), int((~present[1]).sum())),
             stream.dataset, stream.image_size, tuple(stream.problems.lines()), stream.learned,
+            stream.overlapping,
         )  # fmt: skip
 
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import itertools
 import math
 import shlex
 import signal
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
@@ -31,43 +28,36 @@ from lifelabel.engine.checkpoint import (
     kept_lines,
     set_random_state,
 )
-from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_state
-from lifelabel.engine.details import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
+from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_passes, check_state
 from lifelabel.engine.digests import run_digests
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
+from lifelabel.engine.evaluation import Evaluator
 from lifelabel.engine.history import LossHistory, PendingStep
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
-from lifelabel.engine.model_folder import agrees, describe_model
-from lifelabel.engine.run_folder import DETAILS, MODEL, JsonLines, RunFolder
+from lifelabel.engine.model_folder import describe_model
+from lifelabel.engine.passes import TaskPasses
+from lifelabel.engine.run_folder import MODEL, JsonLines, RunFolder
 from lifelabel.engine.saving import AsyncSaver, all_finite
-from lifelabel.engine.scoring import compute_features, compute_scores
-from lifelabel.engine.setup import make_setting
+from lifelabel.engine.setup import build_method
 from lifelabel.engine.sharing import BatchExchange, SilentFolder, SilentLines
 from lifelabel.engine.tensorboard import EventLog, check_tensorboard
 from lifelabel.errors import Diverged, Interrupted, Stopped, UserError
-from lifelabel.methods import METHODS, Batch, HostBatch, Method
+from lifelabel.methods import METHODS, Batch, HostBatch
 from lifelabel.model.files import write_model
-from lifelabel.nn import provenance
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.device import resolve_device
-from lifelabel.nn.graph import embed
 from lifelabel.nn.weights import sha256
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
-from lifelabel.streams.base import task_of_class
 from lifelabel.streams.loading import (
-    CACHE_BYTES,
     DEFAULT_IMAGE_SIZE,
     SCORING_BYTES,
-    Job,
     Loaded,
     Loader,
-    TestImages,
     default_workers,
 )
-from lifelabel.streams.order import order_places, training_order
 from lifelabel.streams.parts import Part
 from lifelabel.utils.group import ALONE, Group, has_begun, join_group, note_begin
 from lifelabel.utils.memory import keep_freed_memory, release_freed_memory
@@ -78,9 +68,6 @@ from lifelabel.utils.transfer import to_device
 from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Result", "Run", "continues", "make_folder", "resume", "resume_with", "train"]
-
-_COMPARED = 8
-"""Test images on which the network of the model folder is compared with the method."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +168,6 @@ class Run:
             torch.cuda.reset_peak_memory_stats(self.device)
         self.progress = Progress()
         self.stop_requested = False
-        self.kept_features: list[Tensor] | None = None
         self.extends: dict[str, Any] | None = None
         """The run that this one extends: its folder, its stream, and its training images by task."""
         self.processes = contextlib.ExitStack()
@@ -205,13 +191,13 @@ class Run:
             check_tensorboard()
         # an upper bound that is extended learns only the new images: the old ones are not stored
         joint = self.joint = METHODS[c.method].joint and not getattr(c.stream_options, "learned", ())
-        part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
         options, on_wait = dataclasses.asdict(c.stream_options), functools.partial(Run.check_stop, weakref.proxy(self))
-        self.label_server = LabelServer(c.stream, options, joint, part, on_wait, group)
+        self.label_server = LabelServer(c.stream, options, joint, Part.from_options(c), on_wait, group)
         self.processes.callback(self.label_server.close)
         info = self.info = self.label_server.info
         self.tasks: tuple[Task, ...] = (Task(0, info.classes, 0),) if joint else info.tasks
-        self.images = info.joint_size if joint else sum(info.sizes)
+        self.images = c.epochs * (info.joint_size if joint else sum(info.sizes))
+        check_passes(info, c)
         check_images(info, c, self.folder, self.callback.note)
         check_metrics()
         if joint and not info.complete:
@@ -221,7 +207,8 @@ class Run:
             )
         with torch.random.fork_rng(self.gpus):
             torch.manual_seed(c.seed)
-            self.method = self.build_method()
+            self.method, self.made_from = build_method(c, info, self.device, self.images, group, self.callback.note)
+            self.provenance = self.method.setting.backbone.provenance
             self.random_state = get_random_state(self.gpus)
         workers = default_workers(self.device) if c.workers is None else c.workers
         size = self.image_size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
@@ -231,7 +218,11 @@ class Run:
         self.loader.on_wait = on_wait
         self.processes.callback(self.loader.close)
         self.exchange = BatchExchange(group, c.batch_size, size)
-        self.test_images = TestImages(self.loader, info.test_rows[group.rows(len(info.test_rows))])
+        # weak references: in a cycle, the files and the memory of a run would stay until the garbage collector runs
+        skip, agree = (functools.partial(each, weakref.proxy(self)) for each in (Run.skip_image, Run.agree_to_stop))
+        self.evaluator = Evaluator(
+            c, self.folder, group, self.method, self.label_server, self.loader, skip, on_wait, agree
+        )
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end, from the beginning or from a checkpoint."""
@@ -244,8 +235,6 @@ class Run:
                 self.history = self.open_lines("history.jsonl", *history_kept)
                 self.events = self.make_log()
                 on_line = self.events.losses if self.events else None
-                # a weak reference: in a cycle, the files and the memory of a run would stay until the garbage collector
-                # runs
                 diverged = functools.partial(Run.diverged, weakref.proxy(self))
                 self.losses = LossHistory(self.history, self.callback.steps, diverged, on_line)
                 self.skipped = self.open_lines("skipped.jsonl", *skipped_kept)
@@ -288,37 +277,8 @@ class Run:
                 f"{self.resume_command}"
             ) from None
 
-    def build_method(self) -> Method:
-        c = self.config
-        names: list[str] = list(self.info.classes)
-        vectors, missing = embed(names, c.words, c.word_dim, c.word_norm)
-        if missing:
-            self.callback.note(
-                f"{len(missing)} label words are not in {c.words} and get a fixed vector: {', '.join(missing)}"
-            )
-        table = torch.from_numpy(vectors).to(self.device)
-        row = {name: i for i, name in enumerate(names)}
-        setting = make_setting(
-            c, lambda labels: table[[row[label] for label in labels]], self.device, self.images, self.info.sizes[0],
-            self.group,
-        )  # fmt: skip
-        self.provenance = setting.backbone.provenance
-        self.made_from: dict[str, str | None] = {
-            "stream": self.info.fingerprint, "files": self.image_files(),
-            "words": hashlib.sha256(vectors.tobytes()).hexdigest(), "weights": self.provenance.sha256,
-        }  # fmt: skip
-        note = provenance.check(self.provenance, names, self.info.dataset, c.allow_seen_weights)
-        if note:
-            self.callback.note(note)
-        return METHODS[c.method](setting, c.method_options)
-
-    def image_files(self) -> str:
-        """SHA-256 of the mask of images that have a file. If their order depends on their places, of these too."""
-        places = order_places(self.info.train, self.config.image_order)
-        return hashlib.sha256(self.info.files.encode() + places).hexdigest() if places else self.info.files
-
     def run_task(self) -> None:
-        """Train on one task, each image once, then evaluate. A task that was learned before is only evaluated."""
+        """Train on one task, then evaluate. A task that was learned before is only evaluated."""
         p = self.progress
         if p.task >= self.info.learned:
             self.learn_task()
@@ -331,17 +291,16 @@ class Run:
         if self.events:
             self.events.evaluated(p.records, self.method.matrix())
         if p.task < len(self.tasks):
-            self.check_stop(any(self.group.collect(self.stop_requested)))
+            self.agree_to_stop()
 
     def learn_task(self) -> None:
-        p, size = self.progress, self.config.batch_size
+        p = self.progress
         view = self.label_server.joint_view() if self.joint else self.label_server.view(p.task)
         if len(self.method.tasks) == p.task:
             self.method.begin_task(view.task.classes)
             if self.method.counts_labels:
                 self.method.count_labels(view.labels.cooccurrence())
-        order = training_order(view.rows, self.info.train, self.config.seed, p.task, self.config.image_order)
-        steps = math.ceil(len(view) / size)
+        passes = TaskPasses(self.config, view, self.info.train, p.task)
         batch: Batch | None = None
 
         def stop_here() -> None:
@@ -349,8 +308,10 @@ class Run:
             if self.stop_requested and self.group.size == 1:
                 self.end_step(batch, stop=True)
 
-        for own in self.loader.batches(self.jobs(view, order, p.step, steps), stop_here):
-            rows = order[p.step * size : (p.step + 1) * size]
+        for own in self.loader.batches(passes.jobs(p.step, self.group), stop_here):
+            rows, number = passes.batch(p.step), passes.number(p.step)
+            if number and not p.step % passes.steps:
+                self.begin_pass(number)
             loaded, stop, due = self.exchange(own, len(rows), self.stop_requested, self.checkpoint_due())
             if (p.skipped + len(loaded.bad)) / len(view) > self.config.max_skipped and not self.config.strict:
                 self.stop_before(batch, loaded.bad, len(view))
@@ -359,18 +320,25 @@ class Run:
             for row, reason in loaded.bad:
                 self.skip_image("train", row, reason)
             if len(loaded.good):
-                batch = self.make_batch(view, rows[loaded.good], loaded)
+                batch = self.make_batch(view, rows[loaded.good], loaded, first_pass=not number)
                 p.images += len(loaded.good)
                 p.learned += len(loaded.good)
                 losses = check_losses(self.method.observe(batch), self.config.method)
-                self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses))
-            elif p.step == steps and not p.learned:
+                shown = number + 1 if self.config.epochs > 1 else None
+                self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses, shown))
+            elif p.step == passes.steps and not p.learned:
                 raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
             if self.group.size == 1:  # one process need not agree with others, and decides after the step
                 stop, due = self.stop_requested, self.checkpoint_due()
-            if p.step == steps or due or stop:
+            if p.step == passes.total or due or stop:
                 self.end_step(batch, stop)
         self.method.end_task()
+
+    def begin_pass(self, number: int) -> None:
+        """Begin another pass over the images of a task."""
+        self.progress.skipped = 0  # an image that cannot be read counts once
+        if number == 1:  # a method may do less in later passes: the recording of the first one is not needed any more
+            self.method.recorder.reset()
 
     def checkpoint_due(self) -> bool:
         return time.monotonic() - self.saved >= self.config.checkpoint_seconds and not self.saver.busy
@@ -402,107 +370,23 @@ class Run:
             f"{self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
         )
 
-    def jobs(self, view: TrainView, order: np.ndarray, start: int, stop: int) -> Iterator[Job]:
-        """The rows of this process of the batches `start` … `stop - 1` of a task, for the loader.
-
-        This is not a generator of the run: the loader would then refer to the run.
-        """
-        c, group, seed = self.config, self.group, (self.config.seed, self.progress.task)
-        batches = (order[step * c.batch_size : (step + 1) * c.batch_size] for step in range(start, stop))
-        return (Job("train", view.rows[batch[group.rows(len(batch))]], c.augment, seed) for batch in batches)
-
-    def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded) -> Batch:
+    def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded, first_pass: bool) -> Batch:
         images = self.method.setting.backbone.normalize(loaded.pixels)
         labels = view.labels.take(index).dense()
         known = view.known(index)
         if known is None:
             known = np.ones_like(labels)
         y, mask = (to_device(torch.from_numpy(array), self.device) for array in (labels, known))
-        return Batch(images, y.float(), mask, view.classes, HostBatch(loaded.pixels, labels, known))
+        return Batch(images, y.float(), mask, view.classes, HostBatch(loaded.pixels, labels, known), first_pass)
 
     def evaluate(self) -> None:
-        """Score every test image. The label server turns the scores into metrics."""
-        p, method, tasks = self.progress, self.method, self.info.tasks
-        done = len(tasks) if self.joint else p.task + 1
-        features = self.test_features()
-        rows, scores = self.test_rows(), self.scores(features)
-        for task in tasks[:-1] if done == len(tasks) else ():
-            self.label_server.submit_earlier(task.index, rows, self.scores(features, task.end))
-        matrix = method.matrix() if self.info.has_truth else None
-        p.records.append(self.group.share(lambda: self.judge(done, rows, scores, matrix)))
-
-    def judge(self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None) -> dict[str, Any]:
-        """The record of the metrics. Writes the details, and the scores if they are wanted."""
-        tasks = self.info.tasks
-        record, details = self.label_server.judge(done, rows, scores, matrix, self.method.sizes)
-        record["skipped"] = {"train": self.progress.skipped, "test": len(self.info.test_rows) - len(rows)}
-        self.write_details(done, details, rows, scores)
-        if done == len(tasks) and self.config.save_scores:
-            labels, known, task_of_image = self.label_server.test_labels(rows)
-            self.folder.write_arrays("scores.npz", {
-                "logits": np.where(known, scores, -np.inf), "labels": labels, "task_of_image": task_of_image,
-                "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
-            })  # fmt: skip
-        return record
-
-    def scores(self, features: list[Tensor], num_classes: int | None = None) -> np.ndarray:
-        """The scores of all test images in the first process, those of its own images in another one."""
-        own, error = np.zeros((0, 0)), ""
+        """Score every test image, and add the record of the metrics."""
+        p = self.progress
+        done = len(self.info.tasks) if self.joint else p.task + 1
         try:
-            with self.group.alone():
-                own = compute_scores(self.method, features, num_classes)
-        except FloatingPointError as found:
-            error = str(found)
-        for each in self.group.collect(error):
-            if each:
-                raise self.diverged(self.progress.step, each) from None
-        parts = self.group.to_first(own)
-        return own if parts is None else np.concatenate([part for part in parts if len(part)])
-
-    def test_rows(self) -> np.ndarray:
-        """The test images that were scored, of all processes."""
-        rows = np.concatenate(self.group.collect(self.test_images.rows))
-        if not len(rows):
-            raise UserError("no test image could be read: see skipped.jsonl in the run folder")
-        return rows
-
-    def write_details(self, done: int, details: dict[str, np.ndarray], rows: np.ndarray, scores: np.ndarray) -> None:
-        """Write what a report shows besides the metrics. After the last task the labels of the examples are known."""
-        tasks = len(self.info.tasks)
-        examples = example_positions(len(rows), len(self.info.classes))
-        probabilities = torch.from_numpy(scores[examples]).sigmoid().numpy()
-        details = {**details, "scores": probabilities.astype(np.float16)}
-        self.folder.write_arrays(f"{DETAILS}/task-{done}.npz", details)
-        if done < tasks:
-            return
-        rows = rows[examples]
-        labels, known, _ = self.label_server.test_labels(rows)
-        chosen = choose_examples(probabilities, labels, known, self.config.pictures)
-        pictures = load_pictures(self.loader, rows[chosen])
-        chosen = chosen[np.isin(rows[chosen], list(pictures))]  # a file may have vanished
-        self.folder.write_arrays(f"{DETAILS}/{EXAMPLES}", {
-            "chosen": chosen, "labels": labels[chosen], "known": known[chosen],
-            "names": np.array([self.info.test.name(row) for row in pictures], dtype=np.str_),
-            **pictures_to_arrays(pictures.values()),
-        })  # fmt: skip
-
-    def test_features(self) -> list[Tensor]:
-        """The features of the test images of this process.
-
-        They are kept if they do not change any more, and if memory allows.
-        """
-        if self.kept_features is not None:
-            return self.kept_features
-        with self.group.alone():
-            # several processes must agree to stop, and do so after the pass
-            features = compute_features(self.method, self.test_images, self.check_stop)
-        for row, reason in itertools.chain(*self.group.collect(self.test_images.bad)):
-            self.skip_image("test", row, reason)
-        self.check_stop(any(self.group.collect(self.stop_requested)))
-        fits = sum(part.nbytes for part in features) <= CACHE_BYTES
-        if self.method.fixed_features and all(self.group.collect(fits)):
-            self.kept_features, self.test_images.cached = features, []
-        return features
+            p.records.append(self.evaluator.evaluate(done, p.skipped))
+        except FloatingPointError as error:
+            raise self.diverged(p.step, str(error)) from None
 
     def skip_image(self, split: str, row: int, reason: str) -> None:
         """An image cannot be read: record it, or stop with --strict."""
@@ -583,7 +467,7 @@ class Run:
             set_random_state(state["random_state"], self.gpus)
             self.progress, self.extends = Progress.from_dict(state), extended_run(state)
             sizes = (self.info.joint_size,) if self.joint else self.info.sizes
-            steps = [math.ceil(size / self.config.batch_size) for size in sizes]
+            steps = [self.config.epochs * math.ceil(size / self.config.batch_size) for size in sizes]
             self.progress.check(len(self.tasks), max(self.info.learned - 1, 0), steps)
             return kept_lines(state, "history"), kept_lines(state, "skipped")
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -621,10 +505,8 @@ class Run:
         p, finished = self.progress, self.progress.task == len(self.tasks)
         if not (finished or self.config.keep_tasks):
             return
-        network = self.method.network()
-        jobs = self.loader.scoring_jobs("test", self.test_images.rows[:_COMPARED])  # of the first process
-        compared = (each.pixels for each in self.loader.batches(jobs) if len(each.good))  # a file may have vanished
-        if network is None or not all(agrees(network, self.method, pixels) for pixels in compared):
+        network = self.evaluator.usable_network()
+        if network is None:
             if finished:
                 self.callback.note(
                     f"method {self.config.method} has no network of its own for use after training: no model folder is "
@@ -685,6 +567,10 @@ class Run:
         if agreed or (self.stop_requested and self.group.size == 1):
             self.saver.wait()
             raise Stopped(f"stopped; resume with: {self.resume_command}")
+
+    def agree_to_stop(self) -> None:
+        """Raise `Stopped` in all processes if one of them was asked to stop."""
+        self.check_stop(any(self.group.collect(self.stop_requested)))
 
     def request_stop(self) -> None:
         """The first Ctrl-C or SIGTERM: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""

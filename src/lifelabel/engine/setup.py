@@ -1,8 +1,9 @@
-"""The setting of a method from the configuration of a run."""
+"""The method of a run and its setting, from the configuration."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,15 +12,52 @@ import torch
 from torch import Tensor
 
 from lifelabel.config.config import Config
+from lifelabel.engine.label_server import StreamInfo
 from lifelabel.errors import UserError
-from lifelabel.nn import backbones
+from lifelabel.methods import METHODS, Method
+from lifelabel.nn import backbones, provenance
 from lifelabel.nn.cuda_graphs import should_compile
 from lifelabel.nn.device import resolve_precision
+from lifelabel.nn.graph import embed
 from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
 from lifelabel.nn.setting import Setting
+from lifelabel.streams.order import order_places
 from lifelabel.utils.group import ALONE, Group
 
-__all__ = ["make_setting"]
+__all__ = ["build_method", "make_setting"]
+
+
+def build_method(
+    config: Config, info: StreamInfo, device: torch.device, images: int, group: Group, note: Callable[[str], None]
+) -> tuple[Method, dict[str, str | None]]:
+    """The method of a run, and what it was made from: SHA-256 of the stream, its files, word vectors and weights.
+
+    `images` is the number of images that the run learns, in all passes.
+    """
+    names: list[str] = list(info.classes)
+    vectors, missing = embed(names, config.words, config.word_dim, config.word_norm)
+    if missing:
+        note(f"{len(missing)} label words are not in {config.words} and get a fixed vector: {', '.join(missing)}")
+    table = torch.from_numpy(vectors).to(device)
+    row = {name: i for i, name in enumerate(names)}
+    setting = make_setting(
+        config, lambda labels: table[[row[label] for label in labels]], device, images, info.sizes[0], group
+    )
+    weights = setting.backbone.provenance
+    made_from = {
+        "stream": info.fingerprint, "files": _image_files(config, info),
+        "words": hashlib.sha256(vectors.tobytes()).hexdigest(), "weights": weights.sha256,
+    }  # fmt: skip
+    seen = provenance.check(weights, names, info.dataset, config.allow_seen_weights)
+    if seen:
+        note(seen)
+    return METHODS[config.method](setting, config.method_options), made_from
+
+
+def _image_files(config: Config, info: StreamInfo) -> str:
+    """SHA-256 of the mask of images that have a file. If their order depends on their places, of these too."""
+    places = order_places(info.train, config.image_order)
+    return hashlib.sha256(info.files.encode() + places).hexdigest() if places else info.files
 
 
 def make_setting(

@@ -15,8 +15,7 @@ from lifelabel import streams
 from lifelabel.engine.judging import task_of_image
 from lifelabel.errors import UserError, unknown
 from lifelabel.registry import resolve_name
-from lifelabel.streams.base import ImageSource, Stream, Task
-from lifelabel.streams.labels import Labels, Unknown
+from lifelabel.streams.base import ImageSource, Stream, Task, TrainView
 from lifelabel.streams.loading import DEFAULT_IMAGE_SIZE
 from lifelabel.streams.order import training_order
 from lifelabel.streams.parts import sort_by_name
@@ -73,38 +72,37 @@ def task_loaders(
     for task in stream.tasks:
         view = stream.train_view(task.index)
         order = training_order(view.rows, train.images.handle(), seed, task.index)
-        not_known = None if view.unknown is None else view.unknown.take(order)
-        labelled = view.rows[order], view.labels.take(order), not_known
-        train_batches = _Batches(train.images, *labelled, batch_size, size, augment, (seed, task.index))
+        train_batches = _Batches(train.images, view.take(order), batch_size, size, augment, (seed, task.index))
         rows, seen = np.flatnonzero(first_task <= task.index), range(task.end)
         not_known = None if test.unknown is None else test.unknown.take(rows).select_classes(seen)
-        labelled = rows, test.labels.take(rows).select_classes(seen), not_known
-        test_batches = _Batches(test.images, *labelled, batch_size, size)
-        yield TaskData(task, _Loader(train_batches, workers), _Loader(test_batches, workers))
+        labels = test.labels.take(rows).select_classes(seen)
+        scored = TrainView(task, rows, labels, stream.classes[: task.end], not_known)
+        yield TaskData(
+            task, _Loader(train_batches, workers), _Loader(_Batches(test.images, scored, batch_size, size), workers)
+        )
 
 
 class _Batches(Dataset):
-    """The readable images of each batch of `rows`, with their labels."""
+    """The readable images of each batch of a view, with their labels."""
 
     def __init__(
-        self, images: ImageSource, rows: np.ndarray, labels: Labels, unknown: Unknown | None, batch_size: int,
-        size: int, augment: str = "none", seed: tuple[int, ...] | None = None,
+        self, images: ImageSource, view: TrainView, batch_size: int, size: int, augment: str = "none",
+        seed: tuple[int, ...] | None = None,
     ):  # fmt: skip
-        self.images, self.rows, self.labels, self.unknown = images, rows, labels, unknown
+        self.images, self.view = images, view
         self.batch_size, self.size, self.augment, self.seed = batch_size, size, augment, seed
 
     def __len__(self) -> int:
-        return math.ceil(len(self.rows) / self.batch_size)
+        return math.ceil(len(self.view) / self.batch_size)
 
     def __getitem__(self, number: int) -> _Batch:
         start = number * self.batch_size
-        index = np.arange(start, min(start + self.batch_size, len(self.rows)))
-        pixels, good, _ = load_batch(self.images, self.rows[index], self.size, self.augment, self.seed)
-        labels = torch.from_numpy(self.labels.take(index[good]).dense())
-        known = torch.ones_like(labels)
-        if self.unknown is not None:
-            known = torch.from_numpy(~self.unknown.take(index[good]).dense())
-        return torch.from_numpy(pixels), labels.float(), known
+        index = np.arange(start, min(start + self.batch_size, len(self.view)))
+        pixels, good, _ = load_batch(self.images, self.view.rows[index], self.size, self.augment, self.seed)
+        labels = torch.from_numpy(self.view.labels.take(index[good]).dense())
+        known = self.view.known(index[good])
+        mask = torch.ones_like(labels) if known is None else torch.from_numpy(known)
+        return torch.from_numpy(pixels), labels.float(), mask
 
 
 class _Loader(DataLoader):

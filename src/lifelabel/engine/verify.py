@@ -238,33 +238,36 @@ class _Verifier:
         _compare(
             "missing images", {"config.yaml": sum(info.missing), "environment.json": environment["images_missing"]}
         )
+        epochs = self.config.value().epochs
         total = info.joint_size if self.joint else sum(info.sizes[new])
         if state is None:
             return f"{total:,} training images"
         skipped = len(state["bad_train"]) + len(state["bad_test"])
         _compare("skipped images", {"checkpoint.pt": skipped, "environment.json": environment["images_skipped"]})
         if not state["bad_train"]:
-            _compare("learned images", {"config.yaml": total, "checkpoint.pt": state["images"]})
+            _compare("learned images", {"config.yaml": epochs * total, "checkpoint.pt": state["images"]})
         return f"{total:,} training images, {state['images']:,} learned, {skipped:,} skipped"
 
     def history(self) -> str:
         """Steps and images of history.jsonl add up, and are those of the stream and of the checkpoint."""
-        info, size, state = self.server.value().info, self.config.value().batch_size, self.optional_state()
+        info, config, state = self.server.value().info, self.config.value(), self.optional_state()
+        size, epochs = config.batch_size, config.epochs
         sizes = (info.joint_size,) if self.joint else info.sizes
-        steps = {
+        steps = {  # of one pass
             task: math.ceil(count / size) for task, count in enumerate(sizes, 1) if self.joint or task > info.learned
         }
         position, images, lines = (0, 0), 0, 0
         for line in _lines(self.folder / "history.jsonl"):
             at, learned, lines = (line["task"], line["step"]), line["images"] - images, lines + 1
-            follows = at > position and 1 <= at[1] <= steps.get(at[0], 0) and 1 <= learned <= size
+            follows = at > position and 1 <= at[1] <= epochs * steps.get(at[0], 0) and 1 <= learned <= size
+            follows = follows and line.get("pass", 1) == (at[1] - 1) // steps[at[0]] + 1
             if not follows or not all(map(math.isfinite, line["losses"].values())):
                 raise UserError(f"history.jsonl, line {lines}: its task, step, images or losses cannot be right")
             position, images = at, line["images"]
         if state is not None:
             _compare("learned images", {"history.jsonl": images, "checkpoint.pt": state["images"]})
         if not self.environment.value()["images_skipped"]:
-            _compare("number of steps", {"history.jsonl": lines, "config.yaml": sum(steps.values())})
+            _compare("number of steps", {"history.jsonl": lines, "config.yaml": epochs * sum(steps.values())})
         return f"{lines:,} steps, {images:,} images"
 
     def metrics_file(self) -> str:
@@ -312,7 +315,8 @@ class _Verifier:
         for task in info.tasks[:-1]:
             server.submit_earlier(task.index, rows, logits[:, : task.end])
         record, _ = server.judge(len(info.tasks), rows, logits, None, [len(task.classes) for task in info.tasks])
-        found = _flat({**record["seen"], "conventions": record["conventions"], "ap": record["ap"]})
+        figures = {name: record[name] for name in ("conventions", "ap", "groups") if name in record}
+        found = _flat({**record["seen"], **figures})
         tolerance = _TOLERANCE[self.environment.value()["precision"]]
         return _compare_figures(found, _flat(final), f"{len(rows):,} test images by {by}", tolerance)
 
@@ -356,8 +360,7 @@ class _Verifier:
         self.config.value()
         c = self.moved_config
         assert c is not None
-        part = Part(c.task_order, c.first_tasks, c.hold_out, c.proxy, c.proxy_images)
-        server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), self.joint, part)
+        server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), self.joint, Part.from_options(c))
         self.processes.callback(server.close)
         return server
 

@@ -89,7 +89,8 @@ class AGCN(Method):
         labels, known = batch.of_task(new)
         expert_logits = self.expert.logits(batch.images) if self.expert else None
         soft_labels = None if expert_logits is None else batch.with_known(self.options.soften(expert_logits), new)
-        self.acm.update(labels, soft_labels, known)  # Eq. 5-7
+        if batch.first_pass:  # the matrix counts each image once
+            self.acm.update(labels, soft_labels, known)  # Eq. 5-7
         nodes = self.nodes()  # H^t
         logits = self.learner.train_features(batch.images) @ nodes.T  # Eq. 1, before the sigmoid
         parts = {"cls": losses.classification(logits[:, old:], labels, reduction, known)}  # Eq. 2

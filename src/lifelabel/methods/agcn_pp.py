@@ -66,7 +66,8 @@ class AGCNpp(MapMethod):
         labels, known = batch.of_task(new)
         expert_logits, expert_nodes = self._of_expert(batch.images) if self.expert else (None, None)
         soft_labels = None if expert_logits is None else batch.with_known(self.options.soften(expert_logits), new)
-        self.acm.update(labels, soft_labels, known)  # Eq. 5-7
+        if batch.first_pass:  # the matrix counts each image once
+            self.acm.update(labels, soft_labels, known)  # Eq. 5-7
         self.adjacency.refresh(self.acm.matrix())
         self.head.adjacency.copy_(self.adjacency.dense())
         maps = self.learner.train_maps(batch.images)

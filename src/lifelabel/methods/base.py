@@ -47,6 +47,9 @@ class Batch:
     classes: tuple[str, ...]
     host: HostBatch | None = None
     """The same batch in host memory, for methods that store images."""
+    first_pass: bool = True
+    """Whether the task shows these images for the first time. A run with several `epochs` shows them again: what is
+    counted or stored once for each image must not change then."""
 
     def label(self, name: str) -> Tensor:
         """The labels of one class (B). Raises `HiddenLabel` for a class whose labels are hidden."""
@@ -127,8 +130,8 @@ class Method(ABC):
         raise NotImplementedError("a method that declares counts_labels implements count_labels")
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn from one batch, once. Returns its losses by name, on the device."""
-        return self.recorder(self.learn, batch)
+        """Learn from one batch. Returns its losses by name, on the device."""
+        return self.recorder(self.learn, batch, mode=batch.first_pass)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         """The part of `observe` that runs on the device. It can be recorded as a CUDA graph (see `StepRecorder`)."""

@@ -68,7 +68,9 @@ class ER(FineTuning):
         return losses.classification(logits, replayed.labels, self.setting.reduction, replayed.known)
 
     def store(self, batch: Batch, logits: Tensor | None = None) -> None:
-        """Offer the images of a batch to the buffer, with their logits if they are given."""
+        """Offer the images of a batch to the buffer, with their logits if they are given: once for each image."""
+        if not batch.first_pass:
+            return
         assert batch.host is not None
         self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1], logits)
 

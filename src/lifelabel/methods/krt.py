@@ -144,7 +144,8 @@ class KRTReplay(KRT):
         positions = self.buffer.sample(self.options.replay_batch or len(batch.images))
         replayed = self.buffer.replay(positions, sum(self.sizes)) if positions else None
         parts = self.recorder(self.learn, batch, replayed)
-        self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1])
+        if batch.first_pass:
+            self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1])
         return parts
 
     def loss_weights(self) -> dict[str, float]:

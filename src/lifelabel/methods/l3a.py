@@ -96,7 +96,9 @@ class L3A(Method):
             self.warm_up.begin_task(len(classes))
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        return super().observe(batch) if self.warm_up.done else self.warm_up.observe(batch)
+        if not self.warm_up.done:
+            return self.warm_up.observe(batch)
+        return super().observe(batch) if batch.first_pass else {}  # the sums have each image once
 
     @torch.no_grad()
     def learn(self, batch: Batch) -> dict[str, Tensor]:

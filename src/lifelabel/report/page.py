@@ -20,7 +20,7 @@ from lifelabel.report import figures, vega
 from lifelabel.report.page_data import Configuration, RunSection, configuration, run_sections, threshold_section
 from lifelabel.report.page_pictures import pictures
 from lifelabel.report.runs import provenance
-from lifelabel.report.tables import Grid, ResultTable, cost_grid, error_grid, main_grid, notes, table_texts
+from lifelabel.report.tables import Grid, ResultTable, cost_grid, error_grid, main_grid, notes, sub_grids, table_texts
 from lifelabel.utils.files import read_limited, write_text
 from lifelabel.utils.markdown import Bold
 from lifelabel.utils.text import printable
@@ -160,6 +160,7 @@ def _render(content: _Content) -> str:
         content=content,
         table=content.table,
         main=main_grid(content.table),
+        sub_grids=sub_grids(content.table),
         copies=table_texts(content.table),
         streams=sorted({run.stream for run in content.table.runs}),
         today=datetime.date.today().isoformat(),

@@ -64,6 +64,20 @@ class FinishedRun:
         return int(self.config["task_order"])
 
     @property
+    def class_order(self) -> int:
+        return int(self.config.get("class_order", 0))  # a run of an earlier version has none
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The order of the classes and that of the tasks."""
+        return self.class_order, self.task_order
+
+    @property
+    def epochs(self) -> int:
+        """The number of passes over the images of each task."""
+        return int(self.config.get("epochs", 1))
+
+    @property
     def fingerprint(self) -> str:
         return str(self.environment.get("stream_fingerprint"))
 
@@ -99,6 +113,12 @@ class FinishedRun:
         return {split: int(_number(found.get(split)) or 0) for split in ("train", "test")}
 
     @property
+    def groups(self) -> dict[str, dict[str, float | None]]:
+        """mAP, CF1 and OF1 (%) of groups of classes, by the names of the groups."""
+        found = self.metrics["final"].get("groups") or {}
+        return {str(name): {m: _percent(scores[m]) for m in HEADLINE} for name, scores in found.items()}
+
+    @property
     def joint(self) -> bool:
         """Whether the run trained on all tasks at once."""
         tasks = len(self.metrics["tasks"])
@@ -120,6 +140,7 @@ class FinishedRun:
         on_host = _number(environment.get("peak_memory_bytes"))
         found["peak_memory_bytes"] = on_host if on_device is None else on_device
         found |= {f"acm_error_{block}": _number(errors.get(block)) for block in _BLOCKS}
+        found |= {f"groups_{name}_{m}": value for name, scores in self.groups.items() for m, value in scores.items()}
         return found | self.plugin_metrics
 
     def curve(self, name: str = "mAP") -> list[float | None]:
@@ -229,7 +250,7 @@ def read_run(path: str | Path) -> FinishedRun:
         by_task = dict(metrics.get("by_task") or {})
         [_percent(value) for rows in by_task.values() for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
-        run.method_options.keys(), run.equal_options.keys(), run.skipped
+        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None
@@ -249,7 +270,7 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Runs by label: the seeds and task orders of one label together, each run once.
+    """Runs by label: the seeds and orders of one label together, each run once.
 
     Options that all labels have are left out. If there are several streams, the label has the name of the stream too.
     """
@@ -267,9 +288,10 @@ def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
         if run.stream in ambiguous:
             label += f" [{run.fingerprint[:8]}]"
         group = grouped.setdefault(label, [])
-        same = [other.path for other in group if (other.seed, other.task_order) == (run.seed, run.task_order)]
+        same = [other.path for other in group if (other.seed, other.order) == (run.seed, run.order)]
         if same:
             order = f" and the same order of tasks ({run.task_order})" if run.task_order else ""
+            order += f" and the same order of classes ({run.class_order})" if run.class_order else ""
             raise UserError(f"{run.path} and {same[0]} are the same run with the same seed{order}: give one of them")
         group.append(run)
     for label, group in grouped.items():
@@ -301,18 +323,20 @@ def check_same_tasks(name: str, runs: Sequence[FinishedRun]) -> None:
 
 
 def _ambiguous_streams(runs: Iterable[FinishedRun]) -> set[str]:
-    """Names of several different streams. A stream with its tasks in another order is the same stream."""
-    prints: dict[tuple[str, int], set[str]] = {}
+    """Names of several different streams. A stream with its tasks or classes in another order is the same stream."""
+    prints: dict[tuple[str, tuple[int, int]], set[str]] = {}
     for run in runs:
-        prints.setdefault((run.stream, run.task_order), set()).add(run.fingerprint)
+        prints.setdefault((run.stream, run.order), set()).add(run.fingerprint)
     return {name for (name, _), found in prints.items() if len(found) > 1}
 
 
 def provenance(runs: Sequence[FinishedRun]) -> str:
-    """One sentence: stream, seeds, machine, date and commit of the runs."""
+    """One sentence: stream, seeds, passes, machine, date and commit of the runs."""
     found = facts(runs)
     text = {name: ", ".join(map(str, values)) for name, values in found.items()}
     orders = f", task orders {text['task_orders']}" if found["task_orders"] != [0] else ""
+    orders += f", class orders {text['class_orders']}" if found["class_orders"] != [0] else ""
+    orders += f", {text['epochs']} passes over the images of each task" if found["epochs"] != [1] else ""
     threads = text["threads"] + (" thread" if found["threads"] == [1] else " threads")
     commits = [c[:10] + (" (modified)" if c.endswith("+") else "") for c in map(str, filter(None, found["commit"]))]
     commit = f" at commit {', '.join(commits)}" if commits else ""
@@ -323,11 +347,13 @@ def provenance(runs: Sequence[FinishedRun]) -> str:
 
 
 def facts(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
-    """Stream, seeds, task orders, machine, versions and dates of the runs: every value that occurs, sorted."""
+    """Stream, seeds, orders, passes, machine, versions and dates of the runs: every value that occurs, sorted."""
     found: dict[str, set[Any]] = {
         "stream": {run.stream for run in runs},
         "seeds": {run.seed for run in runs},
         "task_orders": {run.task_order for run in runs},
+        "class_orders": {run.class_order for run in runs},
+        "epochs": {run.epochs for run in runs},
     }
     keys = ("device", "threads", "torch", "date", "lifelabel", "commit")
     found |= {key: {run.environment[key] for run in runs} for key in keys}

@@ -97,7 +97,7 @@ def _tasks(stream: Stream) -> list[dict[str, Any]]:
     out = []
     for index, (task, rows) in enumerate(zip(stream.tasks, stream.train.rows, strict=True)):
         labels = stream.train.labels.take(rows)
-        visible = labels.within(stream.visible_columns(task))
+        visible = stream.shown(task, rows, labels)
         special, mixed = counts[index] if counts else (None, None)
         out.append({
             "task": index + 1,

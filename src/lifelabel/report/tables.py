@@ -10,9 +10,7 @@ import dataclasses
 import functools
 import io
 import json
-import math
 import re
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +24,19 @@ from lifelabel.config.run_options import VARIED
 from lifelabel.engine.run_folder import DETAILS
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import HEADLINE
+from lifelabel.report.columns import Column as _Column
+from lifelabel.report.columns import Stat as _Stat
 from lifelabel.report.details import read_details
 from lifelabel.report.grids import rich_grid
 from lifelabel.report.runs import MATRICES, FinishedRun, common_options, facts, group_by_label, provenance
+from lifelabel.report.subtables import OrderSpread, SubTable, group_columns, group_table, order_table
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import printable
 
 __all__ = [
     "Failure", "Grid", "ResultTable", "Row", "cost_grid", "equal_options", "equal_texts", "error_grid",
-    "main_grid", "notes", "one_line", "rows_by_value", "table_texts", "terminal", "write_tables",
+    "main_grid", "notes", "one_line", "rows_by_value", "sub_grids", "table_texts", "terminal", "write_tables",
 ]  # fmt: skip
 
 _FORGETTING_ROW = "Forgetting ↓"
@@ -53,28 +54,6 @@ _ERRORS_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One figure of a run: its name in files, its head in tables, and its format."""
-
-    key: str
-    head: str
-    digits: int = 2
-    unit: float = 1
-    with_sd: bool = True
-    short_head: str = ""
-    """Its head in the terminal."""
-
-    def text(self, stat: _Stat, compact: bool = False) -> str:
-        if stat.mean is None:
-            return "–"
-        digits = max(self.digits - 1, 1) if compact and self.digits > 1 else self.digits
-        mean = f"{stat.mean / self.unit:,.{digits}f}"
-        if stat.sd is None or not self.with_sd:
-            return mean
-        return f"{mean}{'±' if compact else ' ± '}{stat.sd / self.unit:.{digits}f}"
-
-
 _SCORES = tuple(_Column(name, f"{name} ↑") for name in HEADLINE)
 _FORGETTING = tuple(_Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
 _COSTS = (
@@ -88,21 +67,6 @@ _ERRORS = tuple(
     _Column(f"acm_error_{block}", block.replace("_", "-"), 3) for block in ("all", "intra", "old_new", "new_old")
 )
 _COLUMNS = (*_SCORES, *_FORGETTING, *_COSTS, *_ERRORS)
-
-
-@dataclass(frozen=True)
-class _Stat:
-    """Mean and sample standard deviation of n values; None if there are too few."""
-
-    mean: float | None
-    sd: float | None
-    n: int
-
-    @staticmethod
-    def from_values(values: Sequence[float | None]) -> _Stat:
-        known = [value for value in values if value is not None and math.isfinite(value)]
-        mean = statistics.mean(known) if known else None
-        return _Stat(mean, statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True)
@@ -136,12 +100,17 @@ class Row:
 
     @functools.cached_property
     def first_run(self) -> FinishedRun:
-        """The run that figures of one run show: that of the first task order and the lowest seed.
+        """The run that figures of one run show: that of the first order and the lowest seed.
 
         Damaged parts of its folder are left out.
         """
-        run = min(self.runs, key=lambda run: (run.task_order, run.seed))
+        run = min(self.runs, key=lambda run: (run.order, run.seed))
         return dataclasses.replace(run, unread=_damage(run))
+
+    @property
+    def passes(self) -> str:
+        """The number of passes over the images of each task."""
+        return ", ".join(str(epochs) for epochs in sorted({run.epochs for run in self.runs})) or "–"
 
     def stat(self, key: str) -> _Stat:
         """The statistics of one figure. Runs may lack the metrics of plug-ins that other rows have."""
@@ -162,7 +131,7 @@ class ResultTable:
 
     @staticmethod
     def from_runs(runs: Sequence[FinishedRun]) -> ResultTable:
-        """One row for each label, over its seeds and task orders."""
+        """One row for each label, over its seeds and orders."""
         groups = group_by_label(runs)
         rows = tuple(Row((name,), tuple(group), len(group), group[0].joint) for name, group in groups.items())
         streams = ", ".join(sorted({run.stream for run in runs}))
@@ -176,6 +145,11 @@ class ResultTable:
     def metric_columns(self) -> tuple[_Column, ...]:
         """One column for each metric of a plug-in."""
         return tuple(_Column(name, name, 3) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether a run learned its images in several passes. Then every table states their number."""
+        return any(run.epochs > 1 for run in self.runs)
 
     @property
     def cost_columns(self) -> tuple[_Column, ...]:
@@ -204,6 +178,7 @@ def one_line(run: FinishedRun) -> str:
     columns = {column.key: column for column in _SCORES} | {"forgetting": _FORGETTING[0]}
     skipped = sum(run.skipped.values())
     more = [f"{skipped:,} images skipped"] if skipped else []
+    more += [f"{run.epochs} passes"] if run.epochs > 1 else []
     return "  ".join([*(f"{name} {column.text(stats[column.key])}" for name, column in columns.items()), *more])
 
 
@@ -225,13 +200,19 @@ def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
             is_best = not row.joint and stat.mean is not None and stat.mean == best.get(column.key)
             text = column.text(stat, compact)
             cells.append(Bold(text) if is_best else text)
-        yield _Line(cells)
+        yield _Line(_with_passes(table, cells, row.passes))
         if table.forgetting and any(row.stats[column.key].n for column in _FORGETTING):
             cells = [""] * len(table.head)
             cells[len(cells) // 2] = _FORGETTING_ROW
             cells += [column.text(row.stats[column.key], compact) for column in _FORGETTING]
             others = (*table.metric_columns, *table.cost_columns)
-            yield _Line([*cells, *[""] * len(others)], is_forgetting=True)
+            yield _Line(_with_passes(table, [*cells, *[""] * len(others)], ""), is_forgetting=True)
+
+
+def _with_passes(table: ResultTable, cells: list[str], text: str) -> list[str]:
+    """The cells of a line with the number of passes after the scores, if there are runs of several passes."""
+    scores = len(table.head) + len(_SCORES)
+    return [*cells[:scores], text, *cells[scores:]] if table.has_passes else cells
 
 
 def _best(table: ResultTable, column: _Column) -> float | None:
@@ -242,7 +223,8 @@ def _best(table: ResultTable, column: _Column) -> float | None:
 
 def _heads(table: ResultTable, compact: bool = False) -> list[str]:
     columns = (*_SCORES, *table.metric_columns, *table.cost_columns)
-    return [*table.head, *((compact and column.short_head) or column.head for column in columns)]
+    heads = [*table.head, *((compact and column.short_head) or column.head for column in columns)]
+    return _with_passes(table, heads, "passes")
 
 
 def _error_heads(table: ResultTable) -> list[str]:
@@ -275,6 +257,20 @@ def error_grid(table: ResultTable) -> Grid | None:
     return Grid(_error_heads(table), lines, len(table.head)) if rows else None
 
 
+def _sub_tables(table: ResultTable, compact: bool = False) -> list[SubTable]:
+    """The tables of groups of classes and of orders, if the runs have several of them."""
+    rows = [(row.cells, row.runs) for row in table.rows]
+    found = (group_table(table.head, rows, compact), order_table(table.head, rows))
+    return [each for each in found if each]
+
+
+def sub_grids(table: ResultTable) -> list[tuple[str, Grid]]:
+    """The tables of groups of classes and of orders, with their titles."""
+    return [
+        (each.title, Grid(each.heads, [_Line(cells) for cells in each.lines], each.left)) for each in _sub_tables(table)
+    ]
+
+
 def cost_grid(table: ResultTable) -> Grid:
     """What each row costs."""
     lines = [_Line([*row.cells, *(column.text(row.stat(column.key)) for column in _COSTS)]) for row in table.rows]
@@ -303,32 +299,40 @@ def notes(table: ResultTable) -> list[str]:
     if table.metric_columns:
         names = ", ".join(column.key for column in table.metric_columns)
         lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
+    lines += [each.note for each in _sub_tables(table)]
     lines += [_METRICS_NOTE, *([_COSTS_NOTE] if table.costs else []), *([_ERRORS_NOTE] if table.has_errors else [])]
     return lines
 
 
 def _same_stream(runs: Sequence[FinishedRun]) -> str:
-    prints = _fingerprints(runs)
+    prints, kind = _fingerprints(runs), "class order" if any(run.class_order for run in runs) else "task order"
     if any(len(found) > 1 for found in prints.values()):
-        each = "; ".join(f"task order {order}: {', '.join(p[:8] for p in found)}" for order, found in prints.items())
-        return f"NOT THE SAME STREAM FOR ALL (fingerprints by task order: {each}): do not compare these figures."
-    fingerprints = "fingerprints by task order" if len(prints) > 1 else "fingerprint"
+        each = "; ".join(f"{kind} {order}: {', '.join(p[:8] for p in found)}" for order, found in prints.items())
+        return f"NOT THE SAME STREAM FOR ALL (fingerprints by {kind}: {each}): do not compare these figures."
+    fingerprints = f"fingerprints by {kind}" if len(prints) > 1 else "fingerprint"
     each = ", ".join(found[0][:8] for found in prints.values())
     subject = f"All {len(runs)} runs are" if len(runs) > 1 else "The run is"
     return f"{subject} on the {'same ' if len(runs) > 1 else ''}stream ({fingerprints} {each})."
 
 
-def _fingerprints(runs: Sequence[FinishedRun]) -> dict[int, list[str]]:
-    """The fingerprints of the streams, by task order."""
-    orders = sorted({run.task_order for run in runs})
-    return {o: sorted({run.fingerprint for run in runs if run.task_order == o}) for o in orders}
+def _fingerprints(runs: Sequence[FinishedRun]) -> dict[str, list[str]]:
+    """The fingerprints of the streams, by the number of the order of their classes or tasks."""
+    orders = sorted({run.order for run in runs})
+    names = {(c, t): f"{c} with task order {t}" if c and t else str(c or t) for c, t in orders}
+    return {names[o]: sorted({run.fingerprint for run in runs if run.order == o}) for o in orders}
 
 
 def _fairness(table: ResultTable) -> list[str]:
     """Which options are equal for all rows, and one line for each option that is not."""
     same, different = equal_options(table)
     equal = ", ".join(f"{name} {value}" for name, value in equal_texts(table, same).items())
-    lines = [f"Equal for all: {equal}; one pass over the images."]
+    if len({row.passes for row in table.rows if row.runs}) > 1:
+        lines = [f"Equal for all: {equal}."]
+        different["passes over the images"] = {row.name: row.passes for row in table.rows if row.runs}
+    else:
+        epochs = max((run.epochs for run in table.runs), default=1)
+        passes = "one pass over the images" if epochs == 1 else f"{epochs} passes over the images of each task"
+        lines = [f"Equal for all: {equal}; {passes}."]
     if common := common_options(table.runs):
         lines.append(f"In all runs, and not the default: {', '.join(common)}.")
     for name, by_row in different.items():
@@ -401,6 +405,8 @@ def _markdown(table: ResultTable) -> str:
     if table.has_errors:
         lines += ["", "Error of the matrix:", ""]
         lines += grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
+    for each in _sub_tables(table):
+        lines += ["", f"{escape(each.title)}:", "", *grid(each.heads, each.lines, each.left)]
     for note in notes(table):
         lines += ["", _BLOCK.sub(r"\1\\\2", escape(note))]
     if table.failures:
@@ -414,14 +420,24 @@ def _csv(table: ResultTable) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "sd", "n")
-    keys = [column.key for column in (*_COLUMNS, *table.metric_columns)]
+    keys = [column.key for column in (*_COLUMNS, *group_columns(table.runs), *table.metric_columns)]
     names = map(_csv_text, keys)
-    writer.writerow([*table.head, "runs", "planned", *(f"{name}_{part}" for name in names for part in parts)])
-    for row in table.rows:
+    heads = [*table.head, "runs", "planned", *(["epochs"] if table.has_passes else [])]
+    orders = _orders(table)
+    of_orders = dict.fromkeys(name for figures in orders for name in figures)
+    writer.writerow([*heads, *(f"{name}_{part}" for name in names for part in parts), *of_orders])
+    for row, by_order in zip(table.rows, orders, strict=True):
         stats = [getattr(row.stat(key), part) for key in keys for part in parts]
-        cells = map(_csv_text, row.cells)
-        writer.writerow([*cells, len(row.runs), row.planned, *("" if value is None else value for value in stats)])
+        cells = [*map(_csv_text, row.cells), len(row.runs), row.planned, *([row.passes] if table.has_passes else [])]
+        values = [*stats, *(by_order.get(name) for name in of_orders)]
+        writer.writerow([*cells, *("" if value is None else value for value in values)])
     return out.getvalue()
+
+
+def _orders(table: ResultTable) -> list[dict[str, float | int | None]]:
+    """The figures of each order for every row; empty if there is one order only."""
+    several = len({run.order for run in table.runs}) > 1
+    return [OrderSpread.from_runs(row.runs).figures() if several else {} for row in table.rows]
 
 
 def _csv_text(text: str) -> str:
@@ -443,10 +459,13 @@ def _json(table: ResultTable) -> dict[str, Any]:
     same, different = equal_options(table)
     return {
         "title": table.title,
-        "rows": [_json_row(table, row) for row in table.rows],
+        "rows": [
+            _json_row(table, row) | ({"by_order": by_order} if by_order else {})
+            for row, by_order in zip(table.rows, _orders(table), strict=True)
+        ],
         "equal": same,
         "not_equal": different,
-        "fingerprints": {str(order): found for order, found in _fingerprints(table.runs).items()},
+        "fingerprints": _fingerprints(table.runs),
         "provenance": facts(table.runs),
         "failures": [{"run": f.name, "folder": str(f.folder), "reason": f.reason} for f in table.failures],
         "notes": notes(table),
@@ -456,8 +475,8 @@ def _json(table: ResultTable) -> dict[str, Any]:
 def _json_row(table: ResultTable, row: Row) -> dict[str, Any]:
     stats = {key: {"mean": stat.mean, "sd": stat.sd, "n": stat.n} for key, stat in row.stats.items()}
     runs = [
-        {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, "skipped": run.skipped}
-        | run.figures()
+        {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, "class_order": run.class_order}
+        | {"epochs": run.epochs, "skipped": run.skipped, **run.figures()}
         for run in row.runs
     ]
     options = {k: v for k, v in row.runs[0].config.items() if k not in VARIED.keys() - {"method"}} if row.runs else None
@@ -480,6 +499,9 @@ def _latex(table: ResultTable) -> str:
     if table.has_errors:
         lines += ["", r"  \medskip", "  Error of the matrix, by block", "", r"  \smallskip"]
         lines += _tabular(_error_heads(table), _error_body(table), len(table.head))
+    for each in _sub_tables(table):
+        lines += ["", r"  \medskip", f"  {_tex(each.title)}", "", r"  \smallskip"]
+        lines += _tabular(each.heads, map(_Line, each.lines), each.left)
     lines += [f"  % {printable(note)}" for note in notes(table)[1:]]
     lines += [f"  % not finished: {printable(failure.name)}: {printable(failure.reason)}" for failure in table.failures]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
@@ -533,6 +555,9 @@ def terminal(table: ResultTable) -> list[Table]:
     if table.has_errors:
         tables.append(_rich_table(_error_heads(table), _error_body(table), len(table.head)))
         tables[-1].title = "error of the matrix"
+    for each in _sub_tables(table, compact=True):
+        tables.append(_rich_table(each.heads, map(_Line, each.lines), each.left))
+        tables[-1].title = printable(each.title)
     return tables
 
 

@@ -15,6 +15,7 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.methods import METHODS
 from lifelabel.nn.device import resolve_device
 from lifelabel.search.scheduler import PlannedRun
+from lifelabel.streams import is_overlapping
 
 __all__ = ["STUDIES", "Plan", "Study", "Variant", "folder_name", "make_plan", "method_variants", "study_variants"]
 
@@ -102,7 +103,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a table: every variant with every seed and every task order."""
+    """The runs of a table: every variant with every seed and every order of the classes or tasks."""
 
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...]
@@ -110,6 +111,8 @@ class Plan:
     shared: dict[str, Any]
     """Options of every run. An option of a method applies to the methods that have it."""
     out: Path
+    order_of: str = "task"
+    """What the orders are of: `task`, or `class` for streams with overlapping tasks."""
 
     def runs(self, variant: Variant) -> list[PlannedRun]:
         """The runs of one row."""
@@ -121,9 +124,10 @@ class Plan:
         planned = []
         for order in range(self.orders):
             for seed in self.seeds:
-                name = f"{', '.join(variant.cells)}, seed {seed}" + (f", task order {order}" if order else "")
+                named = f", {self.order_of} order {order}" if order else ""
+                name = f"{', '.join(variant.cells)}, seed {seed}{named}"
                 folder = self.out / (variant.folder + (f"-o{order}" if order else "") + f"-s{seed}")
-                planned.append(PlannedRun(name, folder, {**base, "seed": seed, "task_order": order}))
+                planned.append(PlannedRun(name, folder, {**base, "seed": seed, f"{self.order_of}_order": order}))
         return planned
 
 
@@ -173,10 +177,12 @@ def make_plan(
     _check_method_options(variants, shared.get("method_options") or {})
     plan = Plan(variants, tuple(dict.fromkeys(seeds)), orders, shared, out)
     for variant in variants:
-        device = Config.make(plan.runs(variant)[0].values).device
+        config = Config.make(plan.runs(variant)[0].values)
+        device = config.device
         if on_this_machine and device != "auto":  # resolving `auto` would initialise the GPU in this process
             resolve_device(device)
-    return plan
+    overlapping = orders > 1 and is_overlapping(config.stream, config.stream_options)
+    return dataclasses.replace(plan, order_of="class") if overlapping else plan
 
 
 def _check_method_options(variants: Sequence[Variant], given: Any) -> None:

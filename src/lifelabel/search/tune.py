@@ -280,9 +280,10 @@ class _CoordinateDescent:
         if s.proxy:
             tasks = len(RunFolder(best.folders[0]).read_json("metrics.json")["per_task"])
             part = f"images of a proxy stream ({tasks} tasks of other classes)"
+        passes = f", {self.config.epochs} passes" if self.config.epochs > 1 else ""
         reached = (
             f"{100 * best.score:.2f} mAP on held-out {part} "
-            f"({len(self.trials)} trials, seeds {', '.join(map(str, s.seeds))})"
+            f"({len(self.trials)} trials, seeds {', '.join(map(str, s.seeds))}{passes})"
         )
         self.folder.write_text("preset.yaml", _preset(s, self.config.stream, best, reached))
         return Chosen(s.method, best, reached, self.folder / "preset.yaml")

@@ -4,9 +4,9 @@ from lifelabel.streams.base import BadImage, ImageSource, Names, Problems, Split
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
-from lifelabel.streams.sources import STREAMS, Source, build, resolve
+from lifelabel.streams.sources import STREAMS, Source, build, is_overlapping, resolve
 
 __all__ = [
     "STREAMS", "BadImage", "Collection", "ImageSource", "Labels", "Names", "Pool", "Problems", "ProtocolOptions",
-    "Source", "Split", "Stream", "Task", "TrainView", "build", "make_stream", "resolve",
+    "Source", "Split", "Stream", "Task", "TrainView", "build", "is_overlapping", "make_stream", "resolve",
 ]  # fmt: skip

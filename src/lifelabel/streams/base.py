@@ -23,9 +23,9 @@ from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.utils.text import printable
 
 __all__ = [
-    "LABELS", "LABELS_HELP", "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split", "Stream", "Task",
-    "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "proxy_sizes", "task_of_class",
-    "true_matrix",
+    "GIVEN_TASKS", "LABELS", "LABELS_HELP", "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split",
+    "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "name_draws",
+    "proxy_sizes", "task_of_class", "true_matrix",
 ]  # fmt: skip
 
 LABELS = ("task", "known")
@@ -34,6 +34,8 @@ LABELS_HELP = (
     "labels of a training image that a method gets: those of the classes of its task, or all known labels of the "
     "classes so far"
 )
+GIVEN_TASKS = "given by the source"
+"""The rule `tasks` of a stream whose source states the task of each image."""
 _MAX_MATRIX_CLASSES = 4000
 
 
@@ -200,6 +202,9 @@ class Split:
     """False if the hidden labels of an image are not known."""
     unknown: Unknown | None = None
     """The labels that the source does not state. None if it states all of them."""
+    home: np.ndarray | None = None
+    """For blurry tasks: the task that each image belongs to, also if it comes in another one (see `blurry`). A number
+    beyond the last task is one that the stream does not have any more. None: every image comes in its own tasks."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -227,8 +232,8 @@ class TrainView:
     unknown: Unknown | None = None
     """The visible labels that are not known. None if all are known."""
     tasks: tuple[np.ndarray, np.ndarray] | None = None
-    """For a joint view of labels that are not complete: the task of each image, and the first and last class that is
-    visible in each task."""
+    """If not all labels are known in every image: the task that each image belongs to (of all later tasks one number),
+    and for each task the ranges of classes whose labels are known in its images (tasks x ranges x 2)."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -238,11 +243,16 @@ class TrainView:
         known = None if self.unknown is None else ~self.unknown.take(index).dense()
         if self.tasks is None:
             return known
-        image_task, visible = self.tasks
-        begin, end = visible[image_task[index]].T
-        column = np.arange(len(self.classes))
-        in_task = (begin[:, None] <= column) & (column < end[:, None])
-        return in_task if known is None else in_task & known
+        image_task, ranges = self.tasks
+        in_range = _within(ranges[image_task[index], None], np.arange(len(self.classes))[:, None])
+        return in_range if known is None else in_range & known
+
+    def take(self, index: np.ndarray) -> TrainView:
+        """The given images, in that order."""
+        unknown = None if self.unknown is None else self.unknown.take(index)
+        tasks = None if self.tasks is None else (self.tasks[0][index], self.tasks[1])
+        rows, labels = self.rows[index], self.labels.take(index)
+        return dataclasses.replace(self, rows=rows, labels=labels, unknown=unknown, tasks=tasks)
 
 
 @dataclass(frozen=True)
@@ -272,10 +282,17 @@ class Stream:
 
     The test images of a proxy stream are those of its training images that a run holds out.
     """
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Groups of classes whose figures are reported separately, such as those with many and with few training images."""
 
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(name for task in self.tasks for name in task.classes)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether a training image belongs to every task that owns one of its labels, by the rules of the stream."""
+        return self.rules.get("protocol") == "overlap"
 
     def visible_columns(self, task: Task) -> slice:
         """The classes whose labels are visible in the training images of a task."""
@@ -287,15 +304,57 @@ class Stream:
         rows = split.rows[index]
         rows = rows[split.images.present[rows]]
         first = self.visible_columns(task).start
-        unknown = None if split.unknown is None else split.unknown.take(rows)
+        tasks = self._known_ranges(task, rows)
+        if tasks is not None:
+            ranges = tasks[1][np.unique(tasks[0])]
+            first = min(first, ranges[ranges[..., 0] < ranges[..., 1], 0].min(initial=first))
+            tasks = tasks[0], np.maximum(tasks[1] - first, 0)
+        unknown = None if split.unknown is None else split.unknown.take(rows).up_to_task(index)
         if unknown and unknown.select_classes(range(first, task.offset)).count() == len(rows) * (task.offset - first):
             first = task.offset  # no label of an earlier task is known
         columns = range(first, task.end)
         if unknown:
             unknown = unknown.select_classes(columns)
             unknown = unknown if unknown.count() else None
-        labels = split.labels.take(rows).select_classes(columns)
-        return TrainView(task, rows, labels, self.classes[first : task.end], unknown)
+        labels = self.shown(task, rows, split.labels.take(rows)).select_classes(columns)
+        return TrainView(task, rows, labels, self.classes[first : task.end], unknown, tasks)
+
+    def shown(self, task: Task, rows: np.ndarray, labels: Labels) -> Labels:
+        """`labels` of the training images `rows` of a task, without those that are hidden there."""
+        if self.train.home is None:
+            return labels.within(self.visible_columns(task))
+        ranges = self._ranges(task)[self.train.home[rows]]
+        return labels.keep(_within(ranges[labels.row()], labels.column[:, None]))
+
+    def _ranges(self, task: Task) -> np.ndarray:
+        """For each task that an image may belong to, the classes whose labels it shows in `task`: two ranges.
+
+        These are the visible classes of `task`, and those of its own task if that is an earlier one, as far as the
+        source states the labels. The last entry is for tasks that the stream does not have any more.
+        """
+        found = np.zeros((len(self.tasks) + 1, 2, 2), np.int64)
+        here, everything = self.visible_columns(task), slice(0, len(self.classes))
+        unstated = everything if self.labels == "known" else slice(0, 0)
+        for index, ranges in enumerate(found):
+            own = self.tasks[index] if index < len(self.tasks) else None
+            stated = everything if self.train.complete else self.visible_columns(own) if own else unstated
+            ranges[0] = max(here.start, stated.start), min(here.stop, stated.stop)
+            if own and index < task.index:
+                ranges[1] = max(own.offset, stated.start), min(own.end, stated.stop)
+        return found
+
+    def _known_ranges(self, task: Task, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """`TrainView.tasks` for the images of a task; None if all of them show the same classes.
+
+        Which later task an image belongs to is hidden: it would reveal a label.
+        """
+        if self.train.home is None:
+            return None
+        later = task.index + 1
+        image_task, ranges = np.minimum(self.train.home[rows], later), self._ranges(task)[: later + 1]
+        if np.array_equal(ranges[later], ranges[task.index]):
+            image_task = np.minimum(image_task, task.index)
+        return None if (image_task == task.index).all() else (image_task, ranges)
 
     def joint_view(self) -> TrainView:
         """All training images as one task with complete labels, for the upper bound.
@@ -310,8 +369,10 @@ class Stream:
             task_of_image = np.zeros(len(split), np.int32)
             for task, task_rows in zip(self.tasks, split.rows, strict=True):
                 task_of_image[task_rows] = task.index
-            visible = map(self.visible_columns, self.tasks)
-            tasks = task_of_image[rows], np.array([(columns.start, columns.stop) for columns in visible])
+            task_of_image = task_of_image if split.home is None else split.home
+            visible = [(columns.start, columns.stop) for columns in map(self.visible_columns, self.tasks)]
+            last = (0, len(self.classes) if self.labels == "known" else 0)  # of tasks that the stream does not have
+            tasks = task_of_image[rows], np.array([*visible, last])[:, None]
         unknown = None if split.unknown is None else split.unknown.take(rows)
         return TrainView(Task(0, self.classes, 0), rows, split.labels.take(rows), self.classes, unknown, tasks)
 
@@ -323,7 +384,7 @@ class Stream:
         for kind, split in (("train", self.train), ("test", self.test)):
             for task, rows in zip(self.tasks, split.rows, strict=True):
                 labels = split.labels.take(rows)
-                visible = labels.within(self.visible_columns(task)) if kind == "train" else labels
+                visible = self.shown(task, rows, labels) if kind == "train" else labels
                 yield kind, task.index, split.names.take(rows), visible
 
     @functools.cached_property
@@ -343,6 +404,12 @@ class Stream:
             if split.unknown is not None and split.unknown.tasks is not None:
                 for array in split.unknown.tasks:
                     digest.update(b"\nunknown later classes" + array.astype(np.int64).tobytes())
+        if self.train.home is not None:
+            digest.update(f"\nblurry {self.train.complete}".encode())
+            for rows in self.train.rows:
+                digest.update(b"\ntasks of images" + self.train.home[rows].astype(np.int64).tobytes())
+        if self.groups:
+            digest.update(f"\ngroups {json.dumps(self.groups, sort_keys=True)}".encode())
         return digest.hexdigest()
 
     def unknown_lines(self) -> dict[str, list[str]]:
@@ -353,14 +420,30 @@ class Stream:
                 continue
             keys, classes = [np.zeros(0, np.int64)], len(self.classes)
             for task, rows in zip(self.tasks, split.rows, strict=True):
-                visible = self.visible_columns(task) if kind == "train" else slice(0, classes)
-                entries = split.unknown.entries.take(rows).within(visible)
+                entries = split.unknown.entries.take(rows)
+                entries = self.shown(task, rows, entries) if kind == "train" else entries
                 keys.append(rows[entries.row()] * classes + entries.column)
             unknown = Labels.from_keys(np.concatenate(keys), len(split), classes)
             listed = np.flatnonzero(unknown.per_image())
             if len(listed):
                 found[kind] = list(manifest_lines(split.names.take(listed), unknown.take(listed)))
         return found
+
+
+def _within(ranges: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Whether each column is in one of its ranges (… x ranges x 2)."""
+    return ((ranges[..., 0] <= columns) & (columns < ranges[..., 1])).any(-1)
+
+
+def name_draws(salt: str, names: Iterable[str]) -> np.ndarray:
+    """A 64-bit hash of each name and the salt. It is the same on every machine."""
+    salted = hashlib.blake2b(salt.encode() + b"\n", digest_size=8)
+    digests = bytearray()
+    for name in names:
+        one = salted.copy()
+        one.update(name.encode("utf-8", "surrogateescape"))
+        digests += one.digest()
+    return np.frombuffer(bytes(digests), ">u8").astype(np.uint64)
 
 
 def manifest_lines(names: Names, labels: Labels) -> Iterator[str]:

@@ -35,15 +35,17 @@ from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
 from lifelabel.streams.table import class_name
-from lifelabel.utils.files import read_limited, write_text
+from lifelabel.utils.files import check_regular, read_limited, write_text
 from lifelabel.utils.text import shorten
 from lifelabel.utils.yaml_reader import parse_yaml
 
-__all__ = ["read", "write"]
+__all__ = ["read", "read_rules", "write"]
 
 _VERSION = 1
 _MAX_BYTES = 500_000_000
 _MAX_VALUES = 1_000_000
+_MAX_HEAD = 1 << 20
+"""Bytes before the tasks."""
 _HEADER = "# A stream of lifelabel: images (columns they show, name) by task. See docs/streams/manifest.md.\n"
 
 _ROW = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})*)? (.+)", re.ASCII)
@@ -57,6 +59,12 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
         raise UserError(f"complete training labels of {stream.name} are not known: write its manifest without them")
     if stream.learned:
         raise UserError(f"{stream.name} extends a run: a manifest can be written of a whole stream only")
+    if stream.train.home is not None:
+        share = stream.rules["blurry"]
+        raise UserError(
+            f"a manifest cannot hold blurry tasks: write it without stream.blurry, and train on it with --set "
+            f"stream.blurry={share}"
+        )
     hidden = _hidden(stream)
     head: dict[str, Any] = {"lifelabel_stream": _VERSION, "name": stream.name, "dataset": stream.dataset}
     head |= {"sha256": stream.fingerprint}
@@ -64,6 +72,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
         head["image_size"] = stream.image_size
     if stream.labels != LABELS[0]:
         head["labels"] = stream.labels
+    if stream.groups:
+        head["groups"] = {name: list(of_group) for name, of_group in stream.groups.items()}
     splits = {"train": stream.train, "test": stream.test}
     if later := [kind for kind, split in splits.items() if split.unknown and split.unknown.tasks is not None]:
         head["later_classes_unknown"] = later
@@ -114,12 +124,25 @@ def read(path: Path, root: Path | None) -> Stream:
     if root is not None and dataset == "nus-wide":
         train, test = published.find_numbered_images(root, classes, train, test, problems)
     rules = _rules(found.get("rules"), where)
-    stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems, labels)
+    groups = _groups(found.get("groups", {}), classes, where)
+    stream = Stream(name, tasks, train, test, truth, rules, dataset, image_size, problems, labels, groups=groups)
     if stream.fingerprint != found.get("sha256"):
         raise UserError(
             f"{where} was changed by hand or damaged: its content does not match its sha256; get the manifest again"
         )
     return dataclasses.replace(stream, proxy=published.coco_proxy(stream, root))
+
+
+def read_rules(path: Path) -> dict[str, Any]:
+    """The rules in a manifest, from its beginning; empty if they cannot be read (`read` reports what is wrong)."""
+    try:
+        check_regular(path)
+        with open(path, "rb") as file:
+            head = file.read(_MAX_HEAD).partition(b"\ntasks:")[0]
+        found = parse_yaml(head, str(path), "get the manifest again", _MAX_VALUES)
+        return _rules(found.get("rules"), str(path)) if isinstance(found, dict) else {}
+    except (OSError, UserError):
+        return {}
 
 
 # Writing
@@ -195,6 +218,21 @@ def _classes(found: Any, where: str) -> list[list[str]]:
                 raise UserError(f"{where}: task {number} names the class '{shorten(name)}' a second time")
             seen.add(name)
     return found
+
+
+def _groups(found: Any, classes: tuple[str, ...], where: str) -> dict[str, tuple[str, ...]]:
+    """The groups of classes."""
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: groups must be lines 'group: [class, …]', not {shorten(found)}")
+    known = set(classes)
+    for name, of_group in found.items():
+        _text(name, "the name of a group", where)
+        for each in of_group if isinstance(of_group, list) and of_group else [None]:
+            if not isinstance(each, str) or each not in known:
+                raise UserError(
+                    f"{where}: group '{shorten(name)}' must list classes of the stream, not {shorten(each)}"
+                )
+    return {name: tuple(of_group) for name, of_group in found.items()}
 
 
 def _split(

@@ -18,7 +18,7 @@ from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["all_labels", "image_list", "read"]
+__all__ = ["all_labels", "image_list", "official_lists", "read"]
 
 _FOLDERS = frozenset(
     ("nus-wide", "nus_wide", "nuswide", "imagelist", "conceptslist", "groundtruth", "alllabels", "traintestlabels")
@@ -64,6 +64,12 @@ def image_list(root: Path) -> list[str] | None:
     """The names of all images in the order of Imagelist.txt; None if there is no such file."""
     files = _Files(root)
     return files.names("Imagelist.txt") if "Imagelist.txt" in files else None
+
+
+def official_lists(root: Path) -> tuple[list[str], list[str]]:
+    """The names of all images in the order of TrainImagelist.txt, and in that of TestImagelist.txt."""
+    train, test = (_Files(root).names(f"{part}Imagelist.txt") for part in _PARTS)
+    return train, test
 
 
 def all_labels(root: Path, concepts: Sequence[str]) -> Labels | None:

@@ -1,4 +1,4 @@
-"""The order in which a run learns the images of a task. Each image occurs once."""
+"""The order in which a run learns the images of a task. In a pass each image occurs once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ _WINDOW = 10_000
 """With the order "shards", an image is moved by about this many places at most."""
 
 
-def training_order(rows: np.ndarray, images: ImageHandle, seed: int, task: int, how: str = "random") -> np.ndarray:
-    """The order of the images `rows` of a task, as positions in `rows`. It depends on the arguments only.
+def training_order(
+    rows: np.ndarray, images: ImageHandle, seed: int, task: int, how: str = "random", number: int = 0
+) -> np.ndarray:
+    """The order of the images `rows` in a pass over a task, as positions in `rows`. It depends on the arguments only.
+
+    Pass `number` 0 is the first one.
 
     - `random`: a random permutation.
     - `shards`: the shards in random order, and the images of each shard in the order of the file. Then each image is
       moved by a random number of places, about 10,000 at most. So images are read from few shards at a time.
     """
-    rng = np.random.default_rng([seed, task])
+    rng = np.random.default_rng([seed, task, *([number] if number else [])])
     if how == "random" or not isinstance(images, ShardImages):
         return rng.permutation(len(rows))
     rank = rng.permutation(len(images.shards) + 1)  # the last one is that of -1: images that are files

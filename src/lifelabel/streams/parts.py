@@ -1,4 +1,4 @@
-"""Parts of a stream: its tasks in another order, its first tasks only, scores on held-out training images, its proxy.
+"""Parts of a stream: its tasks or classes in another order, its first tasks, held-out training images, its proxy.
 
 First tasks and held-out images are for the search for options. They use no test image, no later task and no hidden
 label: a held-out image has the visible labels of its own tasks, and every other class counts as absent. A proxy stream
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.streams.base import Split, Stream, Task, classes_to_tasks, task_of_class
+from lifelabel.streams.base import GIVEN_TASKS, Split, Stream, Task, classes_to_tasks, task_of_class
 from lifelabel.streams.files import FileImages
 from lifelabel.streams.labels import Labels
 
@@ -38,14 +38,25 @@ class Part:
     """Whether the proxy stream is used in place of the stream."""
     proxy_images: int | None = None
     """The largest number of images of the proxy stream; None for all."""
+    class_order: int = 0
+    """0 for the order of the stream, k for the k-th random order of all classes, in tasks of the same sizes."""
+
+    @staticmethod
+    def from_options(options: Any) -> Part:
+        """The part that the options of a run describe, by their names."""
+        return Part(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Part)})
 
 
 def part_of(stream: Stream, part: Part) -> Stream:
-    """The stream or its proxy with its tasks in the given order, then its first tasks, then with images held out."""
+    """The stream or its proxy with its classes, then its tasks in the given order, its first tasks, images held out."""
     if part.proxy:
+        if part.class_order:
+            raise UserError("class_order has no effect on a proxy stream, whose tasks are disjoint: remove it")
         stream = _proxy(stream, part)
     elif part.proxy_images is not None:
         raise UserError(f"proxy_images {part.proxy_images} has no effect without proxy: give --proxy too, or remove it")
+    if part.class_order:
+        stream = _reorder_classes(stream, part.class_order)
     if part.task_order:
         stream = _reorder_tasks(stream, part.task_order)
     if part.first_tasks is not None:
@@ -83,12 +94,49 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
         dataclasses.replace(_select_classes(split, columns), rows=tuple(split.rows[index] for index in permutation))
         for split in (stream.train, stream.test)
     )
+    if train.home is not None:
+        new_index = np.append(np.argsort(permutation), len(permutation))
+        train = dataclasses.replace(train, home=new_index[train.home])
     # In overlapping protocols a test image is scored from the first task that owns one of its labels.
     if len(train.used()) < sum(map(len, train.rows)):
         test = _move_to_first_label(test, tasks)
     truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
     rules = {**stream.rules, "task_order": order}
     return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
+
+
+def _reorder_classes(stream: Stream, order: int) -> Stream:
+    """All classes in the `order`-th random order, in tasks of the same sizes, with their images by their labels.
+
+    As the overlapping protocol does: a training image belongs to every task that owns one of its labels, and a test
+    image to the first one.
+    """
+    if not stream.overlapping or stream.rules.get("tasks") == GIVEN_TASKS:
+        raise UserError(
+            f"class_order {order}: an image of {stream.name} belongs to one task, so the classes of a task stay "
+            "together; give task_order in its place, or choose an overlapping protocol (stream.protocol=overlap)"
+        )
+    if not stream.train.complete or stream.learned:
+        raise UserError(f"class_order {order} needs the labels of all classes of {stream.name}, which are not known")
+    columns = np.array(_random_orders(len(stream.classes), order, "class")[-1])
+    sizes = [len(task.classes) for task in stream.tasks]
+    tasks = classes_to_tasks(tuple(stream.classes[column] for column in columns), sizes)
+    train, test = (_select_classes(split, columns) for split in (stream.train, stream.test))
+    truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
+    rules = {**stream.rules, "class_order": order}
+    train, test = _move_to_all_labels(train, tasks), _move_to_first_label(test, tasks)
+    return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
+
+
+def _move_to_all_labels(split: Split, tasks: Sequence[Task]) -> Split:
+    """Move each image to all tasks that own one of its labels. An image without a label keeps its tasks."""
+    used, labelled = np.zeros(len(split), bool), split.labels.per_image() > 0
+    used[split.used()] = True
+    image, task = split.labels.row(), task_of_class(tasks)[split.labels.column]
+    unlabelled = [rows[~labelled[rows]] for rows in split.rows]
+    moved = [image[used[image] & (task == each.index)] for each in tasks]
+    rows = tuple(np.union1d(*pair) for pair in zip(unlabelled, moved, strict=True))
+    return dataclasses.replace(split, rows=rows)
 
 
 def _move_to_first_label(split: Split, tasks: Sequence[Task]) -> Split:
@@ -102,19 +150,20 @@ def _move_to_first_label(split: Split, tasks: Sequence[Task]) -> Split:
     return dataclasses.replace(split, rows=rows)
 
 
-def _random_orders(tasks: int, count: int) -> list[list[int]]:
-    """The first `count` random orders of the tasks. All are different, and none is the order of the stream.
+def _random_orders(things: int, count: int, what: str = "task") -> list[list[int]]:
+    """The first `count` random orders of the tasks or classes. All are different, and none is that of the stream.
 
     >>> _random_orders(3, 2)
     [[2, 0, 1], [2, 1, 0]]
     """
-    if count >= math.factorial(min(tasks, 20)):
-        available = math.factorial(tasks) - 1
-        raise UserError(f"task_order {count} does not exist: {tasks} tasks have {available} other orders; lower it")
+    if count >= math.factorial(min(things, 20)):
+        plural = f"{things} {'classes' if what == 'class' else 'tasks'}"
+        available = math.factorial(things) - 1
+        raise UserError(f"{what}_order {count} does not exist: {plural} have {available} other orders; lower it")
     rng = np.random.default_rng(0)
     orders: list[list[int]] = []
     while len(orders) < count:
-        order = rng.permutation(tasks).tolist()
+        order = rng.permutation(things).tolist()
         if order != sorted(order) and order not in orders:
             orders.append(order)
     return orders
@@ -132,7 +181,14 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
     ]
     truth = None if stream.truth is None else stream.truth[:classes, :classes]
     rules = {**stream.rules, "first_tasks": count}
-    return dataclasses.replace(stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules)
+    if splits[0].home is not None:
+        splits[0] = dataclasses.replace(splits[0], home=np.minimum(splits[0].home, count))
+    kept = {name for task in tasks for name in task.classes}
+    groups = {name: tuple(each for each in of_group if each in kept) for name, of_group in stream.groups.items()}
+    return dataclasses.replace(
+        stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules,
+        groups={name: of_group for name, of_group in groups.items() if of_group},
+    )  # fmt: skip
 
 
 def _select_classes(split: Split, columns: np.ndarray) -> Split:
@@ -146,12 +202,14 @@ def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
 
     Whether an image is held out depends only on its name. So an image of several tasks is held out of all of them, and
     has the visible labels of all of them, or its complete labels. There is no true matrix, because it is computed from
-    hidden labels.
+    hidden labels. An image that comes in another task than its own (see `blurry`) is not held out.
     """
     train = stream.train
     is_held = np.zeros(len(train), bool)
     for row in train.used().tolist():
         is_held[row] = _hash(train.names[row]) < share * 2**32
+    for task, rows in zip(stream.tasks, train.rows, strict=True) if train.home is not None else ():
+        is_held[rows] &= train.home[rows] == task.index
     held = tuple(rows[is_held[rows]] for rows in train.rows)
     rest = tuple(rows[~is_held[rows]] for rows in train.rows)
     for task, to_score, to_train in zip(stream.tasks, held, rest, strict=True):
@@ -181,7 +239,7 @@ def _visible_labels(stream: Stream, rows: Sequence[np.ndarray]) -> Labels:
     """The visible labels of the training rows of each task. Every other row has no label."""
     labels, keys = stream.train.labels, []
     for task, of_task in zip(stream.tasks, rows, strict=True):
-        visible = labels.take(of_task).within(stream.visible_columns(task))
+        visible = stream.shown(task, of_task, labels.take(of_task))
         keys.append(of_task[visible.row()] * labels.classes + visible.column)
     return Labels.from_keys(np.concatenate(keys), len(labels), labels.classes)
 
@@ -203,4 +261,5 @@ def _sorted(split: Split) -> Split:
     rows = tuple(new_row[of_task] for of_task in split.rows)
     images, names, labels = split.images.take(order), split.names.take(order), split.labels.take(order)
     unknown = None if split.unknown is None else split.unknown.take(order)
-    return dataclasses.replace(split, images=images, names=names, labels=labels, rows=rows, unknown=unknown)
+    home = None if split.home is None else split.home[order]
+    return dataclasses.replace(split, images=images, names=names, labels=labels, rows=rows, unknown=unknown, home=home)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import hashlib
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from lifelabel.options import option
 from lifelabel.streams import paper
 from lifelabel.streams.balance import assign_tasks
 from lifelabel.streams.base import (
+    GIVEN_TASKS,
     LABELS,
     LABELS_HELP,
     Names,
@@ -31,10 +31,12 @@ from lifelabel.streams.base import (
     Task,
     classes_to_tasks,
     equal_sizes,
+    name_draws,
     proxy_sizes,
     task_of_class,
     true_matrix,
 )
+from lifelabel.streams.blurry import BLURRY_HELP
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
@@ -74,8 +76,9 @@ class ProtocolOptions:
     step: int | None = option(
         None, "number of classes of each task (after the first one if stream.base is given)", low=1
     )
-    seed: int = option(0, "seed of the shuffled order, and of the task of images that fit several tasks", low=0)
+    seed: int = option(0, "seed of the shuffled order, of the task of images that fit several, and of blurry", low=0)
     labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
+    blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
 
 
 def make_stream(
@@ -190,7 +193,7 @@ def make_proxy(target: Stream, collection: Collection) -> Stream:
     labels = labels.select_classes(columns)
     choices = _task_choices(labels, tasks)
     labelled = np.flatnonzero(choices.per_image())
-    draws = _draws("proxy", (names[row] for row in labelled.tolist()))
+    draws = name_draws("proxy", (names[row] for row in labelled.tolist()))
     task = assign_tasks(choices.take(labelled), draws, np.zeros(len(tasks), np.int64))
     unknown = collection.train.unknown
     if unknown is not None:
@@ -294,7 +297,7 @@ def _order_classes(
     if order == "frequency":
         return _most_frequent(collection, columns), None
     if order == "shuffled":
-        draws = _draws(f"{options.seed} classes", classes)
+        draws = name_draws(f"{options.seed} classes", classes)
         return sorted(columns, key=lambda column: (draws[column], classes[column])), None
     if order == "paper":
         if dataset not in paper.TASKS:
@@ -461,7 +464,7 @@ def _assign_images(
     if options.protocol == "overlap":
         free_task = choices.column[choices.start[free]].astype(np.int64)
     else:
-        draws = _draws(f"{options.seed} {kind}", (pool.names[row] for row in free.tolist()))
+        draws = name_draws(f"{options.seed} {kind}", (pool.names[row] for row in free.tolist()))
         free_task = assign_tasks(choices.take(free), draws, np.bincount(task, minlength=choices.classes))
     return np.concatenate([rows, free]), np.concatenate([task, free_task])
 
@@ -518,24 +521,13 @@ def _rules(collection: Collection, options: ProtocolOptions, tasks: int) -> dict
     order = options.order if options.order in _ORDERS else f"file {Path(options.order).name}"
     division: dict[str, Any] = {name: getattr(options, name) for name in ("top", "tasks", "base", "step")}
     if _has_given_tasks(collection):
-        division["tasks"] = "given by the source"
+        division["tasks"] = GIVEN_TASKS
     elif options.base is None and options.step is None:
         division["tasks"] = tasks
     rules = {"source": collection.name, "protocol": options.protocol, "order": order, **division, "seed": options.seed}
     if options.labels != LABELS[0]:
         rules["labels"] = options.labels
     return {name: value for name, value in rules.items() if value is not None}
-
-
-def _draws(salt: str, names: Iterable[str]) -> np.ndarray:
-    """A 64-bit hash of each name and the salt. It is the same on every machine."""
-    salted = hashlib.blake2b(salt.encode() + b"\n", digest_size=8)
-    digests = bytearray()
-    for name in names:
-        one = salted.copy()
-        one.update(name.encode("utf-8", "surrogateescape"))
-        digests += one.digest()
-    return np.frombuffer(bytes(digests), ">u8").astype(np.uint64)
 
 
 def _join(names: Sequence[str]) -> str:

@@ -39,6 +39,7 @@ from lifelabel.streams.base import (
     equal_tasks,
     proxy_sizes,
 )
+from lifelabel.streams.blurry import BLURRY_HELP
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.scenes_draw import THINGS, Box, Pen, Thing, hsv, near, times
 
@@ -119,6 +120,7 @@ class ScenesOptions:
     size: int = option(64, "height and width of an image in pixels", low=32, high=512)
     seed: int = option(0, "seed of the labels and images", low=0)
     labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
+    blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
 
     def __post_init__(self) -> None:
         if self.classes > len(_CLASSES):
@@ -138,6 +140,7 @@ def build(options: ScenesOptions) -> Stream:
     train = _make_split(options, tasks, _TRAIN, options.train_images)
     test = _make_split(options, tasks, _TEST, options.test_images)
     rules = {"source": "drawn", **dataclasses.asdict(options)}
+    del rules["blurry"]  # see `sources.build`
     if options.labels == LABELS[0]:
         del rules["labels"]
     proxy = functools.partial(_proxy, options)

@@ -13,14 +13,15 @@ from typing import Any
 from lifelabel.errors import UserError, unknown
 from lifelabel.options import option, read, with_defaults
 from lifelabel.registry import Registry
-from lifelabel.streams import coco, manifest, nus_wide, published, scenes, table, voc
+from lifelabel.streams import coco, manifest, nus_wide, prs, published, scenes, table, voc
 from lifelabel.streams.base import LABELS, LABELS_HELP, Stream
+from lifelabel.streams.blurry import BLURRY_HELP, blur
 from lifelabel.streams.collection import Collection
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
 from lifelabel.streams.shards import add_problems, folder_of, is_root
 from lifelabel.utils.text import shorten
 
-__all__ = ["STREAMS", "Source", "build", "resolve"]
+__all__ = ["STREAMS", "Source", "build", "is_overlapping", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,28 @@ class _FileOptions:
         None, "the folder of the images or of their tar shards", path=True, label=False, flag="Data"
     )
     labels: str | None = option(None, f"{LABELS_HELP}; none: as the file states", choices=LABELS)
+    seed: int = option(0, "seed of blurry", low=0)
+    blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
+
+
+@dataclass(frozen=True)
+class _ListsOptions:
+    lists: str | None = option(None, "the folder of the lists that PRS publishes (JSON)", path=True, label=False)
+    root: str | None = option(
+        None,
+        "the folder of the images or of their tar shards, and of the label files of the data set",
+        path=True,
+        label=False,
+        flag="Data",
+    )
+    test: str = option(
+        "balanced",
+        "test images: PRS's balanced ones, or those with the original distribution of the data set",
+        choices=tuple(prs.TESTS),
+    )
+    labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
+    seed: int = option(0, "seed of blurry", low=0)
+    blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
 
 
 def _root(options: Any, name: str) -> Path:
@@ -168,6 +191,16 @@ def _learned_task(text: str) -> list[str]:
     return names
 
 
+def _lists(name: str, dataset: str) -> Callable[[_ListsOptions], Stream]:
+    def build(options: _ListsOptions) -> Stream:
+        root = _root(options, name)
+        if options.lists is None:
+            raise UserError(f"stream {name} needs the folder of the lists that PRS publishes: --set stream.lists=DIR")
+        return prs.read(root, Path(options.lists).expanduser(), dataset, options.test, options.labels)
+
+    return build
+
+
 def _published(options: _FileOptions) -> Stream:
     stream = published.read(_file(options, "published"), _optional_root(options, "published"))
     return _with_labels(stream, options.labels)
@@ -209,6 +242,14 @@ _BUILTIN: dict[str, Source] = {
         "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
         with_defaults(_DatasetOptions, **_OVERLAP, base=0, step=10), _coco("coco-b0-c10"),
     ),
+    "coco-b0-c5": Source(
+        "COCO, 80 classes alphabetically, 16 tasks of 5, overlapping images",
+        with_defaults(_DatasetOptions, **_OVERLAP, base=0, step=5), _coco("coco-b0-c5"),
+    ),
+    "coco-b20-c4": Source(
+        "the same with 20 classes in the first task, then 15 tasks of 4",
+        with_defaults(_DatasetOptions, **_OVERLAP, base=20, step=4), _coco("coco-b20-c4"),
+    ),
     "coco-b40-c10": Source(
         "the same with 40 classes in the first task, then 4 tasks of 10",
         with_defaults(_DatasetOptions, **_OVERLAP, base=40, step=10), _coco("coco-b40-c10"),
@@ -217,9 +258,25 @@ _BUILTIN: dict[str, Source] = {
         "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images",
         with_defaults(_VocOptions, **_OVERLAP, base=0, step=4), _voc("voc-b0-c4"),
     ),
+    "voc-b4-c2": Source(
+        "the same with 4 classes in the first task, then 8 tasks of 2",
+        with_defaults(_VocOptions, **_OVERLAP, base=4, step=2), _voc("voc-b4-c2"),
+    ),
+    "voc-b5-c3": Source(
+        "the same with 5 classes in the first task, then 5 tasks of 3",
+        with_defaults(_VocOptions, **_OVERLAP, base=5, step=3), _voc("voc-b5-c3"),
+    ),
     "voc-b10-c2": Source(
         "the same with 10 classes in the first task, then 5 tasks of 2",
         with_defaults(_VocOptions, **_OVERLAP, base=10, step=2), _voc("voc-b10-c2"),
+    ),
+    "cocoseq": Source(
+        "COCO, the lists of PRS: 70 classes, 4 tasks, disjoint images, balanced test", _ListsOptions,
+        _lists("cocoseq", "coco"),
+    ),
+    "nuswideseq": Source(
+        "NUS-WIDE, the lists of PRS: 49 concepts, 6 tasks, disjoint images, balanced test", _ListsOptions,
+        _lists("nuswideseq", "nus-wide"),
     ),
     "coco": Source("COCO 2014 or 2017 with your own protocol options", _DatasetOptions, _coco("coco")),
     "nus-wide": Source("NUS-WIDE with your own protocol options", _NusWideOptions, _nus_wide("nus-wide")),
@@ -265,6 +322,17 @@ def resolve(stream: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
     return kind, {**options, "file": stream}
 
 
+def is_overlapping(stream: str, options: Any) -> bool:
+    """Whether the tasks of a stream overlap, by its name and its options. The stream is not built.
+
+    >>> is_overlapping("voc-b0-c4", STREAMS["voc-b0-c4"].Options()), is_overlapping("voc", STREAMS["voc"].Options())
+    (True, False)
+    """
+    if stream == "manifest" and options.file is not None:
+        return manifest.read_rules(Path(options.file).expanduser()).get("protocol") == "overlap"
+    return getattr(options, "protocol", "") == "overlap"
+
+
 def build(stream: str, options: Mapping[str, Any]) -> Stream:
     """Build a stream from its name, or from the path of a file that describes it, and its options.
 
@@ -272,8 +340,11 @@ def build(stream: str, options: Mapping[str, Any]) -> Stream:
     ('sky', 'boat', 'house', 'cup')
     """
     name, given = resolve(stream, options)
-    built = STREAMS[name].build(read(STREAMS[name].Options, given, "stream", f"stream {name}"))
+    chosen = read(STREAMS[name].Options, given, "stream", f"stream {name}")
+    built = STREAMS[name].build(chosen)
     if not isinstance(built, Stream):
         raise UserError(f"stream {name}: its function must return a lifelabel.Stream, not a {type(built).__name__}")
+    if share := getattr(chosen, "blurry", 0.0):
+        built = blur(built, share, chosen.seed)
     add_problems(built.problems, built.train.images, built.test.images)
     return built
