@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lifelabel.cli.main import main
-from lifelabel.engine import run
+from lifelabel.engine import setup
 from lifelabel.nn.graph import embed
 
 
@@ -21,5 +21,5 @@ if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
     torch.float32 = torch.float64  # type: ignore[misc]
-    run.embed = _embed  # type: ignore[assignment]
+    setup.embed = _embed  # type: ignore[assignment]
     main()

@@ -432,7 +432,7 @@ class Stream:
 
 def _within(ranges: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Whether each column is in one of its ranges (… x ranges x 2)."""
-    return ((ranges[..., 0] <= columns) & (columns < ranges[..., 1])).any(-1)
+    return np.any((ranges[..., 0] <= columns) & (columns < ranges[..., 1]), -1)
 
 
 def name_draws(salt: str, names: Iterable[str]) -> np.ndarray:

@@ -208,8 +208,9 @@ def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
     is_held = np.zeros(len(train), bool)
     for row in train.used().tolist():
         is_held[row] = _hash(train.names[row]) < share * 2**32
-    for task, rows in zip(stream.tasks, train.rows, strict=True) if train.home is not None else ():
-        is_held[rows] &= train.home[rows] == task.index
+    if train.home is not None:
+        for task, rows in zip(stream.tasks, train.rows, strict=True):
+            is_held[rows] &= train.home[rows] == task.index
     held = tuple(rows[is_held[rows]] for rows in train.rows)
     rest = tuple(rows[~is_held[rows]] for rows in train.rows)
     for task, to_score, to_train in zip(stream.tasks, held, rest, strict=True):

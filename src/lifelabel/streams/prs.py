@@ -85,14 +85,14 @@ def read(root: Path, folder: Path, dataset: str, test: str = "balanced", labels:
     plan = _plan(pools[0], _columns(names, found, problems), found, order, problems)
     columns = [column for of_task in plan for column in of_task]
     tasks = classes_to_tasks(tuple(found.classes[column] for column in columns), [len(of_task) for of_task in plan])
-    splits = [_split(found.root, pool, columns, len(tasks)) for pool in pools]
-    _report(splits, tasks, problems)
-    groups = lists.groups(tasks, splits[0].labels.counts(), problems)
+    split, test_split = (_split(found.root, pool, columns, len(tasks)) for pool in pools)
+    _report([split, test_split], tasks, problems)
+    groups = lists.groups(tasks, split.labels.counts(), problems)
     rules: dict[str, Any] = {"source": "lists of PRS", "protocol": "disjoint", "files": list(order), "test": test}
     rules |= {"labels": labels} if labels != LABELS[0] else {}
-    truth = true_matrix(splits[0].labels)
+    truth = true_matrix(split.labels)
     stream = Stream(
-        release.stream, tasks, *splits, truth, rules, dataset, problems=problems, labels=labels, groups=groups
+        release.stream, tasks, split, test_split, truth, rules, dataset, problems=problems, labels=labels, groups=groups
     )
     return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, found))
 
@@ -137,7 +137,8 @@ class _Lists:
 
     def by_task(self, kind: str) -> list[list[int]]:
         """The ids of each task, in the order of the numbers in the names of the files."""
-        name, found = f"{kind}_task{{}}_id_{self.release.suffix}.json", []
+        name = f"{kind}_task{{}}_id_{self.release.suffix}.json"
+        found: list[list[int]] = []
         while self.find(name.format(len(found))) or not found:
             found.append(self.load(name.format(len(found)), _are_ids, "a list of image ids, [139, 285, …]"))
         return found
@@ -247,7 +248,7 @@ def _plan(
     problems.add_all("classes left out because no training image shows them", names, ~shown)
     others = np.unique(labels.row()[owner[labels.column] != entries])
     problems.add_all("training images with a class of another task, which is hidden", train.names.take(others))
-    plan = [[columns[k] for k in np.flatnonzero(shown & (owner == task))] for task in range(tasks)]
+    plan = [[columns[k] for k in np.flatnonzero(shown & (owner == task)).tolist()] for task in range(tasks)]
     if not all(plan):
         raise UserError(
             f"task {order[plan.index([])]} of the lists has no class: no training image of it in {found.root} shows one"

@@ -340,7 +340,7 @@ def build(stream: str, options: Mapping[str, Any]) -> Stream:
     ('sky', 'boat', 'house', 'cup')
     """
     name, given = resolve(stream, options)
-    chosen = read(STREAMS[name].Options, given, "stream", f"stream {name}")
+    chosen: Any = read(STREAMS[name].Options, given, "stream", f"stream {name}")
     built = STREAMS[name].build(chosen)
     if not isinstance(built, Stream):
         raise UserError(f"stream {name}: its function must return a lifelabel.Stream, not a {type(built).__name__}")
