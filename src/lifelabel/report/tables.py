@@ -34,8 +34,9 @@ from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import printable
 
 __all__ = [
-    "Failure", "Grid", "ResultTable", "Row", "cost_grid", "equal_options", "equal_texts", "error_grid",
-    "main_grid", "notes", "one_line", "rows_by_value", "table_texts", "terminal", "write_tables",
+    "Column", "Failure", "Grid", "Line", "ResultTable", "Row", "Stat", "best_mean", "cost_grid",
+    "csv_text", "equal_options", "equal_texts", "error_grid", "find_column", "main_grid", "measurement_notes", "notes",
+    "one_line", "paragraphs", "rows_by_value", "table_texts", "terminal", "write_tables",
 ]  # fmt: skip
 
 _FORGETTING_ROW = "Forgetting ↓"
@@ -54,7 +55,7 @@ _ERRORS_NOTE = (
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
     """One figure of a run: its name in files, its head in tables, and its format."""
 
     key: str
@@ -65,7 +66,7 @@ class _Column:
     short_head: str = ""
     """Its head in the terminal."""
 
-    def text(self, stat: _Stat, compact: bool = False) -> str:
+    def text(self, stat: Stat, compact: bool = False) -> str:
         if stat.mean is None:
             return "–"
         digits = max(self.digits - 1, 1) if compact and self.digits > 1 else self.digits
@@ -75,23 +76,32 @@ class _Column:
         return f"{mean}{'±' if compact else ' ± '}{stat.sd / self.unit:.{digits}f}"
 
 
-_SCORES = tuple(_Column(name, f"{name} ↑") for name in HEADLINE)
-_FORGETTING = tuple(_Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
+_SCORES = tuple(Column(name, f"{name} ↑") for name in HEADLINE)
+_FORGETTING = tuple(Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
 _COSTS = (
-    _Column("stored_images", "stored images", 0, 1, False, "stored"),
-    _Column("stored_bytes", "stored MB", 1, 1e6, False, "MB"),
-    _Column("seconds", "seconds", 0, 1, False, "s"),
-    _Column("images_per_second", "images/s", 0, 1, False, "img/s"),
-    _Column("peak_memory_bytes", "peak GB", 2, 1e9, False, "GB"),
+    Column("stored_images", "stored images", 0, 1, False, "stored"),
+    Column("stored_bytes", "stored MB", 1, 1e6, False, "MB"),
+    Column("seconds", "seconds", 0, 1, False, "s"),
+    Column("images_per_second", "images/s", 0, 1, False, "img/s"),
+    Column("peak_memory_bytes", "peak GB", 2, 1e9, False, "GB"),
 )
 _ERRORS = tuple(
-    _Column(f"acm_error_{block}", block.replace("_", "-"), 3) for block in ("all", "intra", "old_new", "new_old")
+    Column(f"acm_error_{block}", block.replace("_", "-"), 3) for block in ("all", "intra", "old_new", "new_old")
 )
 _COLUMNS = (*_SCORES, *_FORGETTING, *_COSTS, *_ERRORS)
 
 
+def find_column(key: str) -> Column:
+    """The column of a figure, by its name in files.
+
+    >>> find_column("stored_bytes").head
+    'stored MB'
+    """
+    return next(each for each in _COLUMNS if each.key == key)
+
+
 @dataclass(frozen=True)
-class _Stat:
+class Stat:
     """Mean and sample standard deviation of n values; None if there are too few."""
 
     mean: float | None
@@ -99,10 +109,10 @@ class _Stat:
     n: int
 
     @staticmethod
-    def from_values(values: Sequence[float | None]) -> _Stat:
+    def from_values(values: Sequence[float | None]) -> Stat:
         known = [value for value in values if value is not None and math.isfinite(value)]
         mean = statistics.mean(known) if known else None
-        return _Stat(mean, statistics.stdev(known) if len(known) > 1 else None, len(known))
+        return Stat(mean, statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True)
@@ -129,10 +139,10 @@ class Row:
         return " / ".join(self.cells)
 
     @functools.cached_property
-    def stats(self) -> dict[str, _Stat]:
+    def stats(self) -> dict[str, Stat]:
         values = [run.figures() for run in self.runs]
         keys = dict.fromkeys([*(column.key for column in _COLUMNS), *(key for value in values for key in value)])
-        return {key: _Stat.from_values([value.get(key) for value in values]) for key in keys}
+        return {key: Stat.from_values([value.get(key) for value in values]) for key in keys}
 
     @functools.cached_property
     def first_run(self) -> FinishedRun:
@@ -143,9 +153,9 @@ class Row:
         run = min(self.runs, key=lambda run: (run.task_order, run.seed))
         return dataclasses.replace(run, unread=_damage(run))
 
-    def stat(self, key: str) -> _Stat:
+    def stat(self, key: str) -> Stat:
         """The statistics of one figure. Runs may lack the metrics of plug-ins that other rows have."""
-        return self.stats.get(key) or _Stat.from_values([])
+        return self.stats.get(key) or Stat.from_values([])
 
 
 @dataclass(frozen=True)
@@ -173,12 +183,12 @@ class ResultTable:
         return [run for row in self.rows for run in row.runs]
 
     @functools.cached_property
-    def metric_columns(self) -> tuple[_Column, ...]:
+    def metric_columns(self) -> tuple[Column, ...]:
         """One column for each metric of a plug-in."""
-        return tuple(_Column(name, name, 3) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
+        return tuple(Column(name, name, 3) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
 
     @property
-    def cost_columns(self) -> tuple[_Column, ...]:
+    def cost_columns(self) -> tuple[Column, ...]:
         return _COSTS if self.costs else ()
 
     @property
@@ -210,14 +220,16 @@ def one_line(run: FinishedRun) -> str:
 # The content of a table in every format
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """One line of a table as text."""
+
     cells: list[str]
     is_forgetting: bool = False
     """It belongs to the line above it."""
 
 
-def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
-    best = {column.key: _best(table, column) for column in _SCORES}
+def _body(table: ResultTable, compact: bool = False) -> Iterator[Line]:
+    best = {column.key: best_mean(table, column) for column in _SCORES}
     for row in table.rows:
         cells = [*row.cells]
         for column in (*_SCORES, *table.metric_columns, *table.cost_columns):
@@ -225,16 +237,16 @@ def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
             is_best = not row.joint and stat.mean is not None and stat.mean == best.get(column.key)
             text = column.text(stat, compact)
             cells.append(Bold(text) if is_best else text)
-        yield _Line(cells)
+        yield Line(cells)
         if table.forgetting and any(row.stats[column.key].n for column in _FORGETTING):
             cells = [""] * len(table.head)
             cells[len(cells) // 2] = _FORGETTING_ROW
             cells += [column.text(row.stats[column.key], compact) for column in _FORGETTING]
             others = (*table.metric_columns, *table.cost_columns)
-            yield _Line([*cells, *[""] * len(others)], is_forgetting=True)
+            yield Line([*cells, *[""] * len(others)], is_forgetting=True)
 
 
-def _best(table: ResultTable, column: _Column) -> float | None:
+def best_mean(table: ResultTable, column: Column) -> float | None:
     """The highest mean of the lifelong rows; None if there is only one."""
     means = [mean for row in table.rows if not row.joint and (mean := row.stats[column.key].mean) is not None]
     return max(means) if len(means) > 1 else None
@@ -249,17 +261,17 @@ def _error_heads(table: ResultTable) -> list[str]:
     return [*table.head, *(column.head for column in _ERRORS)]
 
 
-def _error_body(table: ResultTable) -> Iterator[_Line]:
+def _error_body(table: ResultTable) -> Iterator[Line]:
     """The error of the matrix by block."""
     for row in table.rows:
-        yield _Line([*row.cells, *(column.text(row.stats[column.key]) for column in _ERRORS)])
+        yield Line([*row.cells, *(column.text(row.stats[column.key]) for column in _ERRORS)])
 
 
 class Grid(NamedTuple):
     """A table as text. The first `left` columns are text, the others numbers."""
 
     heads: list[str]
-    lines: list[_Line]
+    lines: list[Line]
     left: int
 
 
@@ -277,12 +289,29 @@ def error_grid(table: ResultTable) -> Grid | None:
 
 def cost_grid(table: ResultTable) -> Grid:
     """What each row costs."""
-    lines = [_Line([*row.cells, *(column.text(row.stat(column.key)) for column in _COSTS)]) for row in table.rows]
+    lines = [Line([*row.cells, *(column.text(row.stat(column.key)) for column in _COSTS)]) for row in table.rows]
     return Grid([*table.head, *(column.head for column in _COSTS)], lines, len(table.head))
 
 
 def notes(table: ResultTable) -> list[str]:
     """The sentences under the table: how it was measured, what differs between rows, and what is missing."""
+    lines = measurement_notes(table)
+    for row in table.rows:
+        damage = row.first_run.unread.values() if row.runs else ()
+        lines += [f"NOT everything of {row.name} is in the report: {reason}." for reason in damage]
+    if table.metric_columns:
+        names = ", ".join(column.key for column in table.metric_columns)
+        lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
+    return [
+        *lines,
+        _METRICS_NOTE,
+        *([_COSTS_NOTE] if table.costs else []),
+        *([_ERRORS_NOTE] if table.has_errors else []),
+    ]
+
+
+def measurement_notes(table: ResultTable) -> list[str]:
+    """Where and with which options the runs were made, what differs between rows, and which runs are missing."""
     lines = [provenance(table.runs), _same_stream(table.runs), *_fairness(table)]
     lines += [
         f"{row.name}: {len(row.runs)} of {row.planned} runs." for row in table.rows if len(row.runs) < row.planned
@@ -297,13 +326,6 @@ def notes(table: ResultTable) -> list[str]:
                 f"NOT all images: {row.name} skipped {train:,} training and {test:,} test images that could not be "
                 f"read, in {len(row.runs)} {'run' if len(row.runs) == 1 else 'runs'}."
             )
-    for row in table.rows:
-        damage = row.first_run.unread.values() if row.runs else ()
-        lines += [f"NOT everything of {row.name} is in the report: {reason}." for reason in damage]
-    if table.metric_columns:
-        names = ", ".join(column.key for column in table.metric_columns)
-        lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
-    lines += [_METRICS_NOTE, *([_COSTS_NOTE] if table.costs else []), *([_ERRORS_NOTE] if table.has_errors else [])]
     return lines
 
 
@@ -374,7 +396,7 @@ def write_tables(table: ResultTable, folder: Path) -> list[str]:
     """Write table.md, table.csv, table.tex and table.json. Returns their names."""
     files = {
         "table.md": _markdown(table),
-        "table.csv": _csv(table),
+        "table.csv": csv_text(table),
         "table.tex": _latex(table),
         "table.json": json.dumps(_json(table), indent=1, allow_nan=False) + "\n",
     }
@@ -387,7 +409,7 @@ def table_texts(table: ResultTable) -> dict[str, str]:
     """The table in the formats for other documents, by their names. Markdown: without title and notes."""
     heads, lines, left = main_grid(table)
     markdown = "\n".join(grid(heads, [line.cells for line in lines], left)) + "\n"
-    return {"Markdown": markdown, "CSV": _csv(table), "LaTeX": _latex(table)}
+    return {"Markdown": markdown, "CSV": csv_text(table), "LaTeX": _latex(table)}
 
 
 _BLOCK = re.compile(r"^(\d{0,9})(>|[-+.)](?=\s|$))")
@@ -401,33 +423,37 @@ def _markdown(table: ResultTable) -> str:
     if table.has_errors:
         lines += ["", "Error of the matrix:", ""]
         lines += grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
-    for note in notes(table):
-        lines += ["", _BLOCK.sub(r"\1\\\2", escape(note))]
+    lines += paragraphs(notes(table))
     if table.failures:
         lines += ["", f"Not finished, and not in the table ({len(table.failures)}):", ""]
         lines += [f"- {escape(f.name)}: {escape(f.reason)}" for f in table.failures]
     return "\n".join(lines) + "\n"
 
 
-def _csv(table: ResultTable) -> str:
+def paragraphs(notes: Iterable[str]) -> list[str]:
+    """The lines of Markdown paragraphs, each after an empty line. Nothing in them is a list, a quotation or markup."""
+    return [line for note in notes for line in ("", _BLOCK.sub(r"\1\\\2", escape(note)))]
+
+
+def csv_text(table: ResultTable) -> str:
     """One line per row: mean, standard deviation and number of values of each figure."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "sd", "n")
     keys = [column.key for column in (*_COLUMNS, *table.metric_columns)]
-    names = map(_csv_text, keys)
+    names = map(_csv_cell, keys)
     writer.writerow([*table.head, "runs", "planned", *(f"{name}_{part}" for name in names for part in parts)])
     for row in table.rows:
         stats = [getattr(row.stat(key), part) for key in keys for part in parts]
-        cells = map(_csv_text, row.cells)
+        cells = map(_csv_cell, row.cells)
         writer.writerow([*cells, len(row.runs), row.planned, *("" if value is None else value for value in stats)])
     return out.getvalue()
 
 
-def _csv_text(text: str) -> str:
+def _csv_cell(text: str) -> str:
     """Text for a cell. A spreadsheet reads text that begins with =, +, - or @ as a formula, unless it is quoted.
 
-    >>> _csv_text("=1+1"), _csv_text("+ R^t"), _csv_text("-0.5")
+    >>> _csv_cell("=1+1"), _csv_cell("+ R^t"), _csv_cell("-0.5")
     ("'=1+1", "'+ R^t", '-0.5')
     """
     text = printable(text)
@@ -485,7 +511,7 @@ def _latex(table: ResultTable) -> str:
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def _tabular(head: Sequence[str], lines: Iterable[_Line], left: int) -> list[str]:
+def _tabular(head: Sequence[str], lines: Iterable[Line], left: int) -> list[str]:
     out = [rf"  \begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left)}}}", r"    \toprule"]
     out.append("    " + " & ".join(rf"\textbf{{{_tex(name)}}}" for name in head) + r" \\")
     for line in lines:
@@ -536,7 +562,7 @@ def terminal(table: ResultTable) -> list[Table]:
     return tables
 
 
-def _rich_table(heads: Sequence[str], body: Iterable[_Line], left: int) -> Table:
+def _rich_table(heads: Sequence[str], body: Iterable[Line], left: int) -> Table:
     lines = list(body)
     cells = [line.cells for line in lines]
     table = rich_grid(heads, cells, left, max_width=30, box=box.SIMPLE, title_justify="left")
