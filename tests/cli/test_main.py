@@ -21,7 +21,7 @@ COMMANDS = {
     "report": ["report"], "list": ["list"], "metrics": ["metrics"], "data inspect": ["data", "inspect"],
     "data build": ["data", "build"], "data convert": ["data", "convert"], "runs": ["runs"], "predict": ["predict"],
     "evaluate": ["evaluate"], "calibrate": ["calibrate"], "extend": ["extend"], "export": ["export"],
-    "doctor": ["doctor"], "serve": ["serve"], "verify": ["verify"],
+    "doctor": ["doctor"], "serve": ["serve"], "verify": ["verify"], "leaderboard": ["leaderboard"],
 }  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def test_list_has_one_line_per_name(main, what):
     ids=["text", "brackets", "bytes", "pipe", "folder", "missing"],
 )
 def test_a_damaged_run_does_not_cost_the_others(main, agcn_run, agcn_copy, tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(report, "_obstacle", lambda: "is not made here")
+    monkeypatch.setattr(report, "chart_obstacle", lambda: "is not made here")
     damage(agcn_copy / "metrics.json")
     done = main("report", agcn_run, agcn_copy, "--out", tmp_path / "report")
     assert (done.returncode, done.stderr) == (1, "")

@@ -19,12 +19,12 @@ from lifelabel.report.tables import (
     Failure,
     ResultTable,
     Row,
-    _csv,
+    Stat,
     _json,
     _latex,
     _markdown,
-    _Stat,
     _tex,
+    csv_text,
     notes,
     one_line,
     terminal,
@@ -76,12 +76,12 @@ def test_sd_is_the_sample_standard_deviation(tmp_path):
     assert stat.mean == pytest.approx(100 * mean)
     assert stat.sd == pytest.approx(100 * math.sqrt(sum((v - mean) ** 2 for v in values) / 3))
     assert stat.sd == pytest.approx(statistics.stdev(100 * v for v in values))
-    assert _Stat.from_values([None, 3.0, float("nan")]) == _Stat(3.0, None, 1)
-    assert _Stat.from_values([]) == _Stat(None, None, 0)
+    assert Stat.from_values([None, 3.0, float("nan")]) == Stat(3.0, None, 1)
+    assert Stat.from_values([]) == Stat(None, None, 0)
 
 
 def test_csv_and_json_hold_the_same_plain_numbers(table):
-    rows = list(csv.DictReader(io.StringIO(_csv(table))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(table))))
     written = json.loads(json.dumps(_json(table), allow_nan=False))
     assert [row["method"] for row in rows] == ["multi-task", "er", "agcn"]
     assert [(row["runs"], row["planned"]) for row in rows] == [("1", "1"), ("2", "3"), ("2", "2")]
@@ -236,7 +236,7 @@ def test_all_formats_are_written(table, tmp_path):
     names = write_tables(table, tmp_path)
     assert names == ["table.md", "table.csv", "table.tex", "table.json"]
     texts = [(tmp_path / name).read_text(encoding="utf-8") for name in names]
-    assert texts[:3] == [_markdown(table), _csv(table), _latex(table)]
+    assert texts[:3] == [_markdown(table), csv_text(table), _latex(table)]
     assert json.loads(texts[3]) == _json(table)
 
 
@@ -307,7 +307,7 @@ def test_a_label_has_no_effect_at_the_beginning_of_a_line_or_cell(label, tmp_pat
     tags, lines = render(_markdown(table))
     assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "p"}
     assert label in lines and f"{label}: 1 of 2 runs." in lines
-    (row,) = csv.reader(io.StringIO(_csv(table).split("\n", 1)[1]))
+    (row,) = csv.reader(io.StringIO(csv_text(table).split("\n", 1)[1]))
     assert row[0] == (f"'{label}" if label[0] in "=+-@" else label)
 
 
@@ -316,8 +316,8 @@ def test_a_metric_of_a_plug_in_has_no_effect_as_a_head(tmp_path):
     run = make_run(tmp_path / "a", "er", conventions={name: 0.5})
     table = ResultTable.from_runs([run])
     assert [column.key for column in table.metric_columns] == [name]
-    assert "\x1b" not in printed(table) + _latex(table) + _csv(table) + _markdown(table)
-    assert "'=1+1" in _csv(table).splitlines()[0] and r"=1+1 ?{[}2J \textbar{} \$x\_1\$" in _latex(table)
+    assert "\x1b" not in printed(table) + _latex(table) + csv_text(table) + _markdown(table)
+    assert "'=1+1" in csv_text(table).splitlines()[0] and r"=1+1 ?{[}2J \textbar{} \$x\_1\$" in _latex(table)
     check_latex(_latex(table))
 
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from lifelabel.search.scheduler import Outcome
 from lifelabel.utils.processes import start_fork_server
 
-__all__ = ["commands"]
+__all__ = ["Jobs", "Overwrite", "Quiet", "Seeds", "commands", "read_row"]
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
 _DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
 
-_Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]
+Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]
 _Orders = Annotated[
     int,
     typer.Option(
@@ -46,13 +46,13 @@ _Orders = Annotated[
         metavar="K",
     ),
 ]
-_Jobs = Annotated[
+Jobs = Annotated[
     int | None,
     typer.Option(help="Runs at a time [default: one on each GPU, or on each core, up to 8; on a cluster 256]."),
 ]
 _ConfigFile = Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Repeat runs that exist.")]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Repeat runs that exist.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")]
 
 
 @commands.command(
@@ -86,20 +86,20 @@ def _compare(
             autocompletion=complete_list(method_names),
         ),
     ] = "all",
-    seeds: _Seeds = "0-2",
+    seeds: Seeds = "0-2",
     orders: _Orders = 1,
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the tables.")] = Path(
         "runs/compare"
     ),
-    jobs: _Jobs = None,
+    jobs: Jobs = None,
     on: On = "local",
     slurm: SbatchOptions = None,
     dry_run: DryRun = False,
     config: _ConfigFile = None,
     set_: Settings = None,
     plugin: Plugins = None,
-    overwrite: _Overwrite = False,
-    quiet: _Quiet = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -145,20 +145,20 @@ def _study(
             autocompletion=complete_name(lambda: STUDY_NAMES),
         ),
     ],
-    seeds: _Seeds = "0-2",
+    seeds: Seeds = "0-2",
     orders: _Orders = 1,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for the runs and the tables [default: runs/study-STUDY].")
     ] = None,
-    jobs: _Jobs = None,
+    jobs: Jobs = None,
     on: On = "local",
     slurm: SbatchOptions = None,
     dry_run: DryRun = False,
     config: _ConfigFile = None,
     set_: Settings = None,
     plugin: Plugins = None,
-    overwrite: _Overwrite = False,
-    quiet: _Quiet = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -186,9 +186,9 @@ def _study(
 @commands.command("demo", epilog="Examples:\n\n`lifelabel demo`\n\n`lifelabel demo --seeds 0-2 --out runs/results`")
 def _demo(
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the tables.")] = Path("runs/demo"),
-    seeds: _Seeds = "0",
-    overwrite: _Overwrite = False,
-    quiet: _Quiet = False,
+    seeds: Seeds = "0",
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare fine-tuning, AGCN and multi-task on the embedded stream: a report in about a minute.
 
@@ -233,7 +233,7 @@ def _run(plan: Plan, place: Place, jobs: int | None, overwrite: bool, quiet: boo
     remaining = iter(outcomes)
     rows, failures = [], []
     for variant, runs in zip(plan.variants, planned, strict=True):
-        row, failed = _row(variant, [next(remaining) for _ in runs])
+        row, failed = read_row(variant.cells, variant.method, [next(remaining) for _ in runs])
         rows.append(row)
         failures += failed
     show_table(ResultTable(rows=tuple(rows), failures=tuple(failures), **layout), plan.out, quiet)
@@ -241,14 +241,14 @@ def _run(plan: Plan, place: Place, jobs: int | None, overwrite: bool, quiet: boo
         raise typer.Exit(1)
 
 
-def _row(variant: Variant, outcomes: Sequence[Outcome]) -> tuple[Row, list[Failure]]:
-    """The row of a variant, and its runs that are not finished."""
+def read_row(cells: tuple[str, ...], method: str, outcomes: Sequence[Outcome | None]) -> tuple[Row, list[Failure]]:
+    """The row of a variant of a method, and its runs that failed or are damaged. None: a run that was not started."""
     from lifelabel.methods import METHODS
     from lifelabel.report.runs import read_run
     from lifelabel.report.tables import Failure, Row
 
     runs, failures = [], []
-    for outcome in outcomes:
+    for outcome in filter(None, outcomes):
         plan, reason = outcome.planned, outcome.error
         try:
             if not reason:
@@ -257,4 +257,4 @@ def _row(variant: Variant, outcomes: Sequence[Outcome]) -> tuple[Row, list[Failu
             reason = str(error)
         if reason:
             failures.append(Failure(plan.name, plan.folder, reason))
-    return Row(variant.cells, tuple(runs), len(outcomes), METHODS[variant.method].joint), failures
+    return Row(cells, tuple(runs), len(outcomes), METHODS[method].joint), failures

@@ -40,6 +40,7 @@ def _add_commands() -> None:
         evaluate,
         export,
         extend,
+        leaderboard,
         metrics,
         predict,
         report,
@@ -50,8 +51,10 @@ def _add_commands() -> None:
         verify,
     )
 
-    modules = (train, predict, evaluate, calibrate, extend, export, compare, tune, report, runs, verify, serve, metrics)
-    for module in modules:
+    for module in (
+        train, predict, evaluate, calibrate, extend, export, compare, leaderboard, tune, report, runs, verify, serve,
+        metrics,
+    ):  # fmt: skip
         app.add_typer(module.commands)
     data.commands.add_typer(convert.commands)
     app.add_typer(data.commands, name="data")
@@ -70,7 +73,7 @@ app.add_typer(doctor.commands)
 _OUTPUT_ONLY = ("predict", "runs", "verify", "metrics", "list", "doctor")
 """Commands whose result is their output. The others write files, and go on if nobody reads their output any more."""
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"])
+_CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"], ["leaderboard"])
 
 
 def _version(show: bool) -> None:

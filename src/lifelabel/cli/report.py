@@ -19,7 +19,7 @@ from lifelabel.errors import UserError
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
-__all__ = ["commands", "show_table"]
+__all__ = ["chart_obstacle", "commands", "show_table"]
 
 _NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
 """Modules that the report needs, and their packages. The tables do not need them."""
@@ -75,7 +75,7 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
     for failure in table.failures:
         print_line(f"not finished: {failure.name}: {failure.reason}", "red")
     if table.runs:
-        if obstacle := _obstacle():
+        if obstacle := chart_obstacle():
             last = f"{REPORT} {obstacle}"
         else:
             written += _write_report(table, folder, quiet)
@@ -84,8 +84,8 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
         print_line(last)
 
 
-def _obstacle() -> str:
-    """Why there can be no report; empty if there can."""
+def chart_obstacle() -> str:
+    """Why there can be no report and no charts; empty if there can."""
     missing = [package for module, package in _NEEDED.items() if not find_spec(module)]
     if missing:
         return f"needs other packages: pip install {' '.join(missing)}"

@@ -24,8 +24,7 @@ from lifelabel.config.run_options import VARIED
 from lifelabel.engine.run_folder import DETAILS
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import HEADLINE
-from lifelabel.report.columns import Column as _Column
-from lifelabel.report.columns import Stat as _Stat
+from lifelabel.report.columns import Column, Stat
 from lifelabel.report.details import read_details
 from lifelabel.report.grids import rich_grid
 from lifelabel.report.runs import MATRICES, FinishedRun, common_options, facts, group_by_label, provenance
@@ -35,8 +34,9 @@ from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import printable
 
 __all__ = [
-    "Failure", "Grid", "ResultTable", "Row", "cost_grid", "equal_options", "equal_texts", "error_grid",
-    "main_grid", "notes", "one_line", "rows_by_value", "sub_grids", "table_texts", "terminal", "write_tables",
+    "Failure", "Grid", "Line", "ResultTable", "Row", "best_mean", "cost_grid", "csv_text", "equal_options",
+    "equal_texts", "error_grid", "find_column", "main_grid", "measurement_notes", "notes", "one_line", "paragraphs",
+    "rows_by_value", "sub_grids", "table_texts", "terminal", "write_tables",
 ]  # fmt: skip
 
 _FORGETTING_ROW = "Forgetting ↓"
@@ -54,19 +54,28 @@ _ERRORS_NOTE = (
 )
 
 
-_SCORES = tuple(_Column(name, f"{name} ↑") for name in HEADLINE)
-_FORGETTING = tuple(_Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
+_SCORES = tuple(Column(name, f"{name} ↑") for name in HEADLINE)
+_FORGETTING = tuple(Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
 _COSTS = (
-    _Column("stored_images", "stored images", 0, 1, False, "stored"),
-    _Column("stored_bytes", "stored MB", 1, 1e6, False, "MB"),
-    _Column("seconds", "seconds", 0, 1, False, "s"),
-    _Column("images_per_second", "images/s", 0, 1, False, "img/s"),
-    _Column("peak_memory_bytes", "peak GB", 2, 1e9, False, "GB"),
+    Column("stored_images", "stored images", 0, 1, False, "stored"),
+    Column("stored_bytes", "stored MB", 1, 1e6, False, "MB"),
+    Column("seconds", "seconds", 0, 1, False, "s"),
+    Column("images_per_second", "images/s", 0, 1, False, "img/s"),
+    Column("peak_memory_bytes", "peak GB", 2, 1e9, False, "GB"),
 )
 _ERRORS = tuple(
-    _Column(f"acm_error_{block}", block.replace("_", "-"), 3) for block in ("all", "intra", "old_new", "new_old")
+    Column(f"acm_error_{block}", block.replace("_", "-"), 3) for block in ("all", "intra", "old_new", "new_old")
 )
 _COLUMNS = (*_SCORES, *_FORGETTING, *_COSTS, *_ERRORS)
+
+
+def find_column(key: str) -> Column:
+    """The column of a figure, by its name in files.
+
+    >>> find_column("stored_bytes").head
+    'stored MB'
+    """
+    return next(each for each in _COLUMNS if each.key == key)
 
 
 @dataclass(frozen=True)
@@ -93,10 +102,10 @@ class Row:
         return " / ".join(self.cells)
 
     @functools.cached_property
-    def stats(self) -> dict[str, _Stat]:
+    def stats(self) -> dict[str, Stat]:
         values = [run.figures() for run in self.runs]
         keys = dict.fromkeys([*(column.key for column in _COLUMNS), *(key for value in values for key in value)])
-        return {key: _Stat.from_values([value.get(key) for value in values]) for key in keys}
+        return {key: Stat.from_values([value.get(key) for value in values]) for key in keys}
 
     @functools.cached_property
     def first_run(self) -> FinishedRun:
@@ -112,9 +121,9 @@ class Row:
         """The number of passes over the images of each task."""
         return ", ".join(str(epochs) for epochs in sorted({run.epochs for run in self.runs})) or "–"
 
-    def stat(self, key: str) -> _Stat:
+    def stat(self, key: str) -> Stat:
         """The statistics of one figure. Runs may lack the metrics of plug-ins that other rows have."""
-        return self.stats.get(key) or _Stat.from_values([])
+        return self.stats.get(key) or Stat.from_values([])
 
 
 @dataclass(frozen=True)
@@ -142,9 +151,9 @@ class ResultTable:
         return [run for row in self.rows for run in row.runs]
 
     @functools.cached_property
-    def metric_columns(self) -> tuple[_Column, ...]:
+    def metric_columns(self) -> tuple[Column, ...]:
         """One column for each metric of a plug-in."""
-        return tuple(_Column(name, name, 3) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
+        return tuple(Column(name, name, 3) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
 
     @property
     def has_passes(self) -> bool:
@@ -152,7 +161,7 @@ class ResultTable:
         return any(run.epochs > 1 for run in self.runs)
 
     @property
-    def cost_columns(self) -> tuple[_Column, ...]:
+    def cost_columns(self) -> tuple[Column, ...]:
         return _COSTS if self.costs else ()
 
     @property
@@ -185,14 +194,16 @@ def one_line(run: FinishedRun) -> str:
 # The content of a table in every format
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """One line of a table as text."""
+
     cells: list[str]
     is_forgetting: bool = False
     """It belongs to the line above it."""
 
 
-def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
-    best = {column.key: _best(table, column) for column in _SCORES}
+def _body(table: ResultTable, compact: bool = False) -> Iterator[Line]:
+    best = {column.key: best_mean(table, column) for column in _SCORES}
     for row in table.rows:
         cells = [*row.cells]
         for column in (*_SCORES, *table.metric_columns, *table.cost_columns):
@@ -200,13 +211,13 @@ def _body(table: ResultTable, compact: bool = False) -> Iterator[_Line]:
             is_best = not row.joint and stat.mean is not None and stat.mean == best.get(column.key)
             text = column.text(stat, compact)
             cells.append(Bold(text) if is_best else text)
-        yield _Line(_with_passes(table, cells, row.passes))
+        yield Line(_with_passes(table, cells, row.passes))
         if table.forgetting and any(row.stats[column.key].n for column in _FORGETTING):
             cells = [""] * len(table.head)
             cells[len(cells) // 2] = _FORGETTING_ROW
             cells += [column.text(row.stats[column.key], compact) for column in _FORGETTING]
             others = (*table.metric_columns, *table.cost_columns)
-            yield _Line(_with_passes(table, [*cells, *[""] * len(others)], ""), is_forgetting=True)
+            yield Line(_with_passes(table, [*cells, *[""] * len(others)], ""), is_forgetting=True)
 
 
 def _with_passes(table: ResultTable, cells: list[str], text: str) -> list[str]:
@@ -215,7 +226,7 @@ def _with_passes(table: ResultTable, cells: list[str], text: str) -> list[str]:
     return [*cells[:scores], text, *cells[scores:]] if table.has_passes else cells
 
 
-def _best(table: ResultTable, column: _Column) -> float | None:
+def best_mean(table: ResultTable, column: Column) -> float | None:
     """The highest mean of the lifelong rows; None if there is only one."""
     means = [mean for row in table.rows if not row.joint and (mean := row.stats[column.key].mean) is not None]
     return max(means) if len(means) > 1 else None
@@ -231,17 +242,17 @@ def _error_heads(table: ResultTable) -> list[str]:
     return [*table.head, *(column.head for column in _ERRORS)]
 
 
-def _error_body(table: ResultTable) -> Iterator[_Line]:
+def _error_body(table: ResultTable) -> Iterator[Line]:
     """The error of the matrix by block."""
     for row in table.rows:
-        yield _Line([*row.cells, *(column.text(row.stats[column.key]) for column in _ERRORS)])
+        yield Line([*row.cells, *(column.text(row.stats[column.key]) for column in _ERRORS)])
 
 
 class Grid(NamedTuple):
     """A table as text. The first `left` columns are text, the others numbers."""
 
     heads: list[str]
-    lines: list[_Line]
+    lines: list[Line]
     left: int
 
 
@@ -267,18 +278,36 @@ def _sub_tables(table: ResultTable, compact: bool = False) -> list[SubTable]:
 def sub_grids(table: ResultTable) -> list[tuple[str, Grid]]:
     """The tables of groups of classes and of orders, with their titles."""
     return [
-        (each.title, Grid(each.heads, [_Line(cells) for cells in each.lines], each.left)) for each in _sub_tables(table)
+        (each.title, Grid(each.heads, [Line(cells) for cells in each.lines], each.left)) for each in _sub_tables(table)
     ]
 
 
 def cost_grid(table: ResultTable) -> Grid:
     """What each row costs."""
-    lines = [_Line([*row.cells, *(column.text(row.stat(column.key)) for column in _COSTS)]) for row in table.rows]
+    lines = [Line([*row.cells, *(column.text(row.stat(column.key)) for column in _COSTS)]) for row in table.rows]
     return Grid([*table.head, *(column.head for column in _COSTS)], lines, len(table.head))
 
 
 def notes(table: ResultTable) -> list[str]:
     """The sentences under the table: how it was measured, what differs between rows, and what is missing."""
+    lines = measurement_notes(table)
+    for row in table.rows:
+        damage = row.first_run.unread.values() if row.runs else ()
+        lines += [f"NOT everything of {row.name} is in the report: {reason}." for reason in damage]
+    if table.metric_columns:
+        names = ", ".join(column.key for column in table.metric_columns)
+        lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
+    return [
+        *lines,
+        *(each.note for each in _sub_tables(table)),
+        _METRICS_NOTE,
+        *([_COSTS_NOTE] if table.costs else []),
+        *([_ERRORS_NOTE] if table.has_errors else []),
+    ]
+
+
+def measurement_notes(table: ResultTable) -> list[str]:
+    """Where and with which options the runs were made, what differs between rows, and which runs are missing."""
     lines = [provenance(table.runs), _same_stream(table.runs), *_fairness(table)]
     lines += [
         f"{row.name}: {len(row.runs)} of {row.planned} runs." for row in table.rows if len(row.runs) < row.planned
@@ -293,14 +322,6 @@ def notes(table: ResultTable) -> list[str]:
                 f"NOT all images: {row.name} skipped {train:,} training and {test:,} test images that could not be "
                 f"read, in {len(row.runs)} {'run' if len(row.runs) == 1 else 'runs'}."
             )
-    for row in table.rows:
-        damage = row.first_run.unread.values() if row.runs else ()
-        lines += [f"NOT everything of {row.name} is in the report: {reason}." for reason in damage]
-    if table.metric_columns:
-        names = ", ".join(column.key for column in table.metric_columns)
-        lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
-    lines += [each.note for each in _sub_tables(table)]
-    lines += [_METRICS_NOTE, *([_COSTS_NOTE] if table.costs else []), *([_ERRORS_NOTE] if table.has_errors else [])]
     return lines
 
 
@@ -378,7 +399,7 @@ def write_tables(table: ResultTable, folder: Path) -> list[str]:
     """Write table.md, table.csv, table.tex and table.json. Returns their names."""
     files = {
         "table.md": _markdown(table),
-        "table.csv": _csv(table),
+        "table.csv": csv_text(table),
         "table.tex": _latex(table),
         "table.json": json.dumps(_json(table), indent=1, allow_nan=False) + "\n",
     }
@@ -391,7 +412,7 @@ def table_texts(table: ResultTable) -> dict[str, str]:
     """The table in the formats for other documents, by their names. Markdown: without title and notes."""
     heads, lines, left = main_grid(table)
     markdown = "\n".join(grid(heads, [line.cells for line in lines], left)) + "\n"
-    return {"Markdown": markdown, "CSV": _csv(table), "LaTeX": _latex(table)}
+    return {"Markdown": markdown, "CSV": csv_text(table), "LaTeX": _latex(table)}
 
 
 _BLOCK = re.compile(r"^(\d{0,9})(>|[-+.)](?=\s|$))")
@@ -407,28 +428,32 @@ def _markdown(table: ResultTable) -> str:
         lines += grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
     for each in _sub_tables(table):
         lines += ["", f"{escape(each.title)}:", "", *grid(each.heads, each.lines, each.left)]
-    for note in notes(table):
-        lines += ["", _BLOCK.sub(r"\1\\\2", escape(note))]
+    lines += paragraphs(notes(table))
     if table.failures:
         lines += ["", f"Not finished, and not in the table ({len(table.failures)}):", ""]
         lines += [f"- {escape(f.name)}: {escape(f.reason)}" for f in table.failures]
     return "\n".join(lines) + "\n"
 
 
-def _csv(table: ResultTable) -> str:
+def paragraphs(notes: Iterable[str]) -> list[str]:
+    """The lines of Markdown paragraphs, each after an empty line. Nothing in them is a list, a quotation or markup."""
+    return [line for note in notes for line in ("", _BLOCK.sub(r"\1\\\2", escape(note)))]
+
+
+def csv_text(table: ResultTable) -> str:
     """One line per row: mean, standard deviation and number of values of each figure."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "sd", "n")
     keys = [column.key for column in (*_COLUMNS, *group_columns(table.runs), *table.metric_columns)]
-    names = map(_csv_text, keys)
+    names = map(_csv_cell, keys)
     heads = [*table.head, "runs", "planned", *(["epochs"] if table.has_passes else [])]
     orders = _orders(table)
     of_orders = dict.fromkeys(name for figures in orders for name in figures)
     writer.writerow([*heads, *(f"{name}_{part}" for name in names for part in parts), *of_orders])
     for row, by_order in zip(table.rows, orders, strict=True):
         stats = [getattr(row.stat(key), part) for key in keys for part in parts]
-        cells = [*map(_csv_text, row.cells), len(row.runs), row.planned, *([row.passes] if table.has_passes else [])]
+        cells = [*map(_csv_cell, row.cells), len(row.runs), row.planned, *([row.passes] if table.has_passes else [])]
         values = [*stats, *(by_order.get(name) for name in of_orders)]
         writer.writerow([*cells, *("" if value is None else value for value in values)])
     return out.getvalue()
@@ -440,10 +465,10 @@ def _orders(table: ResultTable) -> list[dict[str, float | int | None]]:
     return [OrderSpread.from_runs(row.runs).figures() if several else {} for row in table.rows]
 
 
-def _csv_text(text: str) -> str:
+def _csv_cell(text: str) -> str:
     """Text for a cell. A spreadsheet reads text that begins with =, +, - or @ as a formula, unless it is quoted.
 
-    >>> _csv_text("=1+1"), _csv_text("+ R^t"), _csv_text("-0.5")
+    >>> _csv_cell("=1+1"), _csv_cell("+ R^t"), _csv_cell("-0.5")
     ("'=1+1", "'+ R^t", '-0.5')
     """
     text = printable(text)
@@ -501,13 +526,13 @@ def _latex(table: ResultTable) -> str:
         lines += _tabular(_error_heads(table), _error_body(table), len(table.head))
     for each in _sub_tables(table):
         lines += ["", r"  \medskip", f"  {_tex(each.title)}", "", r"  \smallskip"]
-        lines += _tabular(each.heads, map(_Line, each.lines), each.left)
+        lines += _tabular(each.heads, map(Line, each.lines), each.left)
     lines += [f"  % {printable(note)}" for note in notes(table)[1:]]
     lines += [f"  % not finished: {printable(failure.name)}: {printable(failure.reason)}" for failure in table.failures]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def _tabular(head: Sequence[str], lines: Iterable[_Line], left: int) -> list[str]:
+def _tabular(head: Sequence[str], lines: Iterable[Line], left: int) -> list[str]:
     out = [rf"  \begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left)}}}", r"    \toprule"]
     out.append("    " + " & ".join(rf"\textbf{{{_tex(name)}}}" for name in head) + r" \\")
     for line in lines:
@@ -556,12 +581,12 @@ def terminal(table: ResultTable) -> list[Table]:
         tables.append(_rich_table(_error_heads(table), _error_body(table), len(table.head)))
         tables[-1].title = "error of the matrix"
     for each in _sub_tables(table, compact=True):
-        tables.append(_rich_table(each.heads, map(_Line, each.lines), each.left))
+        tables.append(_rich_table(each.heads, map(Line, each.lines), each.left))
         tables[-1].title = printable(each.title)
     return tables
 
 
-def _rich_table(heads: Sequence[str], body: Iterable[_Line], left: int) -> Table:
+def _rich_table(heads: Sequence[str], body: Iterable[Line], left: int) -> Table:
     lines = list(body)
     cells = [line.cells for line in lines]
     table = rich_grid(heads, cells, left, max_width=30, box=box.SIMPLE, title_justify="left")

@@ -18,7 +18,7 @@ from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import printable
 
-__all__ = ["SUFFIXES", "Control", "Figure", "bundle", "chart_text", "config", "slug", "write_figure"]
+__all__ = ["SUFFIXES", "Control", "Figure", "bundle", "chart_text", "config", "slug", "write_figure", "write_spec"]
 
 SUFFIXES = (".svg", ".pdf", ".png")
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
@@ -108,7 +108,6 @@ def bundle() -> str:
 
 def write_figure(figure: Figure, folder: Path) -> list[str]:
     """Write the files of a figure as SVG, PDF and PNG into a folder. Returns their names."""
-    convert = _converter()
     names = []
     for suffix, values in figure.static.items():
         spec = {
@@ -116,15 +115,25 @@ def write_figure(figure: Figure, folder: Path) -> list[str]:
             "params": _with_values(figure.spec.get("params", ()), values),
             "width": values.get("width", figure.width),
             "autosize": {"type": "fit-x", "contains": "padding"},
-            "background": "white",
         }
-        svg = convert.vegalite_to_svg(spec, config=config(dark=False), allowed_base_urls=[])
-        contents = (svg.encode(), convert.svg_to_pdf(svg), convert.svg_to_png(svg, scale=2))
-        for kind, content in zip(SUFFIXES, contents, strict=True):
-            names.append(f"{figure.name}{suffix}{kind}")
-            with atomic_write(folder / names[-1]) as file:
-                file.write(content)
+        names += write_spec(spec, folder, f"{figure.name}{suffix}")
     return names
+
+
+def write_spec(spec: Mapping[str, Any], folder: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> list[str]:
+    """Draw a specification on a white background, and write it in the formats of `suffixes`. Returns their names."""
+    convert = _converter()
+    full = {**spec, "background": "white"}
+    svg = convert.vegalite_to_svg(full, config=config(dark=False), allowed_base_urls=[])
+    makers = {
+        ".svg": svg.encode,
+        ".pdf": lambda: convert.svg_to_pdf(svg),
+        ".png": lambda: convert.svg_to_png(svg, scale=2),
+    }
+    for suffix in suffixes:
+        with atomic_write(folder / f"{name}{suffix}") as file:
+            file.write(makers[suffix]())
+    return [f"{name}{suffix}" for suffix in suffixes]
 
 
 def _with_values(params: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:

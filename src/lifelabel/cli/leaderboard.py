@@ -1,0 +1,225 @@
+"""`lifelabel leaderboard`: all methods on several streams, tuned and plain, on one page."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifelabel.cli.cluster import DryRun, On, Place, SbatchOptions
+from lifelabel.cli.common import CONTEXT, make_display, make_folder, parse_methods, parse_seeds
+from lifelabel.cli.compare import Jobs, Overwrite, Quiet, Seeds, read_row
+from lifelabel.cli.completion import complete_list, complete_name, method_names, stream_names
+from lifelabel.cli.console import print_line, print_table
+from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
+from lifelabel.cli.report import chart_obstacle
+from lifelabel.config.fidelities import FIDELITIES
+from lifelabel.config.run_options import VARIED
+from lifelabel.errors import UserError, unknown
+from lifelabel.utils.processes import start_fork_server
+
+if TYPE_CHECKING:
+    from lifelabel.report.leaderboard import StreamBoard
+    from lifelabel.search.leaderboard import Board
+    from lifelabel.search.scheduler import Outcome, PlannedRun
+
+__all__ = ["commands"]
+
+commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+
+@commands.command(
+    "leaderboard",
+    epilog="""
+Examples:
+
+`lifelabel leaderboard`
+
+`lifelabel leaderboard --methods er,lwf,agcn --seeds 0-4 --out runs/three`
+
+`lifelabel leaderboard --stream scenes --stream coco/Split-COCO --stream coco-b0-c10 --root coco --words glove.txt`
+
+`lifelabel leaderboard --on slurm --slurm partition=gpu --device cuda --jobs 8`
+
+`lifelabel leaderboard --page-only`
+""",
+)
+@with_option_flags(without=("stream", "fidelity", *VARIED))
+def _leaderboard(
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to learn from, as in `lifelabel train`. Repeatable. [default: scenes]",
+            autocompletion=complete_name(stream_names),
+            metavar="TEXT",
+        ),
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="all, or names of `lifelabel list methods`, as er,lwf,agcn.",
+            autocompletion=complete_list(method_names),
+        ),
+    ] = "all",
+    seeds: Seeds = "0-2",
+    fidelities: Annotated[
+        str,
+        typer.Option(
+            help="Sets of options, as tuned,plain. The first one ranks the methods.",
+            autocompletion=complete_list(lambda: FIDELITIES),
+        ),
+    ] = "tuned,plain",
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the page.")] = Path(
+        "runs/leaderboard"
+    ),
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Train nothing: write the page from the runs that are there.")
+    ] = False,
+    jobs: Jobs = None,
+    on: On = "local",
+    slurm: SbatchOptions = None,
+    dry_run: DryRun = False,
+    set_: Settings = None,
+    plugin: Plugins = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Rank all methods on one or more streams, tuned and plain: a page, a picture and the published rankings that hold.
+
+    Options apply to all runs. An option of a stream, such as `--root`, is given to the streams that have it. Backbone,
+    weights, pooling, normalization, image size and words are given to photographs only.
+
+    Finished runs are not repeated, and stopped runs continue. A run that fails is listed on the page.
+    """
+    place = Place(on, slurm or (), dry_run)
+    if page_only and (overwrite or place.is_cluster):
+        raise UserError(f"--page-only trains nothing: leave out {'--overwrite' if overwrite else '--on'}")
+    chosen = _parse_fidelities(fidelities)
+    parse_seeds(seeds)  # a mistake is reported before torch is imported
+    start_fork_server("lifelabel.search.scheduler")
+    from lifelabel.registry import resolve_name
+    from lifelabel.search.leaderboard import existing_boards, make_boards
+
+    given = given_options(flags, set_, plugin)
+    streams = [resolve_name(name) for name in stream or ("scenes",)]
+    what = (streams, chosen, parse_methods(methods), parse_seeds(seeds), out_folder)
+    if page_only:
+        boards = existing_boards(*what)
+        _show(_read(boards, _existing(_planned(boards))), out_folder)
+        return
+    boards, device = make_boards(*what, given, not place.is_cluster), given.get("device", "auto")
+    num_jobs = place.check_jobs(jobs, device)
+    if dry_run:
+        place.print_script(_planned(boards), num_jobs, out_folder, device)
+        return
+    outcomes = _train(boards, place, num_jobs, out_folder, device, overwrite, quiet)
+    _show(_read(boards, outcomes), out_folder)
+
+
+def _parse_fidelities(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in FIDELITIES:
+            raise unknown("fidelity", name, FIDELITIES)
+    return list(dict.fromkeys(names))
+
+
+def _planned(boards: Sequence[Board]) -> list[PlannedRun]:
+    plans = (plan for board in boards for plan in board.plans.values())
+    return [run for plan in plans for variant in plan.variants for run in plan.runs(variant)]
+
+
+def _train(
+    boards: Sequence[Board], place: Place, jobs: int, out: Path, device: object, overwrite: bool, quiet: bool
+) -> list[Outcome]:
+    """Train the missing runs of all boards in one call, so that no core and no GPU waits for the end of a board."""
+    from lifelabel.search.leaderboard import check_streams
+    from lifelabel.search.scheduler import existing_outcome
+
+    if not place.is_cluster:
+        check_streams(b for b in boards if overwrite or None in map(existing_outcome, _planned([b])))
+    run_all, command = place.runner(out, device), _command({"--overwrite"})
+    return run_all(_planned(boards), jobs, overwrite=overwrite, display=make_display(quiet), command=command)
+
+
+def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
+    """The outcomes of runs that exist; None for the others. Files of the data may be elsewhere, or not exist."""
+    from lifelabel.config.config import read_yaml
+    from lifelabel.engine.run_folder import RunFolder
+    from lifelabel.search.scheduler import Outcome
+
+    found: list[Outcome | None] = []
+    for plan in planned:
+        config, reason = None, None
+        try:
+            config = read_yaml(plan.folder / "config.yaml") if RunFolder(plan.folder).is_run else None
+            for name in ("method", "fidelity", "seed"):
+                if config is not None and config.get(name) != plan.values[name]:
+                    reason = f"{plan.folder} holds a run with another {name}: move it to another folder"
+        except UserError as error:
+            reason = str(error)
+        found.append(None if config is None and reason is None else Outcome(plan, reason))
+    return found
+
+
+def _read(boards: Sequence[Board], outcomes: Sequence[Outcome | None]) -> list[StreamBoard]:
+    """The tables of all boards, from the folders of the runs."""
+    from lifelabel.report.leaderboard import StreamBoard
+    from lifelabel.report.tables import ResultTable
+
+    remaining, found = iter(outcomes), []
+    for board in boards:
+        tables = {}
+        for fidelity, plan in board.plans.items():
+            rows, failures = [], []
+            for variant in plan.variants:
+                ended = [next(remaining) for _ in plan.runs(variant)]
+                row, failed = read_row((variant.method,), variant.method, ended)
+                rows.append(row)
+                failures += failed
+            tables[fidelity] = ResultTable(board.stream, ("method",), tuple(rows), tuple(failures))
+        found.append(StreamBoard(board.stream, tables))
+    return found
+
+
+def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
+    """Write the page, the CSV file and the picture, and print the tables."""
+    from lifelabel.report.cost_figures import leaderboard_spec
+    from lifelabel.report.leaderboard import PICTURE, ranking_summary, terminal_table, write_page
+    from lifelabel.report.vega import write_spec
+
+    tables = [table for board in boards for table in board.tables.values()]
+    failures = [failure for table in tables for failure in table.failures]
+    runs, planned = (sum(len(table.runs) for table in tables), sum(row.planned for t in tables for row in t.rows))
+    if not runs:
+        raise UserError(failures[0].reason if failures else f"{folder} has no run of these streams, methods and seeds")
+    obstacle, picture = chart_obstacle(), []
+    with make_folder(folder):
+        spec = None if obstacle else leaderboard_spec({board.name: board.first.rows for board in boards})
+        if spec:
+            picture = write_spec(spec, folder, PICTURE, (".svg", ".png"))
+        command = _command({"--overwrite", "--page-only", "--quiet", "-q"})
+        written = write_page(boards, folder, command, picture)
+    for board in boards:
+        if (shown := board.with_runs()).first.rows:
+            print_table(terminal_table(shown))
+    for name, titles in ranking_summary(boards).items():
+        print_line(f"published rankings, {name[0].lower()}{name[1:]}: {len(titles)}")
+    for failure in failures:
+        print_line(f"not finished: {failure.name}: {failure.reason}", "red")
+    print_line(f"{runs} of {planned} runs; written to {folder}: {', '.join([*written, *picture])}")
+    if obstacle:
+        print_line(f"the picture {obstacle}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _command(without: set[str]) -> str:
+    """The command that was given, without some flags."""
+    return shlex.join(["lifelabel", *(word for word in sys.argv[1:] if word not in without)])

@@ -1,0 +1,296 @@
+"""The leaderboard: all methods on several streams, ranked, and the published rankings that hold.
+
+The files: leaderboard.md (the page), leaderboard.csv, leaderboard.svg and leaderboard.png (mAP over MB kept).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rich import box
+from rich.table import Table
+
+from lifelabel.report.columns import Column
+from lifelabel.report.grids import rich_grid
+from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, RULE, SOURCES, Difference, Source, difference
+from lifelabel.report.tables import (
+    Grid,
+    Line,
+    ResultTable,
+    Row,
+    best_mean,
+    csv_text,
+    find_column,
+    measurement_notes,
+    paragraphs,
+)
+from lifelabel.utils.files import write_text
+from lifelabel.utils.markdown import Bold, escape, grid
+from lifelabel.utils.text import printable
+
+__all__ = ["PICTURE", "StreamBoard", "board_grid", "ranking_summary", "terminal_table", "write_page"]
+
+PICTURE = "leaderboard"
+"""The name of the picture, without its suffix."""
+_FULL = (
+    find_column("mAP"), find_column("CF1"), find_column("OF1"),
+    dataclasses.replace(find_column("forgetting_mAP"), head="forgetting ↓", short_head="forg ↓"),
+)  # fmt: skip
+_COSTS = (
+    dataclasses.replace(find_column("stored_images"), head="kept images", short_head="kept"),
+    dataclasses.replace(find_column("stored_bytes"), head="kept MB"),
+    find_column("seconds"),
+)
+
+
+@dataclass(frozen=True)
+class StreamBoard:
+    """The results on one stream: a table of the same methods for each fidelity. The first fidelity ranks them."""
+
+    name: str
+    tables: Mapping[str, ResultTable]
+
+    @property
+    def first(self) -> ResultTable:
+        return next(iter(self.tables.values()))
+
+    def row(self, fidelity: str, method: str) -> Row | None:
+        return next((row for row in self.tables[fidelity].rows if row.name == method), None)
+
+    def with_runs(self) -> StreamBoard:
+        """The same without the methods that have no run at all."""
+        names = {row.name for table in self.tables.values() for row in table.rows if row.runs}
+        tables = {
+            fidelity: dataclasses.replace(table, rows=tuple(row for row in table.rows if row.name in names))
+            for fidelity, table in self.tables.items()
+        }
+        return StreamBoard(self.name, tables)
+
+    def ranked(self) -> dict[str, int | None]:
+        """The rank of each lifelong method, by its mean mAP, the best first. None: no run. Equal means share a rank."""
+        means = {row.name: row.stat("mAP").mean for row in self.first.rows if not row.joint}
+        known = sorted((mean for mean in means.values() if mean is not None), reverse=True)
+        order = sorted(means, key=lambda name: (means[name] is None, -(means[name] or 0)))
+        return {name: None if (mean := means[name]) is None else known.index(mean) + 1 for name in order}
+
+
+class _Cell(NamedTuple):
+    """One column of the leaderboard: the fidelity and the figure that it shows."""
+
+    fidelity: str
+    column: Column
+    head: str
+    short_head: str
+
+
+def _layout(board: StreamBoard) -> list[_Cell]:
+    """All scores of the first fidelity, the mAP of the others, and the costs of the first one."""
+    first, *others = board.tables
+    cells = [_Cell(first, each, each.head, each.short_head or each.head) for each in _FULL]
+    cells[0] = cells[0]._replace(head=f"{first} mAP ↑", short_head=f"{first} mAP")
+    cells += [_Cell(other, _FULL[0], f"{other} mAP ↑", f"{other} mAP") for other in others]
+    return cells + [_Cell(first, each, each.head, each.short_head or each.head) for each in _COSTS]
+
+
+def board_grid(board: StreamBoard, joint: bool = False, compact: bool = False) -> Grid | None:
+    """The ranked methods, or with `joint` the upper bounds. The best mean of each score is bold among the former."""
+    layout, ranks = _layout(board), board.ranked()
+    names = [row.name for row in board.first.rows if row.joint] if joint else list(ranks)
+    lines = []
+    for name in names:
+        rank = ranks.get(name)
+        cells = ["–" if rank is None else str(rank), name]
+        for fidelity, column, *_ in layout:
+            row = board.row(fidelity, name)
+            text = column.text(row.stat(column.key), compact) if row else "–"
+            cells.append(Bold(text) if row and _is_best(board.tables[fidelity], row, column) else text)
+        lines.append(Line(cells))
+    heads = ["rank", "method", *(cell.short_head if compact else cell.head for cell in layout)]
+    return Grid(heads, lines, 2) if lines else None
+
+
+def terminal_table(board: StreamBoard) -> Table:
+    """The ranked methods and then the upper bounds, for a terminal of 100 columns."""
+    grids = [found for joint in (False, True) if (found := board_grid(board, joint, compact=True))]
+    lines = [line.cells for found in grids for line in found.lines]
+    look = {"box": box.SIMPLE, "title": printable(board.name), "title_justify": "left"}
+    return rich_grid(grids[0].heads, lines, grids[0].left, max_width=30, **look)
+
+
+def _is_best(table: ResultTable, row: Row, column: Column) -> bool:
+    mean = row.stat(column.key).mean
+    return column in _FULL[:3] and not row.joint and mean is not None and mean == best_mean(table, column)
+
+
+# The published rankings
+
+
+class _Comparison(NamedTuple):
+    """A published ranking, and the difference that was measured, by the name of the stream and the fidelity."""
+
+    source: Source
+    upper: str
+    lower: str
+    found: dict[tuple[str, str], Difference]
+
+    @property
+    def title(self) -> str:
+        return f"{self.upper} above {self.lower}"
+
+
+def _comparisons(boards: Sequence[StreamBoard]) -> list[_Comparison]:
+    comparisons = []
+    for source in SOURCES:
+        for upper, lower in source.claims:
+            found = {}
+            for board in boards:
+                for fidelity in board.tables:
+                    above, below = board.row(fidelity, upper), board.row(fidelity, lower)
+                    each = difference(above.stat("mAP"), below.stat("mAP")) if above and below else None
+                    if each:
+                        found[board.name, fidelity] = each
+            comparisons.append(_Comparison(source, upper, lower, found))
+    return comparisons
+
+
+_GROUPS = (
+    "Hold on every stream and with all options",
+    "Hold at least once, and are level otherwise",
+    "Hold at least once, and are reversed at least once",
+    "Level everywhere, or without a verdict",
+    "Do not hold: reversed at least once, and hold nowhere",
+    "Not measured, because a method was not run",
+)
+
+
+def ranking_summary(boards: Sequence[StreamBoard]) -> dict[str, list[str]]:
+    """The published rankings by what was measured. A ranking that two sources state is listed once."""
+    groups: dict[str, list[str]] = {name: [] for name in _GROUPS}
+    for each in _comparisons(boards):
+        verdicts = {found.verdict for found in each.found.values()}
+        if HOLDS in verdicts:
+            number = 0 if verdicts == {HOLDS} else 2 if DOES_NOT_HOLD in verdicts else 1
+        else:
+            number = 5 if not verdicts else 4 if DOES_NOT_HOLD in verdicts else 3
+        groups[_GROUPS[number]].append(each.title)
+    return {name: list(dict.fromkeys(titles)) for name, titles in groups.items() if titles}
+
+
+def _ranking_lines(boards: Sequence[StreamBoard]) -> list[str]:
+    """The section of the page about published rankings."""
+    lines = ["", "## Published rankings", "", RULE, ""]
+    lines += [f"- **{name}** ({len(t)}): {escape(', '.join(t))}." for name, t in ranking_summary(boards).items()]
+    columns = [(board.name, fidelity) for board in boards for fidelity in board.tables]
+    heads = ["ranking", "published", *(", ".join(column) for column in columns)]
+    measured = [each for each in _comparisons(boards) if each.found]
+    lines += ["", _EXPERIMENT] if measured else []
+    for source in dict.fromkeys(each.source.name for each in measured):
+        of_source = [each for each in measured if each.source.name == source]
+        rows = []
+        for each in of_source:
+            published = each.source.published(each.upper, each.lower)
+            rows.append([each.title, published, *(_verdict_cell(each.found.get(column)) for column in columns)])
+        setting = f"What was published: {of_source[0].source.setting}."
+        lines += ["", f"### {escape(source)}", *paragraphs([setting]), "", *grid(heads, rows, 2)]
+    return lines
+
+
+def _verdict_cell(found: Difference | None) -> str:
+    if found is None:
+        return "–"
+    text = f"{found.verdict} ({found})"
+    return Bold(text) if found.verdict in (HOLDS, DOES_NOT_HOLD) else text
+
+
+# The page
+
+
+_EXPERIMENT = (
+    "A column of the tables below compares the two rows of the same names in the table of its stream: the difference "
+    "of the mean mAP in points ± its standard error. To repeat one pair alone, give the command at the top "
+    "`--methods UPPER,LOWER` and another `--out`."
+)
+_READING = (
+    "A method learns every training image of a task once, with the labels of that task. All methods of a table have "
+    "the same stream, seeds, backbone and budget of stored images, except where a line under it says NOT equal."
+)
+_FIDELITIES = {
+    "tuned": "options chosen by a search with the same number of trials for each method, on held-out training images",
+    "plain": "one learning rate for all weights, running batch-norm statistics, and no search",
+    "paper": "the equations and options of the AGCN paper",
+    "release": "the options of the authors' code of AGCN",
+}
+_COLUMNS = (
+    "The rank is that of the mean mAP in the first column of scores. Figures are mean ± sample standard deviation over "
+    "seeds; bold is the best mean of a score among the ranked methods. The column of forgetting is that of mAP. Kept "
+    "images, kept MB and seconds belong to the runs of the first column of scores. leaderboard.csv has all figures."
+)
+_CONVENTIONS = (
+    "mAP, CF1 and OF1 are in % after the last task, on the whole test set, by A.5 of the AGCN paper: mAP is the mean "
+    "over classes, CF1 the harmonic mean of the class-wise precision and recall, OF1 the F1 over all image-label "
+    "pairs, both at threshold 0.5. Forgetting is by how much the mAP of earlier tasks is below its best value; a value "
+    "below zero means that later tasks helped. Kept is what a method stores from task to task in addition to its "
+    "network: images, and the MB of everything. Seconds include the evaluation, and runs at the same time share the "
+    "machine."
+)
+_JOINT = "Upper bounds, trained on all tasks at once with complete labels, and not ranked:"
+
+
+def write_page(boards: Sequence[StreamBoard], folder: Path, command: str, picture: Sequence[str] = ()) -> list[str]:
+    """Write leaderboard.md and leaderboard.csv. Returns their names.
+
+    `command` is the command that makes the page, and `picture` has the names of the files of the picture, if any.
+    """
+    files = {"leaderboard.md": _page(boards, command, picture), "leaderboard.csv": _csv(boards)}
+    for name, text in files.items():
+        write_text(folder / name, text)
+    return list(files)
+
+
+def _page(boards: Sequence[StreamBoard], command: str, picture: Sequence[str]) -> str:
+    shown = [board.with_runs() for board in boards]
+    lines = ["# Leaderboard", "", f"    {printable(command)}"]
+    if picture:
+        alt = "mAP over the megabytes that each method keeps, one panel per stream"
+        lines += ["", f"![{alt}]({picture[0]})"]
+    options = [f"{name}: {_FIDELITIES.get(name, 'other options')}." for name in boards[0].tables]
+    lines += paragraphs([" ".join([_READING, *options]), _COLUMNS, _CONVENTIONS])
+    for board, complete in zip(shown, boards, strict=True):
+        lines += ["", f"## {escape(board.name)}", *_board_lines(board, complete)]
+    lines += _ranking_lines(shown)
+    failures = [failure for board in boards for table in board.tables.values() for failure in table.failures]
+    if failures:
+        lines += ["", f"## Runs that are not finished ({len(failures)})", ""]
+        lines += [f"- {escape(failure.name)}: {escape(failure.reason)}" for failure in failures]
+    return "\n".join(lines) + "\n"
+
+
+def _board_lines(board: StreamBoard, complete: StreamBoard) -> list[str]:
+    """The tables of one stream, and how they were measured."""
+    lines = []
+    for joint in (False, True):
+        if found := board_grid(board, joint):
+            lines += ["", *([_JOINT, ""] if joint else [])]
+            lines += grid(found.heads, [line.cells for line in found.lines], found.left)
+    for fidelity, table in board.tables.items():
+        notes = measurement_notes(table) if table.runs else ["no run is finished."]
+        lines += paragraphs([f"{fidelity}: {' '.join(notes)}"])
+    if missing := [row.name for row in complete.first.rows if row.name not in {r.name for r in board.first.rows}]:
+        lines += paragraphs([f"Not run: {', '.join(missing)}."])
+    return lines
+
+
+def _csv(boards: Sequence[StreamBoard]) -> str:
+    """One line per stream, fidelity and method. Upper bounds have no rank."""
+    rows: list[Row] = []
+    for board in boards:
+        ranks = board.ranked()
+        for fidelity, table in board.tables.items():
+            for row in table.rows:
+                rank = "" if ranks.get(row.name) is None else str(ranks[row.name])
+                rows.append(dataclasses.replace(row, cells=(board.name, fidelity, rank, *row.cells)))
+    return csv_text(ResultTable("", ("stream", "fidelity", "rank", "method"), tuple(rows)))
