@@ -14,7 +14,7 @@ from rich.console import Console
 from lifelabel.errors import UserError
 from lifelabel.report.page import report_html
 from lifelabel.report.runs import provenance
-from lifelabel.report.tables import ResultTable, Row, _csv, _json, _latex, _markdown, notes, one_line, terminal
+from lifelabel.report.tables import ResultTable, Row, _json, _latex, _markdown, csv_text, notes, one_line, terminal
 
 VALUES = {("er", 0): (0.5, 0.52), ("er", 1): (0.3, 0.34), ("er", 2): (0.4, 0.42), ("lwf", 0): (0.25, 0.27)}
 """mAP by method and class order, of two seeds."""
@@ -50,7 +50,7 @@ def test_the_spread_over_orders_by_hand(ordered):
     assert er in lines and lwf in lines and "mAP ↑ by class order:" in _markdown(ordered)
     assert er in [line.split() for line in printed(ordered).splitlines()]
     assert " & ".join(er[1:]) in _latex(ordered) and r"mAP $\uparrow$ by class order" in _latex(ordered)
-    first, second = csv.DictReader(io.StringIO(_csv(ordered)))
+    first, second = csv.DictReader(io.StringIO(csv_text(ordered)))
     assert (float(first["mAP_order_1_mean"]), first["mAP_order_1_n"]) == (pytest.approx(32), "2")
     assert [first[f"mAP_orders_{name}"][:5] for name in ("mean", "sd", "min", "max")] == [
         "41.33",
@@ -67,11 +67,11 @@ def test_the_spread_over_orders_by_hand(ordered):
 
 def test_one_order_has_no_table_and_many_have_the_spread_only(ordered, tmp_path):
     one = dataclasses.replace(ordered, rows=ordered.rows[1:])
-    assert "by class order" not in _markdown(one) + printed(one) + _latex(one) and "orders" not in _csv(one)
+    assert "by class order" not in _markdown(one) + printed(one) + _latex(one) and "orders" not in csv_text(one)
     runs = [make_run(tmp_path / f"o{k}", "er", 0, k, mAP=k / 20) for k in range(12)]
     many = ResultTable.from_runs(runs)
     assert ["method", "mean", "sd", "smallest", "largest"] in table_of(_markdown(many))
-    assert "mAP ↑ by task order:" in _markdown(many) and "mAP_order_11_mean" in _csv(many)
+    assert "mAP ↑ by task order:" in _markdown(many) and "mAP_order_11_mean" in csv_text(many)
     both = make_run(tmp_path / "both", "er", 0, 1, options={"class_order": 2})
     text = _markdown(ResultTable.from_runs([*runs[:3], both]))
     assert "mAP ↑ by order:" in text and "| class order 2, task order 1 |" in text
@@ -91,7 +91,7 @@ def test_every_table_states_the_number_of_passes(ordered):
     assert all(len(line) == len(lines[0]) for line in lines[:4])
     assert "passes" in printed(ordered) and r"\textbf{passes}" in _latex(ordered)
     assert "20 passes over the images of each task" in next(t for t in _latex(ordered).splitlines() if "caption" in t)
-    assert [row["epochs"] for row in csv.DictReader(io.StringIO(_csv(ordered)))] == ["20", "20"]
+    assert [row["epochs"] for row in csv.DictReader(io.StringIO(csv_text(ordered)))] == ["20", "20"]
     assert _json(ordered)["rows"][0]["runs"][0]["epochs"] == 20
     page = report_html(ordered)
     assert '<button type="button">passes</button>' in page and "mAP ↑ by class order" in page
@@ -109,7 +109,7 @@ def test_another_number_of_passes_is_not_equal(ordered, tmp_path):
     assert "NOT equal: passes over the images (20: er, lwf; 1: prs)." in notes(mixed)
     alone = ResultTable.from_runs([one])
     assert "passes" not in _markdown(alone) + printed(alone) + _latex(alone) + one_line(one)
-    assert "epochs" not in _csv(alone) and "passes" not in report_html(alone)
+    assert "epochs" not in csv_text(alone) and "passes" not in report_html(alone)
 
 
 def groups(major, minor):
@@ -131,7 +131,7 @@ def test_groups_of_classes_by_hand(tmp_path):
     ]
     assert "65.0±7.1" in printed(table) and "Groups of classes" in _latex(table)
     assert "<td>minor</td>" in report_html(table)
-    first, _ = csv.DictReader(io.StringIO(_csv(table)))
+    first, _ = csv.DictReader(io.StringIO(csv_text(table)))
     assert float(first["groups_major_mAP_mean"]) == pytest.approx(65)
     assert "Groups of classes" not in _markdown(ResultTable.from_runs([lwf]))
 
@@ -141,7 +141,7 @@ def test_the_name_of_a_group_has_no_effect(tmp_path):
     table = ResultTable.from_runs([run])
     tags, _ = render(_markdown(table))
     assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "p"}
-    assert "\x1b" not in printed(table) + _latex(table) + _csv(table)
+    assert "\x1b" not in printed(table) + _latex(table) + csv_text(table)
 
 
 @pytest.mark.parametrize("found", [[1], {"major": 3}, {"major": {"mAP": 2, "CF1": 0, "OF1": 0}}, {"major": {}}])
