@@ -10,7 +10,7 @@ from support.replay import TASKS, batch, learn_first_task, make
 
 from lifelabel.methods import METHODS
 
-COUNTED = {"buffer", "acm", "sums", "gram", "cross", "counts", "since"}
+COUNTED = {"buffer", "acm", "sums", "gram", "cross", "counts", "since", "pseudo_labels"}
 """What methods count or store once for each image, by its key in their states."""
 
 SMALL = {"warm_up": 0, "projection": 8, "directions": 8, "hidden": 8}

@@ -59,7 +59,7 @@ class AGCNpp(MapMethod):
         self.head.embeddings[-len(classes) :] = self.setting.embed(classes)
         self.acm.begin_task(len(classes))
         self.adjacency = self.options.make_adjacency(self.acm.matrix(), self.sizes, self.setting)
-        self.head.adjacency.copy_(self.adjacency.dense())
+        self.adjacency.write_dense(self.head.adjacency)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         old, new, reduction = self.acm.old, self.sizes[-1], self.setting.reduction
@@ -69,7 +69,7 @@ class AGCNpp(MapMethod):
         if batch.first_pass:  # the matrix counts each image once
             self.acm.update(labels, soft_labels, known)  # Eq. 5-7
         self.adjacency.refresh(self.acm.matrix())
-        self.head.adjacency.copy_(self.adjacency.dense())
+        self.adjacency.write_dense(self.head.adjacency)
         maps = self.learner.train_maps(batch.images)
         with self.setting.autocast():
             logits, nodes = self.head.logits_and_nodes(maps)

@@ -12,7 +12,7 @@ import heapq
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from lifelabel.methods.base import HostBatch
+from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.normalize import Normalize
 from lifelabel.options import option
 from lifelabel.utils.processes import num_cores
@@ -179,6 +180,19 @@ class Buffer(ABC):
             return images
         mirrored = to_device(torch.rand(len(images)) < 0.5, images.device)
         return torch.where(mirrored[:, None, None, None], images.flip(3), images)
+
+    @torch.no_grad()
+    def compute(self, function: Callable[[Tensor, np.ndarray], Tensor], positions: np.ndarray, size: int) -> Tensor:
+        """`function(images, positions)` of stored images, which are not mirrored, in batches of `size`.
+
+        The result has one row per image, in float64 on the host.
+        """
+        rows = []
+        for start in range(0, len(positions), size):
+            part = positions[start : start + size]
+            with without_cudnn(len(part) < size):
+                rows.append(function(self.images(part.tolist()), part).cpu().double())
+        return torch.cat(rows)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return to_device(torch.from_numpy(array), self.normalize.shift.device)

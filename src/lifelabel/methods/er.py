@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lifelabel.methods.base import Batch, Footprint
+from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed, Reservoir
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.nn import losses
 from lifelabel.nn.setting import Setting
 from lifelabel.options import option
 
-__all__ = ["ER", "EROptions"]
+__all__ = ["ER", "EROptions", "Replay"]
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,46 @@ class EROptions(BufferOptions):
     replay_weight: float = option(1.0, "weight of the loss on stored images", low=0)
 
 
-class ER(FineTuning):
-    summary = "experience replay: each batch with stored images, sampled uniformly from the whole stream"
-    Options: ClassVar[type] = EROptions
-    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
+class Replay(Method):
+    """The buffer of a method that learns each batch together with stored images. It comes before the other bases."""
 
     buffer_class: ClassVar[type[Buffer]] = Reservoir
     """The class of the buffer, which decides which images are stored."""
 
-    def __init__(self, setting: Setting, options: BufferOptions):
+    def __init__(self, setting: Setting, options: Any):
         super().__init__(setting, options)
         self.buffer = self.buffer_class(options, setting.backbone.normalize, mirror=setting.augment != "none")
+
+    def sample(self, batch: Batch) -> list[int]:
+        """Positions in the buffer of the images that are replayed with a batch."""
+        return self.buffer.sample(self.options.replay_batch or len(batch.images))
+
+    def recall(self, positions: list[int]) -> Replayed | None:
+        """The stored images at the given positions; None if the list is empty."""
+        return self.buffer.replay(positions, sum(self.sizes)) if positions else None
+
+    def store(self, batch: Batch, logits: Tensor | None = None) -> None:
+        """Offer the images of a batch to the buffer, with their logits if they are given: once for each image."""
+        if not batch.first_pass:
+            return
+        assert batch.host is not None
+        self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1], logits)
+
+    def footprint(self) -> Footprint:
+        return Footprint(len(self.buffer), self.buffer.total_bytes() + super().footprint().bytes)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "buffer": self.buffer.state_dict()}  # type: ignore[safe-super]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)  # type: ignore[safe-super]
+        self.buffer.load_state_dict(state["buffer"])
+
+
+class ER(Replay, FineTuning):
+    summary = "experience replay: each batch with stored images, sampled uniformly from the whole stream"
+    Options: ClassVar[type] = EROptions
+    search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         parts = self.recorder(self.learn, batch, self.recall(self.sample(batch)))
@@ -49,14 +78,6 @@ class ER(FineTuning):
         self.learner.step(parts["cls"] + self.options.replay_weight * parts["replay"])
         return {name: part.detach() for name, part in parts.items()}
 
-    def sample(self, batch: Batch) -> list[int]:
-        """Positions in the buffer of the images that are replayed with a batch."""
-        return self.buffer.sample(self.options.replay_batch or len(batch.images))
-
-    def recall(self, positions: list[int]) -> Replayed | None:
-        """The stored images at the given positions; None if the list is empty."""
-        return self.buffer.replay(positions, sum(self.sizes)) if positions else None
-
     def forward(self, batch: Batch, replayed: Replayed | None) -> Tensor:
         """Logits of a batch followed by stored images, in one pass: the statistics of batch norm are over both."""
         return self.train_logits(batch.images if replayed is None else torch.cat([batch.images, replayed.images]))
@@ -66,20 +87,3 @@ class ER(FineTuning):
         if replayed is None:
             return logits.new_zeros(())
         return losses.classification(logits, replayed.labels, self.setting.reduction, replayed.known)
-
-    def store(self, batch: Batch, logits: Tensor | None = None) -> None:
-        """Offer the images of a batch to the buffer, with their logits if they are given: once for each image."""
-        if not batch.first_pass:
-            return
-        assert batch.host is not None
-        self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1], logits)
-
-    def footprint(self) -> Footprint:
-        return Footprint(len(self.buffer), self.buffer.total_bytes())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "buffer": self.buffer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.buffer.load_state_dict(state["buffer"])

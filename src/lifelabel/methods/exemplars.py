@@ -1,13 +1,12 @@
 """An exemplar buffer: every stored image serves one class, and every class has an equal share of the budget.
 
-When a task begins, the exemplars of each class are reduced to its share. The other room is for images of the new task,
-the candidates: a reservoir for each class. When the task ends, the method puts the images of these classes in order,
-which decides what is kept at the next reduction. docs/buffers.md describes the rules.
+When a task begins, the exemplars of each class are reduced to its share. The rest of the budget is for images of the
+new task, the candidates: a reservoir for each class. When the task ends, the method puts the images of these classes in
+order, which decides what is kept at the next reduction. docs/buffers.md describes the rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from lifelabel.methods.base import HostBatch
 from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
-from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.normalize import Normalize
 
 __all__ = ["ExemplarBuffer"]
@@ -78,7 +76,10 @@ class ExemplarBuffer(Buffer):
                 self._store(make_item(batch, row, offset), served, key)
 
     def _store(self, item: Item, served: int, key: float) -> None:
-        """Make room in the class with the most images, counting the new one, and add it: it may be the one to go."""
+        """Remove images of the class with the most images until the new one fits, and add it.
+
+        The new image is counted, and may be the one that is removed.
+        """
         limit = self.options.buffer_bytes
         if limit is not None and item.bytes > limit:  # it would not fit in an empty buffer
             return
@@ -120,19 +121,6 @@ class ExemplarBuffer(Buffer):
     def set_order(self, ordered: np.ndarray) -> None:
         """Put the images of a class in order, given all their positions. There are no candidates among them then."""
         self.keys[ordered] = np.arange(len(ordered)) - len(ordered)
-
-    @torch.no_grad()
-    def compute(self, function: Callable[[Tensor, np.ndarray], Tensor], positions: np.ndarray, size: int) -> Tensor:
-        """`function(images, positions)` of stored images, which are not mirrored, in batches of `size`.
-
-        The result has one row per image, in float64 on the host.
-        """
-        rows = []
-        for start in range(0, len(positions), size):
-            part = positions[start : start + size]
-            with without_cudnn(len(part) < size):
-                rows.append(function(self.images(part.tolist()), part).cpu().double())
-        return torch.cat(rows)
 
     def total_bytes(self) -> int:
         arrays = self.serves, self.keys, self.counts, self.offered, self.max_keys

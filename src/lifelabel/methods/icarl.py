@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel.methods.base import Batch, Footprint
+from lifelabel.methods.base import Batch
 from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed
 from lifelabel.methods.er import ER
 from lifelabel.methods.exemplars import ExemplarBuffer
@@ -104,7 +104,7 @@ class ICaRL(ER, LwF):
         for members in self.buffer.changed():
             self.buffer.set_order(members[herding(features[members])])
         if self.options.classifier == "nearest-mean":
-            head = [part.detach().double().cpu() for part in self.head.rows()]
+            head = [part.detach().cpu().double() for part in self.head.rows()]
             weight, bias = nearest_mean(features, self._positives(), *head)
             self.nearest = weight.float().to(self.setting.device), bias.float().to(self.setting.device)
 
@@ -126,9 +126,6 @@ class ICaRL(ER, LwF):
         if self.nearest is None:
             return super().network()
         return InferenceNetwork(PooledFeatures(self.learner.backbone, normalise=True), Classifier(*self.nearest))
-
-    def footprint(self) -> Footprint:
-        return Footprint(len(self.buffer), self.buffer.total_bytes() + (self.expert.bytes if self.expert else 0))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "nearest": None if self.nearest is None else list(self.nearest)}

@@ -1,8 +1,8 @@
 """KRT: Knowledge Restore and Transfer (Dong et al., ICCV 2023), and KRT-R, the same with replay.
 
 The network of the last task gives each new image pseudo labels of old classes, by a threshold that is searched. A token
-and a classifier of each task are frozen when it ends, and the embeddings of old tasks are held near those of the last
-network. docs/methods/krt.md states what is from the paper and what is our reading.
+and a classifier of each task are frozen when it ends, and a loss keeps the embeddings of old tasks close to those of
+the last network. docs/methods/krt.md states what is from the paper and what is our reading.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 from lifelabel.methods.base import Batch, Footprint
-from lifelabel.methods.buffer import Replayed, Reservoir
-from lifelabel.methods.er import EROptions
+from lifelabel.methods.buffer import Replayed
+from lifelabel.methods.er import EROptions, Replay
 from lifelabel.methods.map_method import MapMethod
 from lifelabel.nn import losses
 from lifelabel.nn.heads import TokenHead
@@ -103,12 +103,14 @@ class KRT(MapMethod):
         targets = [each.of_task(new) for each in batches]
         if old_logits is not None:
             probabilities = old_logits.sigmoid().split([len(each.images) for each in batches])
-            threshold = self.pseudo_labels.search(batches[0].with_known(probabilities[0], new))
+            first = batches[0]
+            threshold = self.pseudo_labels.search(first.with_known(probabilities[0], new), first.first_pass)
             for index, (each, of_batch) in enumerate(zip(batches, probabilities, strict=True)):
                 pseudo = of_batch >= threshold
                 old, (labels, known) = each.with_known(pseudo.float(), new), targets[index]
                 targets[index] = torch.cat([old, labels], 1), torch.cat([torch.ones_like(pseudo), known], 1)
-        self.pseudo_labels.count(*targets[0])
+        if batches[0].first_pass:
+            self.pseudo_labels.count(*targets[0])
         return targets
 
     def _classify(self, logits: Tensor, labels: Tensor, known: Tensor) -> Tensor:
@@ -131,32 +133,14 @@ class _KRTReplayOptions(_KRTOptions, EROptions):
     """The options of KRT, and those of ER."""
 
 
-class KRTReplay(KRT):
+class KRTReplay(Replay, KRT):
     summary = "KRT, and each batch with stored images, sampled uniformly from the whole stream"
     Options = _KRTReplayOptions
 
-    def __init__(self, setting: Setting, options: _KRTReplayOptions):
-        super().__init__(setting, options)
-        self.buffer = Reservoir(options, setting.backbone.normalize, mirror=setting.augment != "none")
-
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        assert batch.host is not None
-        positions = self.buffer.sample(self.options.replay_batch or len(batch.images))
-        replayed = self.buffer.replay(positions, sum(self.sizes)) if positions else None
-        parts = self.recorder(self.learn, batch, replayed)
-        if batch.first_pass:
-            self.buffer.offer(batch.host, sum(self.sizes) - batch.host.labels.shape[1])
+        parts = self.recorder(self.learn, batch, self.recall(self.sample(batch)), mode=batch.first_pass)
+        self.store(batch)
         return parts
 
     def loss_weights(self) -> dict[str, float]:
         return {**super().loss_weights(), "replay": self.options.replay_weight}
-
-    def footprint(self) -> Footprint:
-        return Footprint(len(self.buffer), self.buffer.total_bytes() + super().footprint().bytes)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "buffer": self.buffer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.buffer.load_state_dict(state["buffer"])

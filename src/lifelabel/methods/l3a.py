@@ -79,7 +79,7 @@ class L3A(Method):
         self.cross = self.gram.new_zeros(width, 0)  # sum Z' Omega Y
         self.weights = self.gram.new_zeros(width, 0)  # W, as of the last task
         self.residual = self.gram.new_zeros(width, 0)  # sum Z' Omega (Y - Z W), of each class in its own task
-        self.gram_before = self.gram  # `gram` when the task began; not needed without compensation
+        self.gram_before = self.gram.new_zeros(0, 0)  # `gram` when the task began, with compensation
         self.stored = _STORED + (_STORED_FOR_COMPENSATION if options.compensation else ())
         self.counts = self.gram.new_zeros(0)  # images with each class as a visible or pseudo label
         self.since = self.gram.new_zeros(0)  # images since each class was added

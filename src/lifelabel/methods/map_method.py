@@ -39,7 +39,7 @@ class MapMethod(Method):
         self.expert = MapExpert(self.learner.backbone, self.head, self.setting, self.expert)
 
     def features(self, images: Tensor) -> Tensor:
-        return self.head(self.learner.eval_maps(images))
+        return self.head.score(self.learner.eval_maps(images))
 
     def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
         return features[:, :num_classes]

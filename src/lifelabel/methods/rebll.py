@@ -17,15 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel.methods.base import Batch, Footprint
+from lifelabel.methods.base import Batch
 from lifelabel.methods.buffer import Replayed, Reservoir
 from lifelabel.methods.er import ER, EROptions
-from lifelabel.nn.expert import Expert
-from lifelabel.nn.setting import Setting
+from lifelabel.methods.lwf import LwF
+from lifelabel.nn.losses import reduce_terms
 from lifelabel.options import option
 
 __all__ = ["RebLL"]
@@ -47,15 +48,13 @@ class _RebLLOptions(EROptions):
     )
 
 
-class RebLL(ER):
+class RebLL(ER, LwF):
+    """The replay of `ER` and the expert of `LwF`."""
+
     summary = "replay of images whose missing labels are filled in by other models, with asymmetric losses"
     Options = _RebLLOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"gamma": (0.0, 0.5, 1.0), "decay": (0.0, 1.0, 2.0)}
     buffer: Reservoir
-
-    def __init__(self, setting: Setting, options: _RebLLOptions):
-        super().__init__(setting, options)
-        self.expert: Expert | None = None
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         parts = self.recorder(self.learn, batch, self.recall(self.sample(batch)))
@@ -83,7 +82,7 @@ class RebLL(ER):
         positive, negative = F.logsigmoid(logits), F.logsigmoid(-logits)  # ln p, ln(1 - p)
         weight = (self.options.gamma * negative).exp()
         entropy = -(weight * targets * positive + (1 - targets) * negative) * known
-        return entropy.sum(1).mean() if self.setting.reduction == "sum" else entropy.sum() / known.sum().clamp(min=1)
+        return reduce_terms(entropy, self.setting.reduction, known)
 
     def distillation_loss(self, logits: Tensor, predicted: Tensor, batch: Batch) -> Tensor:
         """Cross entropy with the predictions of the expert for the old classes. Known labels have the weight 1."""
@@ -93,7 +92,7 @@ class RebLL(ER):
             weight = weight.masked_fill(known, 1.0)
         targets = batch.with_known(predicted, new)
         entropy = F.binary_cross_entropy_with_logits(logits, targets, weight, reduction="none")
-        return entropy.sum(1).mean() if self.setting.reduction == "sum" else entropy.mean()
+        return reduce_terms(entropy, self.setting.reduction)
 
     def replay_loss(self, logits: Tensor, replayed: Replayed | None) -> Tensor:
         """The loss of stored images on their visible labels and on those that were filled in."""
@@ -111,23 +110,11 @@ class RebLL(ER):
         super().end_task()
         if len(self.buffer) and self.options.relabel != "none":
             self._relabel()
-        weight, bias = self.head.rows()
-        self.expert = Expert(self.learner.backbone, weight, self.setting, bias, self.expert)
 
     def _relabel(self) -> None:
         """Fill in the missing labels above the diagonal, and the labels of this task that were unknown."""
-        count, size, new = len(self.buffer), self.setting.batch_size, self.sizes[-1]
-        chunks = (range(start, min(start + size, count)) for start in range(0, count, size))
-        self.buffer.extend_logits(torch.cat([self.scores(self.buffer.images(chunk))[:, -new:] for chunk in chunks]))
-
-    def footprint(self) -> Footprint:
-        stored = super().footprint()
-        return Footprint(stored.images, stored.bytes + (self.expert.bytes if self.expert else 0))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "expert": None if self.expert is None else self.expert.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if state["expert"] is not None:
-            self.expert = Expert.restore(state["expert"], self.learner.backbone, self.setting)
+        new = self.sizes[-1]
+        logits = self.buffer.compute(
+            lambda images, _: self.scores(images)[:, -new:], np.arange(len(self.buffer)), self.setting.batch_size
+        )
+        self.buffer.extend_logits(logits)

@@ -22,6 +22,7 @@ from lifelabel.model.files import ModelInfo, find_model, read_model, write_model
 from lifelabel.model.inputs import ImageLike, Images, batches_of, is_single
 from lifelabel.nn import backbones
 from lifelabel.nn.device import resolve_device, resolve_precision
+from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.normalize import Normalize
 from lifelabel.streams.base import ImageHandle
@@ -133,7 +134,8 @@ class Model:
         autocast = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else None
         with autocast or contextlib.nullcontext():
             features = network.features(images)
-        return network.classifier(features.float())
+        classifier = network.classifier
+        return (classifier.score if isinstance(classifier, MapHead) else classifier)(features.float())
 
     def _padded(self, network: InferenceNetwork, pixels: Tensor, limit: int) -> Tensor:
         """The forward pass on a GPU, in one of few sizes: cuDNN prepares its kernels for each size, in seconds."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["asymmetric", "classification", "distillation", "entropy", "relationship", "token_distance"]
+__all__ = ["asymmetric", "classification", "distillation", "entropy", "reduce_terms", "relationship", "token_distance"]
 
 
 def classification(logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None) -> Tensor:
@@ -36,7 +36,7 @@ def relationship(expert_nodes: Tensor, nodes: Tensor, reduction: str = "mean") -
 def entropy(logits: Tensor, reduction: str = "mean") -> Tensor:
     """The entropy of the predictions as CSC defines it: the sum or mean over classes of -p log p."""
     logits = logits.float()
-    return _reduce(-logits.sigmoid() * F.logsigmoid(logits), reduction)
+    return reduce_terms(-logits.sigmoid() * F.logsigmoid(logits), reduction)
 
 
 def asymmetric(
@@ -56,21 +56,21 @@ def asymmetric(
     tiny = torch.finfo(absent.dtype).tiny
     positive, negative = -F.logsigmoid(logits), -absent.clamp(min=tiny).log()
     terms = labels * weight_positive * positive + (1 - labels) * weight_negative * negative
-    return _reduce(terms if known is None else terms * known, reduction, known)
+    return reduce_terms(terms if known is None else terms * known, reduction, known)
 
 
 def token_distance(old_embeddings: Tensor, embeddings: Tensor, reduction: str = "mean") -> Tensor:
     """1 - cosine similarity of the embeddings of old tasks (B x tasks x width) and those of the old network."""
-    return _reduce(1 - F.cosine_similarity(embeddings.float(), old_embeddings.float(), -1), reduction)
+    return reduce_terms(1 - F.cosine_similarity(embeddings.float(), old_embeddings.float(), -1), reduction)
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
     weight = None if known is None else known.float()
     entropy = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), weight, reduction="none")
-    return _reduce(entropy, reduction, known)
+    return reduce_terms(entropy, reduction, known)
 
 
-def _reduce(terms: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
+def reduce_terms(terms: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
     """The mean over images of the sum over columns, or the mean over the entries that are known."""
     if reduction == "sum":
         return terms.sum(1).mean()

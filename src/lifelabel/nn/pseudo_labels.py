@@ -61,15 +61,17 @@ class PseudoLabels:
         self.labels += (labels * known).sum().long()
         self.images += len(labels)
 
-    def search(self, probabilities: Tensor) -> Tensor:
+    def search(self, probabilities: Tensor, new_images: bool = True) -> Tensor:
         """The threshold for the images of the task so far, with these probabilities (B x old) of the next images.
 
+        Images that were counted before are not new.
         The search ends within the tolerance, or when the mean number has passed the expected one, or after 100 tries.
         The result is the try with the smallest error; of equal ones the first.
         """
-        bins = torch.bucketize(probabilities.flatten(), self.thresholds, right=True)
-        self.histogram.scatter_add_(0, bins, torch.ones_like(bins))
-        self.task_images += len(probabilities)
+        if new_images:
+            bins = torch.bucketize(probabilities.flatten(), self.thresholds, right=True)
+            self.histogram.scatter_add_(0, bins, torch.ones_like(bins))
+            self.task_images += len(probabilities)
         at_least = self.histogram.flip(0).cumsum(0).flip(0)[1:]  # by threshold
         means = at_least / self.task_images
         tries = torch.where(means[_START] < self.expected, self.downwards, self.upwards)

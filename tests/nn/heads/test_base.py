@@ -10,7 +10,7 @@ from torch import nn
 from lifelabel.errors import UserError
 from lifelabel.nn import backbones
 from lifelabel.nn.expert import MapExpert
-from lifelabel.nn.heads import MapHead, build_head
+from lifelabel.nn.heads import MapHead, base, build_head
 from lifelabel.nn.inference import InferenceNetwork, MapFeatures
 from lifelabel.nn.learner import Learner
 
@@ -59,6 +59,35 @@ def test_a_description_that_does_not_fit_is_refused_without_taking_memory(change
     given = head(3, 2, dim=5)
     with pytest.raises((KeyError, RuntimeError, TypeError, ValueError)):
         build_head({**given.describe(), **changed}, given.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["tokens", "class-graph", "matrix-graph"])
+@pytest.mark.parametrize("name", ["width", "hidden", "dim", "heads", "words"])
+def test_a_size_of_zero_is_refused(kind, name):
+    numbers = {
+        "tokens": {"dim": 4, "width": 4, "heads": 2}, "class-graph": {"dim": 4, "width": 4, "sigmoid": 0},
+        "matrix-graph": {"dim": 4, "words": 3, "width": 4, "hidden": 4, "length": 1.0, "average": 0},
+    }[kind]  # fmt: skip
+    made = MapHead.kinds[kind](**numbers)
+    made.grow(2, torch.device("cpu"))
+    build_head(made.describe(), made.state_dict())
+    with pytest.raises((RuntimeError, TypeError, ValueError)):
+        build_head({**made.describe(), "numbers": {**numbers, name: 0}}, made.state_dict())
+
+
+def test_tensors_of_whole_numbers_are_refused():
+    given = head(3, dim=5)
+    with pytest.raises(ValueError, match="whole numbers"):
+        build_head(given.describe(), {name: tensor.long() for name, tensor in given.state_dict().items()})
+
+
+def test_many_images_are_scored_in_parts(monkeypatch):
+    given, maps = head(3, 2, dim=5), torch.randn(7, 5, 2, 3)
+    expected, sizes = given(maps), []
+    monkeypatch.setattr(base, "_SCORED_ENTRIES", 3 * 5**2)
+    given.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    torch.testing.assert_close(given.score(maps), expected)
+    assert sizes == [3, 3, 1]
 
 
 def test_the_network_of_a_head_is_restored_and_shows_evidence():

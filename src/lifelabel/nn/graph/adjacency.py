@@ -93,8 +93,15 @@ class Adjacency:
 
     def dense(self) -> Tensor:
         """The adjacency as one float32 matrix."""
-        dense = self.p.float() if self.scale is None else self.p * self.scale[:, None]
-        return dense + self.identity * torch.eye(len(dense), device=dense.device)
+        return self.write_dense(torch.empty_like(self.p, dtype=torch.float32))
+
+    def write_dense(self, out: Tensor) -> Tensor:
+        """Write the adjacency into a float32 matrix, and return it."""
+        out.copy_(self.p)
+        if self.scale is not None:
+            out *= self.scale[:, None]
+        out.diagonal().add_(self.identity)
+        return out
 
 
 def _binarised(matrix: Tensor, first_task: bool) -> Tensor:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 __all__ = ["MapHead", "build_head"]
 
-_MAX_NUMBER, _MAX_TASKS = 10_000_000, 100_000
+_MAX_NUMBER, _MAX_TASKS = 10_000_000, 10_000
+_SCORED_ENTRIES = 1 << 26
+"""Entries of a classes x classes matrix of each image that are in memory at a time when images are scored."""
 
 
 class MapHead(nn.Module, ABC):
@@ -48,6 +50,11 @@ class MapHead(nn.Module, ABC):
     @abstractmethod
     def forward(self, maps: Tensor) -> Tensor: ...
 
+    def score(self, maps: Tensor) -> Tensor:
+        """The logits of many images, for fewer of them at a time if there are many classes."""
+        rows = max(1, _SCORED_ENTRIES // sum(self.sizes) ** 2)
+        return torch.cat([self(part) for part in maps.split(rows)])
+
     def describe(self) -> dict[str, Any]:
         """What `build_head` needs, in plain values."""
         return {"kind": self.kind, "numbers": dict(self.numbers), "sizes": list(self.sizes)}
@@ -63,10 +70,15 @@ def build_head(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     fits = isinstance(numbers, Mapping) and isinstance(sizes, list) and 1 <= len(sizes) <= _MAX_TASKS
     if not fits or not all(_is_number(each) for each in (*numbers.values(), *sizes)) or not all(sizes):
         raise ValueError("the numbers of the head are not valid")
-    with torch.device("meta"):
-        head = MapHead.kinds[description["kind"]](**numbers)
-        for size in sizes:
-            head.grow(size, torch.device("meta"))
+    if not all(tensor.is_floating_point() for tensor in tensors.values()):
+        raise ValueError("a tensor of the head has whole numbers")
+    try:
+        with torch.device("meta"):
+            head = MapHead.kinds[description["kind"]](**numbers)
+            for size in sizes:
+                head.grow(size, torch.device("meta"))
+    except ZeroDivisionError:
+        raise ValueError("a size of the head is 0") from None
     head.load_state_dict(dict(tensors), assign=True)
     return head
 
