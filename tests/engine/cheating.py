@@ -76,8 +76,8 @@ class Cheat(FineTuning):
             lambda: label_server._request("__setattr__", "open_task", 2),
             lambda: label_server.begin(2),
             lambda: label_server.submit_earlier(0, rows, nothing),
-            lambda: label_server.judge(2, rows, nothing, None, [4]),
-            lambda: label_server.judge(1, rows, nothing, None, [4]),
+            lambda: label_server.judge(2, rows, nothing, None),
+            lambda: label_server.judge(1, rows, nothing, None),
         ):
             try:
                 FOUND["errors"].append(f"answered: {request()}")

@@ -26,7 +26,7 @@ def make(missing=()):
 def judged(stream, done, scores, rows=None):
     """A record as the engine makes it; `scores` are those of each cumulative set."""
     rows = np.arange(60) if rows is None else rows
-    record, _ = judge(stream, done, rows, scores[-1], None, [2, 2])
+    record, _ = judge(stream, done, rows, scores[-1], None)
     if done == 2:
         record["cumulative"] = [judge_earlier(stream, 0, rows, scores[0]), record["seen"]]
     return record
@@ -94,7 +94,7 @@ def test_acm_error_by_block():
 
 def test_details_after_a_task_are_of_its_classes_on_all_images():
     stream, labels, _, (first, _) = make()
-    _, details = judge(stream, 1, np.arange(60), first, None, [2])
+    _, details = judge(stream, 1, np.arange(60), first, None)
     assert details.keys() == {"ap", "counts"}
     assert details["ap"][1] == pytest.approx(average_precision_score(labels[:, 1], first[:, 1]), abs=1e-9)
     p = 1 / (1 + np.exp(-first.astype(float)))
@@ -104,7 +104,7 @@ def test_details_after_a_task_are_of_its_classes_on_all_images():
 
 def test_details_after_the_last_task_have_the_precision_over_recall_of_each_class():
     stream, labels, _, (_, last) = make()
-    _, details = judge(stream, 2, np.arange(60), last, None, [2, 2])
+    _, details = judge(stream, 2, np.arange(60), last, None)
     p = 1 / (1 + np.exp(-last.astype(float)))
     precision, recall, thresholds = precision_recall_curve(labels[:, 3], p[:, 3])
     for r in (1, 37, 100):
@@ -118,7 +118,7 @@ def test_details_leave_unknown_labels_out():
     unknown = np.zeros((60, 4), bool)
     unknown[:30, 0] = ~labels[:30, 0]
     test = dataclasses.replace(stream.test, unknown=Labels.from_dense(unknown))
-    _, details = judge(dataclasses.replace(stream, test=test), 2, np.arange(60), last, None, [2, 2])
+    _, details = judge(dataclasses.replace(stream, test=test), 2, np.arange(60), last, None)
     assert details["counts"].sum((1, 2)).tolist() == [120 - unknown.sum(), 120]
     known = ~unknown[:, 0]
     assert details["ap"][0] == pytest.approx(average_precision_score(labels[known, 0], last[known, 0]), abs=1e-9)

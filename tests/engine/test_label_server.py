@@ -93,13 +93,13 @@ def test_tasks_open_one_after_the_other(label_server):
     scores = np.zeros((30, 4), np.float32)
     for done in (0, 2, 5):
         with pytest.raises(HiddenLabel, match=f"task {done} cannot be judged now"):
-            label_server.judge(done, label_server.info.test_rows, scores, None, [4])
-    assert label_server.judge(1, label_server.info.test_rows, scores, None, [4])[0]["task"] == 1
+            label_server.judge(done, label_server.info.test_rows, scores, None)
+    assert label_server.judge(1, label_server.info.test_rows, scores, None)[0]["task"] == 1
     assert label_server.view(1).task == stream.tasks[1]
     with pytest.raises(HiddenLabel, match="labels of task 1 "):
         label_server.view(0)
     with pytest.raises(HiddenLabel, match="task 1 cannot be judged now"):  # a second time, with other scores
-        label_server.judge(1, label_server.info.test_rows[:1], scores[:1], None, [4])
+        label_server.judge(1, label_server.info.test_rows[:1], scores[:1], None)
     with pytest.raises(HiddenLabel, match=r"^the run has begun already: the open task cannot be changed$"):
         label_server.begin(4)
 
@@ -118,7 +118,7 @@ def test_with_known_labels_the_labels_of_later_classes_stay_hidden():
                     server.view(other)
             if index < len(stream.tasks) - 1:
                 scores = np.zeros((30, task.end), np.float32)
-                server.judge(index + 1, server.info.test_rows, scores, None, [4] * (index + 1))
+                server.judge(index + 1, server.info.test_rows, scores, None)
         with pytest.raises(HiddenLabel, match="test labels are hidden"):
             server.test_labels(server.info.test_rows)
     finally:
@@ -233,7 +233,7 @@ def test_the_label_process_has_the_streams_and_metrics_of_the_program(importable
         for task in earlier:
             server.submit_earlier(task.index, rows, np.zeros((len(rows), task.end), np.float32))
         scores = np.zeros((len(rows), last.end), np.float32)
-        record, _ = server.judge(len(server.info.tasks), rows, scores, None, ())
+        record, _ = server.judge(len(server.info.tasks), rows, scores, None)
         assert record["conventions"]["one"] == 1.0
     finally:
         server.close()

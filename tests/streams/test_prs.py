@@ -162,13 +162,13 @@ def test_the_figures_of_groups_by_hand(data, tmp_path):
     stream = sort_by_name(build("cocoseq", data))
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(len(stream.test), 6)).astype(np.float32)
-    record, _ = judging.judge(stream, 3, np.arange(len(stream.test)), scores, None, [2, 2, 2])
+    record, _ = judging.judge(stream, 3, np.arange(len(stream.test)), scores, None)
     labels = stream.test.labels.dense()
     for group, names in stream.groups.items():
         columns = [stream.classes.index(name) for name in names]
         expected = Scored.from_logits(scores[:, columns], labels[:, columns]).headline()
         assert record["groups"][group] == {name: pytest.approx(expected[name]) for name in ("mAP", "CF1", "OF1")}
-    first, _ = judging.judge(stream, 1, np.arange(len(stream.test)), scores[:, :2], None, [2])
+    first, _ = judging.judge(stream, 1, np.arange(len(stream.test)), scores[:, :2], None)
     assert "groups" not in first
     summary = judging.summarise([{**record, "cumulative": [record["seen"]] * 3}], stream.tasks)
     assert summary["final"]["groups"] == record["groups"] and set(record["groups"]) == {"major", "moderate", "minor"}

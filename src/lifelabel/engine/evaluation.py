@@ -66,7 +66,7 @@ class Evaluator:
     ) -> dict[str, Any]:
         """The record of the metrics. Writes the details, and the scores if they are wanted."""
         tasks = self.info.tasks
-        record, details = self.label_server.judge(done, rows, scores, matrix, self.method.sizes)
+        record, details = self.label_server.judge(done, rows, scores, matrix)
         record["skipped"] = {"train": skipped, "test": len(self.info.test_rows) - len(rows)}
         self.write_details(done, details, rows, scores)
         if done == len(tasks) and self.config.save_scores:

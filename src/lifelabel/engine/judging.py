@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifelabel.metrics.curves import precision_over_recall, score_counts
 from lifelabel.metrics.functions import HEADLINE, Scored, forgetting, mean_of_known, relative_forgetting, without_nan
-from lifelabel.streams.base import Split, Stream, Task
+from lifelabel.streams.base import Split, Stream, Task, task_of_class
 
 __all__ = ["judge", "judge_earlier", "summarise", "task_of_image"]
 
@@ -23,7 +23,7 @@ def judge_earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarr
 
 
 def judge(
-    stream: Stream, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int],
+    stream: Stream, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # fmt: skip
     """The metrics after `done` tasks, from logits of the test images `rows`, and the details for reports.
 
@@ -52,7 +52,7 @@ def judge(
     if done in (stream.learned, len(tasks)):
         record["ap"] = dict(zip(stream.classes[: tasks[done - 1].end], details["ap"].tolist(), strict=True))
     if matrix is not None and stream.truth is not None:
-        record["acm_error"] = _acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], sizes)
+        record["acm_error"] = _acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], tasks[:done])
     return without_nan(record), details
 
 
@@ -101,9 +101,9 @@ def _groups(stream: Stream, logits: Tensor, labels: Tensor) -> dict[str, dict[st
     return found
 
 
-def _acm_error(matrix: np.ndarray, truth: np.ndarray, sizes: Sequence[int]) -> dict[str, float]:
+def _acm_error(matrix: np.ndarray, truth: np.ndarray, tasks: Sequence[Task]) -> dict[str, float]:
     """Mean absolute error of the off-diagonal entries, of all and by block."""
-    task = np.repeat(np.arange(len(sizes)), sizes)
+    task = task_of_class(tasks)
     row, column = task[:, None], task[None, :]
     off = ~np.eye(len(matrix), dtype=bool)
     blocks = {"all": off, "intra": off & (row == column), "old_new": row < column, "new_old": row > column}

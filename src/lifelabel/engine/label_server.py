@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -134,13 +134,13 @@ class LabelServer:
         self._request("submit_earlier", index, rows, scores)
 
     def judge(
-        self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, sizes: Sequence[int]
+        self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The metrics after `done` tasks, from scores of the test images `rows`, and details for reports (`judging`).
 
         Then the next task opens.
         """
-        return self._request("judge", done, rows, scores, matrix, sizes)
+        return self._request("judge", done, rows, scores, matrix)
 
     def truth(self) -> np.ndarray | None:
         """The true matrix. It is available when training is over."""

@@ -485,7 +485,8 @@ class Run:
     def write_results(self) -> None:
         matrix = self.method.matrix()
         if matrix is not None and self.progress.task == len(self.tasks):  # the last matrix has those of all tasks
-            self.folder.write_matrices(matrix, self.method.sizes, self.info.classes, self.label_server.truth())
+            sizes = [len(task.classes) for task in self.info.tasks]  # a joint run has one task
+            self.folder.write_matrices(matrix, sizes, self.info.classes, self.label_server.truth())
         self.write_model()
         environment, finished = self.environment(), self.progress.task == len(self.tasks)
         if finished:

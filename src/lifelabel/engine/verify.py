@@ -314,7 +314,7 @@ class _Verifier:
         server.begin(0 if self.joint else len(info.tasks) - 1)
         for task in info.tasks[:-1]:
             server.submit_earlier(task.index, rows, logits[:, : task.end])
-        record, _ = server.judge(len(info.tasks), rows, logits, None, [len(task.classes) for task in info.tasks])
+        record, _ = server.judge(len(info.tasks), rows, logits, None)
         figures = {name: record[name] for name in ("conventions", "ap", "groups") if name in record}
         found = _flat({**record["seen"], **figures})
         tolerance = _TOLERANCE[self.environment.value()["precision"]]
