@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from lifelabel.engine.judging import _acm_error, judge, judge_earlier, summarise
-from lifelabel.streams.base import Names, Split, Stream, equal_tasks
+from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks, equal_tasks
 from lifelabel.streams.labels import Labels
 
 
@@ -88,7 +88,7 @@ def test_a_class_without_positives_is_null_not_nan():
 def test_acm_error_by_block():
     truth = np.zeros((3, 3))
     matrix = np.array([[9.0, 0.1, 0.2], [0.3, 9.0, 0.4], [0.5, 0.7, 9.0]])
-    error = _acm_error(matrix, truth, [2, 1])
+    error = _acm_error(matrix, truth, classes_to_tasks(("a", "b", "c"), [2, 1]))
     assert error == pytest.approx({"all": 2.2 / 6, "intra": 0.2, "old_new": 0.3, "new_old": 0.6})
 
 
