@@ -30,7 +30,7 @@ def scores(run):
 
 def test_every_run_and_every_file(made):
     done, out = made
-    assert {path.name for path in out.iterdir()} == {"scenes-tuned", "scenes-plain", *FILES}
+    assert {path.name for path in out.iterdir()} == {"scenes-tuned", "scenes-plain", "command.txt", *FILES}
     assert sorted(path.relative_to(out).as_posix() for path in out.glob("*/*")) == sorted(RUNS)
     for name in RUNS:
         config = yaml.safe_load((out / name / "config.yaml").read_text())
@@ -96,6 +96,16 @@ def test_missing_and_damaged_runs_are_listed_on_the_page(main, copied):
     (copied / RUNS[1]).rename(copied / "scenes-tuned" / "lwf-s0")
     done = main("leaderboard", "--methods", "lwf", "--seeds", "0", "--page-only", "--out", copied)
     assert done.returncode == 2 and "holds a run with another method" in done.stderr
+
+
+def test_runs_of_one_row_with_different_options_are_not_averaged(main, copied):
+    """The runs may come from several commands."""
+    other = copied / "scenes-tuned" / "frozen-s1"
+    shutil.copytree(copied / "scenes-tuned" / "frozen-s0", other)
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 1").replace("batch_size: 8", "batch_size: 4"))
+    done = main("leaderboard", "--methods", "frozen", "--seeds", "0-1", "--page-only", "--out", copied)
+    assert done.returncode == 1 and "its row (batch_size 4, not 8" in " ".join(done.stdout.split())
 
 
 def test_a_run_that_fails_is_listed_and_the_others_are_ranked(main, copied):

@@ -71,3 +71,16 @@ def test_mistakes(given, streams, part):
     with pytest.raises(UserError) as caught:
         boards(given, streams)
     assert part in str(caught.value)
+
+
+def test_only_overlapping_streams_get_several_passes():
+    scenes, photographs = map(values, boards({"epochs": 3}))
+    assert "epochs" not in scenes and photographs["epochs"] == 3
+    with pytest.raises(UserError, match="overlapping tasks, and none is given"):
+        boards({"epochs": 3}, ["scenes"])
+
+
+@pytest.mark.parametrize("name", ["task_order", "class_order"])
+def test_a_leaderboard_has_the_order_of_each_stream(name):
+    with pytest.raises(UserError, match=f"--set {name}: a leaderboard has the order of each stream"):
+        boards({name: 1})

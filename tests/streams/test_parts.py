@@ -361,7 +361,7 @@ def test_a_class_order_is_applied_before_a_task_order():
 @pytest.mark.parametrize(
     ("stream", "part", "line"),
     [
-        (made(False), Part(class_order=1), r"^class_order 1: an image of made belongs to one task, .* give task_order"),
+        (made(False), Part(class_order=1), r"^class_order 1: made has each image in one task, .* give task_order"),
         (overlapping(rules={"protocol": "overlap", "tasks": "given by the source"}), Part(class_order=1), r"^class_or"),
         (overlapping(), Part(class_order=10**6), r"^class_order 1000000 does not exist: 9 classes have 362879 other"),
         (overlapping(), Part(class_order=1, proxy=True), r"^class_order has no effect on a proxy stream"),
@@ -374,3 +374,22 @@ def test_a_class_order_is_applied_before_a_task_order():
 def test_a_class_order_that_does_not_exist(stream, part, line):
     with pytest.raises(UserError, match=line):
         part_of(stream, part)
+
+
+def test_the_labels_of_a_task_are_known_in_every_task_order(tmp_path):
+    """A table with tasks that lists names: the labels of later classes are unknown, those of its own task never."""
+    names = {1: "ab", 2: "cd", 3: "ef"}
+    images = {f"{task}-{name}.jpg": (name, task) for task in names for name in names[task]}
+    rows = [f"{image},{name},{task},train" for image, (name, task) in images.items()]
+    rows += [f"t-{name}.jpg,{name},3,test" for name in "abcdef"]
+    (tmp_path / "t.csv").write_text("\n".join(["image,labels,task,split", *rows]) + "\n")
+    for image in images:
+        (tmp_path / image).touch()
+    stream = build(str(tmp_path / "t.csv"), {})
+    assert stream.train.unknown.tasks is not None
+    for order in range(4):
+        reordered = part_of(stream, Part(task_order=order))
+        for task in reordered.tasks:
+            view = reordered.train_view(task.index)
+            known = view.known(np.arange(len(view)))
+            assert len(view) == 2 and (known is None or known[:, -len(task.classes) :].all())

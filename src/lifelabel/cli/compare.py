@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lifelabel.search.scheduler import Outcome
 from lifelabel.utils.processes import start_fork_server
 
-__all__ = ["Jobs", "Overwrite", "Quiet", "Seeds", "commands", "read_row"]
+__all__ = ["Jobs", "Overwrite", "Quiet", "Seeds", "commands", "given_command", "read_row"]
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
@@ -227,7 +227,7 @@ def _run(plan: Plan, place: Place, jobs: int | None, overwrite: bool, quiet: boo
     if place.dry_run:
         place.print_script(every_run, jobs, plan.out, device)
         return
-    command = shlex.join(["lifelabel", *(word for word in sys.argv[1:] if word != "--overwrite")])
+    command = given_command({"--overwrite"})
     run_all = place.runner(plan.out, device)
     outcomes = run_all(every_run, jobs, overwrite=overwrite, display=make_display(quiet), command=command)
     remaining = iter(outcomes)
@@ -239,6 +239,11 @@ def _run(plan: Plan, place: Place, jobs: int | None, overwrite: bool, quiet: boo
     show_table(ResultTable(rows=tuple(rows), failures=tuple(failures), **layout), plan.out, quiet)
     if failures:
         raise typer.Exit(1)
+
+
+def given_command(without: set[str]) -> str:
+    """The command that was given, without some flags."""
+    return shlex.join(["lifelabel", *(word for word in sys.argv[1:] if word not in without)])
 
 
 def read_row(cells: tuple[str, ...], method: str, outcomes: Sequence[Outcome | None]) -> tuple[Row, list[Failure]]:

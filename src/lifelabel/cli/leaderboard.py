@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
+import contextlib
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 
 from lifelabel.cli.cluster import DryRun, On, Place, SbatchOptions
 from lifelabel.cli.common import CONTEXT, make_display, make_folder, parse_methods, parse_seeds
-from lifelabel.cli.compare import Jobs, Overwrite, Quiet, Seeds, read_row
+from lifelabel.cli.compare import Jobs, Overwrite, Quiet, Seeds, given_command, read_row
 from lifelabel.cli.completion import complete_list, complete_name, method_names, stream_names
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
@@ -20,6 +20,7 @@ from lifelabel.cli.report import chart_obstacle
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
+from lifelabel.utils.files import read_limited, write_text
 from lifelabel.utils.processes import start_fork_server
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["commands"]
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+
+_COMMAND, _MAX_COMMAND = "command.txt", 1 << 20
+"""The file with the command that trained the runs, and its largest size in bytes."""
 
 
 @commands.command(
@@ -77,7 +81,11 @@ def _leaderboard(
         "runs/leaderboard"
     ),
     page_only: Annotated[
-        bool, typer.Option("--page-only", help="Train nothing: write the page from the runs that are there.")
+        bool,
+        typer.Option(
+            "--page-only",
+            help="Train nothing: write the page from the runs that are there, with the options they have.",
+        ),
     ] = False,
     jobs: Jobs = None,
     on: On = "local",
@@ -100,13 +108,13 @@ def _leaderboard(
     place = Place(on, slurm or (), dry_run)
     if page_only and (overwrite or place.is_cluster):
         raise UserError(f"--page-only trains nothing: leave out {'--overwrite' if overwrite else '--on'}")
+    given = given_options(flags, set_, plugin)
     chosen = _parse_fidelities(fidelities)
     parse_seeds(seeds)  # a mistake is reported before torch is imported
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.registry import resolve_name
     from lifelabel.search.leaderboard import existing_boards, make_boards
 
-    given = given_options(flags, set_, plugin)
     streams = [resolve_name(name) for name in stream or ("scenes",)]
     what = (streams, chosen, parse_methods(methods), parse_seeds(seeds), out_folder)
     if page_only:
@@ -119,6 +127,7 @@ def _leaderboard(
         place.print_script(_planned(boards), num_jobs, out_folder, device)
         return
     outcomes = _train(boards, place, num_jobs, out_folder, device, overwrite, quiet)
+    write_text(out_folder / _COMMAND, given_command({"--overwrite", "--quiet", "-q"}) + "\n")
     _show(_read(boards, outcomes), out_folder)
 
 
@@ -144,27 +153,36 @@ def _train(
 
     if not place.is_cluster:
         check_streams(b for b in boards if overwrite or None in map(existing_outcome, _planned([b])))
-    run_all, command = place.runner(out, device), _command({"--overwrite"})
+    run_all, command = place.runner(out, device), given_command({"--overwrite"})
     return run_all(_planned(boards), jobs, overwrite=overwrite, display=make_display(quiet), command=command)
 
 
 def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
     """The outcomes of runs that exist; None for the others. Files of the data may be elsewhere, or not exist."""
-    from lifelabel.config.config import read_yaml
+    from lifelabel.config.config import Config, read_yaml
     from lifelabel.engine.run_folder import RunFolder
-    from lifelabel.search.scheduler import Outcome
+    from lifelabel.search.scheduler import Outcome, differences
 
     found: list[Outcome | None] = []
+    of_row: dict[tuple[Path, str], Config] = {}
     for plan in planned:
-        config, reason = None, None
+        if not RunFolder(plan.folder).is_run:
+            found.append(None)
+            continue
+        reason = None
         try:
-            config = read_yaml(plan.folder / "config.yaml") if RunFolder(plan.folder).is_run else None
+            config = Config.make(read_yaml(plan.folder / "config.yaml"))
             for name in ("method", "fidelity", "seed"):
-                if config is not None and config.get(name) != plan.values[name]:
+                if getattr(config, name) != plan.values[name]:
                     reason = f"{plan.folder} holds a run with another {name}: move it to another folder"
+            first = of_row.setdefault((plan.folder.parent, config.method), config)
+            if not reason and (other := differences(dataclasses.replace(config, seed=first.seed), first)):
+                reason = (
+                    f"{plan.folder} differs from the other runs of its row ({', '.join(other[:3])}): train it again"
+                )
         except UserError as error:
             reason = str(error)
-        found.append(None if config is None and reason is None else Outcome(plan, reason))
+        found.append(Outcome(plan, reason))
     return found
 
 
@@ -204,8 +222,7 @@ def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
         spec = None if obstacle else leaderboard_spec({board.name: board.first.rows for board in boards})
         if spec:
             picture = write_spec(spec, folder, PICTURE, (".svg", ".png"))
-        command = _command({"--overwrite", "--page-only", "--quiet", "-q"})
-        written = write_page(boards, folder, command, picture)
+        written = write_page(boards, folder, _page_command(folder), picture)
     for board in boards:
         if (shown := board.with_runs()).first.rows:
             print_table(terminal_table(shown))
@@ -220,6 +237,8 @@ def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
         raise typer.Exit(1)
 
 
-def _command(without: set[str]) -> str:
-    """The command that was given, without some flags."""
-    return shlex.join(["lifelabel", *(word for word in sys.argv[1:] if word not in without)])
+def _page_command(folder: Path) -> str:
+    """The command that trained the runs of a folder, or the one that was given if it is not known."""
+    with contextlib.suppress(UserError):
+        return read_limited(folder / _COMMAND, _MAX_COMMAND).decode(errors="replace").strip()
+    return given_command({"--page-only", "--quiet", "-q"})

@@ -24,7 +24,7 @@ from lifelabel.version import __version__
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Lifelong multi-label image recognition: a stream of tasks, partial labels, one pass over the images.",
+    help="Lifelong multi-label image recognition: a stream of tasks, partial labels, no old images.",
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings=CONTEXT,

@@ -518,7 +518,7 @@ class Run:
         final = self.summary()["final"] if finished else {**record["seen"], "ap": record.get("ap")}
         training: dict[str, Any] = {
             **machine(self.device), "seed": self.config.seed, "images": self.images_by_task(), "final": final,
-            "extends": self.extends,
+            "epochs": self.config.epochs, "extends": self.extends,
         }  # fmt: skip
         info = describe_model(self.config, self.info, self.method, network, self.image_size, training)
         if self.config.keep_tasks:

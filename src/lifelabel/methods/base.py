@@ -66,6 +66,7 @@ class Batch:
         old = self.labels.shape[1] - new
         if not old:
             return soft_labels
+        assert old == soft_labels.shape[1], "a batch with known labels of old classes has columns for all of them"
         return torch.where(self.known[:, :old], self.labels[:, :old].to(soft_labels), soft_labels)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lifelabel.model.info import ModelInfo
+from lifelabel.model.info import ModelInfo, is_int
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import shorten
 
@@ -43,6 +43,11 @@ _LIMITS = """\
 - The figures are those of the test images of the stream. Measure the model on your own images before you rely on it."""
 
 
+def _times(info: ModelInfo) -> str:
+    epochs = info.training.get("epochs", 1)
+    return "once" if epochs == 1 else f"{epochs} times" if is_int(epochs, 2) else "?"
+
+
 def model_card(info: ModelInfo) -> str:
     """The card in Markdown."""
     tasks, classes = max(info.task_of_class) + 1, len(info.classes)
@@ -50,7 +55,7 @@ def model_card(info: ModelInfo) -> str:
     parts = [
         f"# {escape(info.label)} on {stream}",
         f"A multi-label image classifier of {_count(classes, 'class', 'classes')}, trained by lifelabel: method "
-        f"{escape(info.method)}, {_count(tasks, 'task', 'tasks')}, each training image used once.",
+        f"{escape(info.method)}, {_count(tasks, 'task', 'tasks')}, each training image used {_times(info)}.",
         "## Use",
         _USE,
         "## Training data",

@@ -1,6 +1,6 @@
 """The leaderboard: all methods on several streams, ranked, and the published rankings that hold.
 
-The files: leaderboard.md (the page), leaderboard.csv, leaderboard.svg and leaderboard.png (mAP over MB kept).
+The files: leaderboard.md (the page), leaderboard.csv, leaderboard.svg and leaderboard.png (mAP over stored MB).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _FULL = (
     dataclasses.replace(find_column("forgetting_mAP"), head="forgetting ↓", short_head="forg ↓"),
 )  # fmt: skip
 _COSTS = (
-    dataclasses.replace(find_column("stored_images"), head="kept images", short_head="kept"),
-    dataclasses.replace(find_column("stored_bytes"), head="kept MB"),
+    find_column("stored_images"),
+    find_column("stored_bytes"),
     find_column("seconds"),
 )
 
@@ -70,9 +70,17 @@ class StreamBoard:
         }
         return StreamBoard(self.name, tables)
 
-    def ranked(self) -> dict[str, int | None]:
-        """The rank of each lifelong method, by its mean mAP, the best first. None: no run. Equal means share a rank."""
-        means = {row.name: row.stat("mAP").mean for row in self.first.rows if not row.joint}
+    @property
+    def has_passes(self) -> bool:
+        return any(table.has_passes for table in self.tables.values())
+
+    def ranked(self, fidelity: str | None = None) -> dict[str, int | None]:
+        """The rank of each lifelong method by its mean mAP, the best first, for the first fidelity or another one.
+
+        None: no run. Equal means share a rank.
+        """
+        table = self.first if fidelity is None else self.tables[fidelity]
+        means = {row.name: row.stat("mAP").mean for row in table.rows if not row.joint}
         known = sorted((mean for mean in means.values() if mean is not None), reverse=True)
         order = sorted(means, key=lambda name: (means[name] is None, -(means[name] or 0)))
         return {name: None if (mean := means[name]) is None else known.index(mean) + 1 for name in order}
@@ -108,9 +116,12 @@ def board_grid(board: StreamBoard, joint: bool = False, compact: bool = False) -
             row = board.row(fidelity, name)
             text = column.text(row.stat(column.key), compact) if row else "–"
             cells.append(Bold(text) if row and _is_best(board.tables[fidelity], row, column) else text)
+        if board.has_passes:
+            rows = (board.row(fidelity, name) for fidelity in board.tables)
+            cells.append(" / ".join(dict.fromkeys(row.passes for row in rows if row)))
         lines.append(Line(cells))
     heads = ["rank", "method", *(cell.short_head if compact else cell.head for cell in layout)]
-    return Grid(heads, lines, 2) if lines else None
+    return Grid([*heads, *(["passes"] if board.has_passes else [])], lines, 2) if lines else None
 
 
 def terminal_table(board: StreamBoard) -> Table:
@@ -159,7 +170,7 @@ def _comparisons(boards: Sequence[StreamBoard]) -> list[_Comparison]:
 
 _GROUPS = (
     "Hold on every stream and with all options",
-    "Hold at least once, and are level otherwise",
+    "Hold at least once, and are reversed nowhere",
     "Hold at least once, and are reversed at least once",
     "Level everywhere, or without a verdict",
     "Do not hold: reversed at least once, and hold nowhere",
@@ -173,7 +184,8 @@ def ranking_summary(boards: Sequence[StreamBoard]) -> dict[str, list[str]]:
     for each in _comparisons(boards):
         verdicts = {found.verdict for found in each.found.values()}
         if HOLDS in verdicts:
-            number = 0 if verdicts == {HOLDS} else 2 if DOES_NOT_HOLD in verdicts else 1
+            everywhere = verdicts == {HOLDS} and len(each.found) == sum(len(board.tables) for board in boards)
+            number = 0 if everywhere else 2 if DOES_NOT_HOLD in verdicts else 1
         else:
             number = 5 if not verdicts else 4 if DOES_NOT_HOLD in verdicts else 3
         groups[_GROUPS[number]].append(each.title)
@@ -215,8 +227,8 @@ _EXPERIMENT = (
     "`--methods UPPER,LOWER` and another `--out`."
 )
 _READING = (
-    "A method learns every training image of a task once, with the labels of that task. All methods of a table have "
-    "the same stream, seeds, backbone and budget of stored images, except where a line under it says NOT equal."
+    "A method learns every training image of a task {passes}, with the labels of that task. All methods of a table "
+    "have the same stream, seeds, backbone and budget of stored images, except where a line under it says NOT equal."
 )
 _FIDELITIES = {
     "tuned": "options chosen by a search with the same number of trials for each method, on held-out training images",
@@ -226,14 +238,14 @@ _FIDELITIES = {
 }
 _COLUMNS = (
     "The rank is that of the mean mAP in the first column of scores. Figures are mean ± sample standard deviation over "
-    "seeds; bold is the best mean of a score among the ranked methods. The column of forgetting is that of mAP. Kept "
-    "images, kept MB and seconds belong to the runs of the first column of scores. leaderboard.csv has all figures."
+    "seeds; bold is the best mean of a score among the ranked methods. The column of forgetting is that of mAP. Stored "
+    "images, stored MB and seconds belong to the runs of the first column of scores. leaderboard.csv has all figures."
 )
 _CONVENTIONS = (
     "mAP, CF1 and OF1 are in % after the last task, on the whole test set, by A.5 of the AGCN paper: mAP is the mean "
     "over classes, CF1 the harmonic mean of the class-wise precision and recall, OF1 the F1 over all image-label "
     "pairs, both at threshold 0.5. Forgetting is by how much the mAP of earlier tasks is below its best value; a value "
-    "below zero means that later tasks helped. Kept is what a method stores from task to task in addition to its "
+    "below zero means that later tasks helped. Stored is what a method stores from task to task in addition to its "
     "network: images, and the MB of everything. Seconds include the evaluation, and runs at the same time share the "
     "machine."
 )
@@ -255,10 +267,12 @@ def _page(boards: Sequence[StreamBoard], command: str, picture: Sequence[str]) -
     shown = [board.with_runs() for board in boards]
     lines = ["# Leaderboard", "", f"    {printable(command)}"]
     if picture:
-        alt = "mAP over the megabytes that each method keeps, one panel per stream"
+        alt = "mAP over the megabytes that each method stores, one panel per stream"
         lines += ["", f"![{alt}]({picture[0]})"]
     options = [f"{name}: {_FIDELITIES.get(name, 'other options')}." for name in boards[0].tables]
-    lines += paragraphs([" ".join([_READING, *options]), _COLUMNS, _CONVENTIONS])
+    several = any(board.has_passes for board in boards)
+    reading = _READING.format(passes="as often as the column of passes says (once without it)" if several else "once")
+    lines += paragraphs([" ".join([reading, *options]), _COLUMNS, _CONVENTIONS])
     for board, complete in zip(shown, boards, strict=True):
         lines += ["", f"## {escape(board.name)}", *_board_lines(board, complete)]
     lines += _ranking_lines(shown)
@@ -288,8 +302,8 @@ def _csv(boards: Sequence[StreamBoard]) -> str:
     """One line per stream, fidelity and method. Upper bounds have no rank."""
     rows: list[Row] = []
     for board in boards:
-        ranks = board.ranked()
         for fidelity, table in board.tables.items():
+            ranks = board.ranked(fidelity)
             for row in table.rows:
                 rank = "" if ranks.get(row.name) is None else str(ranks[row.name])
                 rows.append(dataclasses.replace(row, cells=(board.name, fidelity, rank, *row.cells)))

@@ -384,10 +384,12 @@ def equal_options(table: ResultTable) -> tuple[dict[str, Any], dict[str, dict[st
     """The options that a comparison should hold equal: those that are, and by row those that are not."""
     found: dict[str, dict[str, Any]] = {}
     for row in table.rows:
-        for run in row.runs[:1]:
-            precision = ", ".join(sorted({run.precision for run in row.runs}))
-            for name, value in {**run.equal_options, "precision": precision}.items():
-                found.setdefault(name, {})[row.name] = value
+        values: dict[str, dict[str, Any]] = {}
+        for run in row.runs:
+            for name, value in {**run.equal_options, "precision": run.precision}.items():
+                values.setdefault(name, {})[short_value(value)] = value
+        for name, each in values.items():  # runs of one row may differ, if they are from several commands
+            found.setdefault(name, {})[row.name] = next(iter(each.values())) if len(each) == 1 else ", ".join(each)
     same = {name: next(iter(rows.values())) for name, rows in found.items() if len(set(map(str, rows.values()))) == 1}
     return same, {name: rows for name, rows in found.items() if name not in same}
 

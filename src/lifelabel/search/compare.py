@@ -181,7 +181,8 @@ def make_plan(
         device = config.device
         if on_this_machine and device != "auto":  # resolving `auto` would initialise the GPU in this process
             resolve_device(device)
-    overlapping = orders > 1 and is_overlapping(config.stream, config.stream_options)
+    # the tasks of a proxy stream do not overlap
+    overlapping = orders > 1 and not config.proxy and is_overlapping(config.stream, config.stream_options)
     return dataclasses.replace(plan, order_of="class") if overlapping else plan
 
 

@@ -10,14 +10,16 @@ from typing import Any
 
 from lifelabel.config.config import kind_of
 from lifelabel.errors import UserError, unknown
+from lifelabel.options import read
 from lifelabel.search.compare import Plan, Variant, folder_name, make_plan, method_variants
-from lifelabel.streams import STREAMS, build, resolve
+from lifelabel.streams import STREAMS, build, is_overlapping, resolve
 
 __all__ = ["Board", "check_streams", "existing_boards", "make_boards", "stream_name"]
 
 _OF_PHOTOGRAPHS = ("backbone", "weights", "allow_seen_weights", "normalize", "pool", "image_size", "words")
 """Options that are given to streams of photographs only. The drawn images of `scenes` have a network of their own."""
 _SET_BY_FLAGS = {"stream": "--stream", "fidelity": "--fidelities"}
+_ORDERS = ("task_order", "class_order")
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,16 @@ def make_boards(
 ) -> list[Board]:  # fmt: skip
     """The runs of a leaderboard, in folders `OUT/STREAM-FIDELITY/METHOD-sSEED`. All options are checked here.
 
-    `given` has options of the runs. An option of a stream is given to the streams that declare it, and an option of the
-    network and its images to streams of photographs. An option that no stream gets is refused.
+    `given` has options of the runs. An option of a stream is given to the streams that declare it, an option of the
+    network and its images to streams of photographs, and `epochs` to streams with overlapping tasks. An option that no
+    stream gets is refused.
     """
     for name, flag in _SET_BY_FLAGS.items():
         if name in given:
             raise UserError(f"--set {name}: the runs of a leaderboard differ in it; remove it, and give {flag}")
+    for name in _ORDERS:
+        if name in given:
+            raise UserError(f"--set {name}: a leaderboard has the order of each stream; compare several with compare")
     by_stream = {name: _options_of(stream, given) for name, stream in _by_name(streams).items()}
     _check_all_used(list(by_stream.values()), given)
     boards = []
@@ -103,11 +109,14 @@ def _variants(stream: str, fidelity: str, methods: Sequence[str]) -> tuple[Varia
 def _options_of(stream: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that a stream gets."""
     of_stream = given.get("stream_options") or {}
-    kind, _ = resolve(stream, {})
+    kind, resolved = resolve(stream, {})
     known = {field.name for field in dataclasses.fields(STREAMS[kind].Options)}
-    omitted = () if kind_of(kind) == "photographs" else _OF_PHOTOGRAPHS
-    values = {name: value for name, value in given.items() if name not in (*omitted, "stream_options")}
-    return {**values, "stream": stream, "stream_options": {k: v for k, v in of_stream.items() if k in known}}
+    own = {name: value for name, value in of_stream.items() if name in known}
+    omitted = {"stream_options", *(() if kind_of(kind) == "photographs" else _OF_PHOTOGRAPHS)}
+    if "epochs" in given and not is_overlapping(kind, read(STREAMS[kind].Options, {**resolved, **own}, "stream")):
+        omitted.add("epochs")
+    values = {name: value for name, value in given.items() if name not in omitted}
+    return {**values, "stream": stream, "stream_options": own}
 
 
 def _check_all_used(chosen: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> None:
@@ -119,3 +128,5 @@ def _check_all_used(chosen: Sequence[Mapping[str, Any]], given: Mapping[str, Any
     for name in given:
         if name in _OF_PHOTOGRAPHS and not any(name in values for values in chosen):
             raise UserError(f"{name} is for streams of photographs, and none is given: remove it, or add a --stream")
+        if name == "epochs" and not any(name in values for values in chosen):
+            raise UserError("epochs is for streams with overlapping tasks, and none is given: remove it")

@@ -292,7 +292,7 @@ class Stream:
     @property
     def overlapping(self) -> bool:
         """Whether a training image belongs to every task that owns one of its labels, by the rules of the stream."""
-        return self.rules.get("protocol") == "overlap"
+        return self.rules.get("protocol") == "overlap" and self.rules.get("tasks") != GIVEN_TASKS
 
     def visible_columns(self, task: Task) -> slice:
         """The classes whose labels are visible in the training images of a task."""
@@ -306,16 +306,18 @@ class Stream:
         first = self.visible_columns(task).start
         tasks = self._known_ranges(task, rows)
         if tasks is not None:
-            ranges = tasks[1][np.unique(tasks[0])]
-            first = min(first, ranges[ranges[..., 0] < ranges[..., 1], 0].min(initial=first))
-            tasks = tasks[0], np.maximum(tasks[1] - first, 0)
-        unknown = None if split.unknown is None else split.unknown.take(rows).up_to_task(index)
+            begin, end = np.moveaxis(tasks[1][np.unique(tasks[0])], -1, 0)
+            if np.any(begin < np.minimum(end, task.offset)):
+                first = 0  # some labels of earlier tasks are known: a batch has all classes so far
+        unknown = None if split.unknown is None else split.unknown.take(rows)
         if unknown and unknown.select_classes(range(first, task.offset)).count() == len(rows) * (task.offset - first):
             first = task.offset  # no label of an earlier task is known
         columns = range(first, task.end)
         if unknown:
-            unknown = unknown.select_classes(columns)
+            unknown = unknown.select_classes(columns).without_other_tasks()
             unknown = unknown if unknown.count() else None
+        if tasks is not None:
+            tasks = tasks[0], np.maximum(tasks[1] - first, 0)
         labels = self.shown(task, rows, split.labels.take(rows)).select_classes(columns)
         return TrainView(task, rows, labels, self.classes[first : task.end], unknown, tasks)
 

@@ -49,7 +49,7 @@ def blur(stream: Stream, share: float, seed: int) -> Stream:
     proxy = None if stream.proxy is None else functools.partial(_blur_proxy, stream.proxy, share, seed)
     return dataclasses.replace(
         stream, train=dataclasses.replace(train, rows=rows_by_task, home=home),
-        rules={**stream.rules, "blurry": share}, proxy=proxy,
+        rules={**stream.rules, "seed": seed, "blurry": share}, proxy=proxy,
     )  # fmt: skip
 
 

@@ -181,11 +181,12 @@ class Unknown:
         tasks = None if self.tasks is None else (self.tasks[0], self.tasks[1][index])
         return Unknown(self.entries.select_classes(columns), self.classes[index], tasks)
 
-    def up_to_task(self, index: int) -> Unknown:
-        """The same for the classes of the tasks up to `index`: it does not reveal which later task an image is of."""
+    def without_other_tasks(self) -> Unknown:
+        """The same labels. It does not reveal of which task an image is, if that is later than those of all classes."""
         if self.tasks is None:
             return self
-        return Unknown(self.entries, self.classes, (np.minimum(self.tasks[0], index), self.tasks[1]))
+        last = self.tasks[1].max(initial=0)
+        return Unknown(self.entries, self.classes, (np.minimum(self.tasks[0], last), self.tasks[1]))
 
     def dense(self) -> np.ndarray:
         """A boolean array, images x classes: whether each label is unknown."""

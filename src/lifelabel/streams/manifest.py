@@ -60,10 +60,10 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
     if stream.learned:
         raise UserError(f"{stream.name} extends a run: a manifest can be written of a whole stream only")
     if stream.train.home is not None:
-        share = stream.rules["blurry"]
+        share, seed = stream.rules["blurry"], stream.rules.get("seed", 0)
         raise UserError(
-            f"a manifest cannot hold blurry tasks: write it without stream.blurry, and train on it with --set "
-            f"stream.blurry={share}"
+            "a manifest cannot hold blurry tasks: write it without stream.blurry and with the hidden labels "
+            f"(--complete), and train on it with --set stream.blurry={share} --set stream.seed={seed}"
         )
     hidden = _hidden(stream)
     head: dict[str, Any] = {"lifelabel_stream": _VERSION, "name": stream.name, "dataset": stream.dataset}

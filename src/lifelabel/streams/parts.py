@@ -111,10 +111,13 @@ def _reorder_classes(stream: Stream, order: int) -> Stream:
     As the overlapping protocol does: a training image belongs to every task that owns one of its labels, and a test
     image to the first one.
     """
-    if not stream.overlapping or stream.rules.get("tasks") == GIVEN_TASKS:
+    if not stream.overlapping:
+        given = stream.rules.get("tasks") == GIVEN_TASKS
+        reason = "states the task of each image" if given else "has each image in one task"
         raise UserError(
-            f"class_order {order}: an image of {stream.name} belongs to one task, so the classes of a task stay "
-            "together; give task_order in its place, or choose an overlapping protocol (stream.protocol=overlap)"
+            f"class_order {order}: {stream.name} {reason}, so the classes of a task stay together; give task_order in "
+            "its place (with compare: leave out --orders)"
+            + ("" if given else ", or choose an overlapping protocol (stream.protocol=overlap)")
         )
     if not stream.train.complete or stream.learned:
         raise UserError(f"class_order {order} needs the labels of all classes of {stream.name}, which are not known")

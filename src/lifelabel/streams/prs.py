@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,7 +163,8 @@ class _Lists:
         else:
             listed = {g: self.load(name, _are_names, "a list of class names") for g, name in files.items()}
         groups = {group: tuple(name for name in classes if name in {*names}) for group, names in listed.items()}
-        grouped = {name for names in groups.values() for name in names}
+        grouped = Counter(name for names in groups.values() for name in names)
+        problems.add_all("classes in several groups of the lists", [name for name in classes if grouped[name] > 1])
         problems.add_all("classes in no group of the lists", [name for name in classes if name not in grouped])
         return {group: names for group, names in groups.items() if names}
 
