@@ -111,6 +111,12 @@ def refused(main):
 
 
 @pytest.fixture
+def tables_only(monkeypatch):
+    """Commands in this process write tables and no report with figures, which takes seconds."""
+    monkeypatch.setattr("lifelabel.cli.report.chart_obstacle", lambda: "is not made here")
+
+
+@pytest.fixture
 def forked(monkeypatch):
     """Child processes are forks: they have what the test changes in this process."""
     from lifelabel.utils import processes

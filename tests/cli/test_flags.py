@@ -254,13 +254,19 @@ def test_a_broken_installed_stream_does_not_break_help(tmp_path):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[lifelabel.streams]\nbroken = no_such_module:STREAM\n")
+    code = """
+import sys
+from lifelabel.cli.main import main
+for words in (["train", "--help"], ["train", "--tasks", "4", "--print-config"], ["list", "methods"]):
+    sys.argv = ["lifelabel", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+"""
     environment = {**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}"}
-    for words in (["train", "--help"], ["train", "--tasks", "4", "--print-config"], ["list", "methods"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "lifelabel", *words], capture_output=True, text=True, encoding="utf-8",
-            env=environment,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, ""), words
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_options_of_a_registered_stream_are_keywords(monkeypatch):

@@ -145,10 +145,10 @@ def test_a_stopped_run_resumes_only_with_its_plugin(main, lifelabel, error_line,
     assert report.returncode == 0 and "anchor (backbone=one-layer)" in Path("report/table.md").read_text("utf-8")
 
 
-def test_compare_trains_a_plugin_in_child_processes(lifelabel, plugin):
+def test_compare_trains_a_plugin_in_child_processes(main, tables_only, plugin):
     methods = f"fine-tuning,{plugin}:Anchor"
     args = ("compare", "--plugin", plugin, "--methods", methods, *RUN, "--seeds", "0", "--jobs", "2", "--out", "out")
-    done = lifelabel(*args, "-q")
+    done = main(*args, "-q")
     assert (done.returncode, done.stderr) == (0, "")
     table = read_json(Path("out/table.json"))
     assert [row["name"] for row in table["rows"]] == ["fine-tuning", "lifelabel_example:Anchor"]
@@ -296,7 +296,7 @@ def test_a_metric_that_fails_is_reported_before_the_training(refused):
     assert not Path("run").exists()
 
 
-def test_a_metric_of_a_plugin_has_a_column_in_tables(main, plugin):
+def test_a_metric_of_a_plugin_has_a_column_in_tables(main, tables_only, plugin):
     done = main("train", "--plugin", plugin, "--method", "fine-tuning", *SMALL, "--save-scores", "--out", "a")
     assert done.returncode == 0, done.stderr
     value = read_json(Path("a/metrics.json"))["final"]["conventions"]["top_1"]
@@ -310,7 +310,7 @@ def test_a_metric_of_a_plugin_has_a_column_in_tables(main, plugin):
     assert f"top_1 (a metric of a plug-in, on all images): {value}" in done.stdout
 
 
-def test_an_equal_option_of_a_plugin_is_compared(main):
+def test_an_equal_option_of_a_plugin_is_compared(main, tables_only):
     code = """
 from dataclasses import dataclass
 from lifelabel import FineTuning, option
@@ -402,7 +402,7 @@ def test_a_class_in_place_of_a_name():
         package.train("run", "er")
 
 
-def test_a_method_declares_its_preset(main):
+def test_a_method_declares_its_preset(main, tables_only):
     """Its options are the defaults on this kind of stream, and a table states which methods have none."""
     code = """
 from lifelabel import FineTuning

@@ -196,18 +196,33 @@ def test_names_cannot_control_the_terminal(main, tmp_path, monkeypatch, flags):
         assert "\x07" not in done.stdout and "[red]sky" in done.stdout and "a[bold]" in done.stdout
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"]])
-def test_file_names_that_are_not_utf_8(lifelabel, folder, tmp_path, flags):
+def test_file_names_that_are_not_utf_8(folder, tmp_path):
+    """Three commands in one process, which takes seconds to start: another locale is read at the start."""
     models.write_images(tmp_path, 1)
     name = os.fsdecode(b"caf\xe9.png")
     (tmp_path / "0.png").rename(tmp_path / name)
-    done = lifelabel("predict", folder, tmp_path, *flags, errors="surrogateescape", env={**os.environ, "LC_ALL": "C"})
+    code = """
+import sys
+from lifelabel.cli.main import main
+words = sys.argv[1:]
+for flags in ([], ["--json"], ["--csv"]):
+    sys.argv = ["lifelabel", *words, *flags]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, flags
+    print("END", flush=True)
+"""
+    environment = {**os.environ, "LC_ALL": "C"}
+    words = ("predict", folder, tmp_path)
+    done = command_server.run(
+        *words, code=code, capture_output=True, encoding="utf-8", errors="surrogateescape", env=environment
+    )
     assert done.returncode == 0, done.stderr
-    if flags:
-        row = json.loads(done.stdout) if flags == ["--json"] else next(csv.DictReader(io.StringIO(done.stdout)))
+    text, as_json, as_csv, _ = done.stdout.split("END\n")
+    assert "caf\ufffd.png" in text
+    for row in (json.loads(as_json), next(csv.DictReader(io.StringIO(as_csv)))):
         assert row["image"] == str(tmp_path / name)
-    else:
-        assert "caf\ufffd.png" in done.stdout
 
 
 def test_a_reader_that_ends_is_no_error(folder, images):

@@ -31,18 +31,17 @@ FOUND = {"errors": [], "kinds": [], "arrays": [], "steps": 0}
 
 def everything():
     """Every object that can be reached from the objects of the collector and from the stack."""
-    stack, seen = [gc.get_objects()], set()
+    gc.unfreeze()  # the process is a fork of one whose objects are left out
+    found, seen = gc.get_objects(), {id(FOUND)}
     frame = sys._getframe()
     while frame:
-        stack.append(list(frame.f_locals.values()))
+        found += frame.f_locals.values()
         frame = frame.f_back
-    while stack:
-        for item in stack.pop():
-            if id(item) not in seen and item is not FOUND:
-                seen.add(id(item))
-                yield item
-                if not isinstance(item, type):
-                    stack.append(gc.get_referents(item))
+    while found:
+        new = {id(item): item for item in found if id(item) not in seen}
+        seen.update(new)
+        yield from new.values()
+        found = gc.get_referents(*(item for item in new.values() if not isinstance(item, type)))
 
 
 class Cheat(FineTuning):
@@ -57,6 +56,8 @@ class Cheat(FineTuning):
     def cheat(self, batch):
         label_server = None
         for item in everything():
+            if not isinstance(item, (LabelServer, Stream, Split, Labels, np.ndarray, torch.Tensor)):
+                continue
             if isinstance(item, LabelServer):
                 label_server = item
             if isinstance(item, (Stream, Split, Labels)):

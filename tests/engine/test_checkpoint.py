@@ -118,19 +118,23 @@ KILLS = [
 ]
 
 
+def options_of(method, **more):
+    return options(method=method, method_options={"directions": 32} if method == "weighted-ridge" else {}, **more)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Runs that were not interrupted."""
     folder = tmp_path_factory.mktemp("whole")
     more = {"checkpoint_seconds": 0}
     methods = ("agcn", "fine-tuning", "multi-task", "weighted-ridge")
-    return {m: engine.train(folder / m, options(method=m, **more)) for m in methods}
+    return {m: engine.train(folder / m, options_of(m, **more)) for m in methods}
 
 
 @pytest.mark.parametrize(("method", "event", "count", "number", "seconds"), KILLS)
 def test_a_killed_run_resumes_inside_the_task_and_ends_the_same(method, event, count, number, seconds, whole, tmp_path):
     folder = tmp_path / "run"
-    given = json.dumps(options(method=method, checkpoint_seconds=seconds))
+    given = json.dumps(options_of(method, checkpoint_seconds=seconds))
     args = (folder, given, event, count, int(number))
     child = command_server.run(*args, code=CHILD, capture_output=True, text=True, timeout=120)
     assert child.returncode == (-9 if number == signal.SIGKILL else 1), child.stderr

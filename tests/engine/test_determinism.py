@@ -77,7 +77,7 @@ def test_two_runs_with_the_same_seed_on_a_gpu(method, precision, loss, figure, d
     changes = {name: abs(means[0][name] / means[1][name] - 1) for name in means[0] if means[1][name]}
     figures = {name: abs(runs[0].metrics["final"][name] - runs[1].metrics["final"][name]) for name in ("mAP", "OF1")}
     equal = (runs[0].folder / "metrics.json").read_bytes() == (runs[1].folder / "metrics.json").read_bytes()
-    found = {"bit-equal": equal, "losses": max(changes.values(), default=0.0), "figures": max(figures.values())}
+    found = {"bit-equal": equal, "losses": float(max(changes.values(), default=0)), "figures": max(figures.values())}
     record_property("found", found)
     print(method, precision, found)  # pytest -rP shows it, for docs/determinism.md
     assert found["losses"] <= loss and found["figures"] <= figure

@@ -21,7 +21,9 @@ from lifelabel.nn.weights import sha256
 CLASSES = "abcdef"
 COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
 COMMON = {"backbone": "tiny", "weights": "none", "image_size": 32, "batch_size": 4, "device": "cpu"}
-NEEDED = {"l3a": {"warm_up": 4}, "weighted-ridge": {"warm_up": 4}}
+NEEDED = {
+    "l3a": {"warm_up": 4, "projection": 32}, "weighted-ridge": {"warm_up": 4, "directions": 32}, "agcn": {"hidden": 32},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +154,9 @@ def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
     """Of weights, of plug-ins, or of the run that was extended."""
     (tmp_path / "my_plugin.py").write_text("")
     lifelabel.load_plugin(str(tmp_path / "my_plugin.py"))
-    torch.save(lifelabel.backbones.build("resnet18").state_dict(), tmp_path / "w.pth")
-    train(tables, "two", tmp_path / "a", "fine-tuning", backbone="resnet18", weights=str(tmp_path / "w.pth"))
+    backbone = "torchvision/shufflenet_v2_x0_5"
+    torch.save(lifelabel.backbones.build(backbone).state_dict(), tmp_path / "w.pth")
+    train(tables, "two", tmp_path / "a", "fine-tuning", backbone=backbone, weights=str(tmp_path / "w.pth"))
     extend(tables, tmp_path / "a", "three", tmp_path / "b")
     for run in ("a", "b"):
         for name in ("model.json", "README.md"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import command_server
 
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import HiddenLabel, UserError
@@ -28,9 +29,8 @@ def label_server():
 
 
 def cheat(*args):
-    script = Path(__file__).with_name("cheating.py")
-    command = [sys.executable, script, *args]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    code = Path(__file__).with_name("cheating.py").read_text(encoding="utf-8")
+    done = command_server.run(*args, code=code, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.methods import same
-from support.replay import TASKS, batch, make
+from support.replay import SMALL_OPTIONS, TASKS, batch, make
 
 from lifelabel.methods import _BUILT_IN, Batch, HostBatch
 
@@ -19,7 +19,7 @@ SOFT = pytest.mark.parametrize(
 
 def begun(name):
     """A method that has learned the first task and begun the second one."""
-    method = make(name, **({"warm_up": 4} if name == "l3a" else {}))
+    method = make(name, **SMALL_OPTIONS.get(name, {}))
     words = {each: torch.randn(4) for each in [name for task in TASKS for name in task]}
     embed = lambda names: torch.stack([words[each] for each in names])  # noqa: E731
     method.setting = dataclasses.replace(method.setting, embed=embed)

@@ -4,8 +4,6 @@ The figures in the comments are mAP in % of single runs with seeds 0 to 19 (mean
 thread, torch 2.11). Other machines round differently, which changes a run as much as another seed does.
 """
 
-import statistics
-
 from lifelabel import streams, train
 
 STREAM = {"classes": 12, "tasks": 4, "train_images": 1600, "test_images": 300, "size": 32}
@@ -27,10 +25,6 @@ def test_fine_tuning_is_above_chance(tmp_path):
 
 def test_agcn_is_well_above_fine_tuning_at_the_same_learning_rates(tmp_path):
     # agcn 44.9 ± 2.3, fine-tuning 27.6 ± 3.3; the difference of two runs with the same seed is 17.3 ± 3.6, from 10.9 to
-    # 23.5, so 17.3 ± 2.5 for a mean of two; agcn without distillation (lambdas=1,0,0, seeds 0 to 5) has 25.3 ± 2.4
-    differences = [
-        final_map(tmp_path / f"agcn-{seed}", "agcn", seed, **FAST)
-        - final_map(tmp_path / f"fine-tuning-{seed}", "fine-tuning", seed, **FAST)
-        for seed in range(2)
-    ]
-    assert statistics.mean(differences) > 8
+    # 23.5; agcn without distillation (lambdas=1,0,0, seeds 0 to 5) has 25.3 ± 2.4
+    agcn, plain = (final_map(tmp_path / method, method, 0, **FAST) for method in ("agcn", "fine-tuning"))
+    assert agcn > plain + 7

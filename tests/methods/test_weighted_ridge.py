@@ -235,8 +235,7 @@ def bits(state):
     return out
 
 
-@pytest.mark.parametrize("storage", ["float64", "float32"])
-@pytest.mark.parametrize("warm_up", [0, 3, 12])
+@pytest.mark.parametrize(("warm_up", "storage"), [(0, "float64"), (3, "float64"), (12, "float64"), (3, "float32")])
 def test_it_resumes_exactly_after_any_call(warm_up, storage):
     options = {"warm_up": warm_up, "storage": storage, "ridge": None}
     sizes = (7, 6, 6, 5)

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import models
+from support import command_server, models
 from torchvision.models import VisionTransformer
 
 from lifelabel.errors import UserError
@@ -44,7 +43,7 @@ CALIBRATION = {"slope": [0.5, 1, 2, 1.5, 1], "shift": [0.1, -0.2, 0, 0.3, 1]}
 
 @functools.cache
 def network_of(name):
-    return models.learned(name, **({"warm_up": 4} if name == "l3a" else {})).network().eval()
+    return models.learned(name).network().eval()
 
 
 def shape_of(network):
@@ -128,7 +127,7 @@ def test_a_transformer_of_torchvision_is_exported():
 
 
 def test_a_pair_of_backbones_runs_in_onnx_runtime():
-    network = network_on("tiny+resnet18")
+    network = network_on("tiny+tiny")
     images = torch.randn(5, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     assert_equal_for_batches(in_onnx_runtime(onnx_program(network, 64)), network, images)
 
@@ -199,7 +198,7 @@ def run_readme(folder):
     """The output of the program in README.md, run in the folder on photo.jpg."""
     Image.fromarray(photograph(90, 120)).save(folder / "photo.jpg", quality=95)
     code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    done = command_server.run(code=code, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (folder / "photo.jpg").unlink()
     return {name: float(value) for value, name in (line.split(" ", 1) for line in done.stdout.splitlines())}

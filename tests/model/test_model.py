@@ -20,7 +20,7 @@ from lifelabel.streams.files import FileImages
 
 @pytest.mark.parametrize("name", _BUILT_IN)
 def test_a_loaded_model_gives_the_scores_of_the_method(name, tmp_path):
-    method = models.write(tmp_path, name, models.learned(name, **({"warm_up": 4} if name == "l3a" else {})))
+    method = models.write(tmp_path, name, models.learned(name))
     model = lifelabel.load(tmp_path, "cpu")
     pixels = models.pixels(_CPU_CHUNK + 3)
     with torch.no_grad():
@@ -296,7 +296,7 @@ def test_threads_do_not_disturb_each_other(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["agcn", "weighted-ridge", "l3a"])
 def test_the_same_on_a_gpu(name, tmp_path):
-    models.write(tmp_path, name, models.learned(name, **({"warm_up": 4} if name == "l3a" else {})))
+    models.write(tmp_path, name, models.learned(name))
     paths, pixels = models.write_images(tmp_path / "images", 11)
     expected = lifelabel.load(tmp_path, "cpu").logits(pixels)
     model = lifelabel.load(tmp_path, "cuda", "fp32")

@@ -55,6 +55,7 @@ def test_a_figure_that_cannot_be_written(tmp_path):
 def test_the_package_is_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     message = r"^the report needs the package vl-convert-python: pip install vl-convert-python$"
+    bundle.cache_clear()
     with pytest.raises(UserError, match=message):
         bundle()
     with pytest.raises(UserError, match=message):

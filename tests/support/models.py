@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from lifelabel.model import ModelInfo, write_model
-from support.replay import TASKS, batch, make
+from support.replay import SMALL_OPTIONS, TASKS, batch, make
 
 SIZE = 32
 CLASSES = tuple(name for names in TASKS[:2] for name in names)
@@ -13,7 +13,7 @@ CLASSES = tuple(name for names in TASKS[:2] for name in names)
 
 def learned(name, **options):
     """A method that has learned two tasks of five classes."""
-    method = make(name, **options)
+    method = make(name, **{**SMALL_OPTIONS.get(name, {}), **options})
     for task, classes in enumerate(TASKS[:2]):
         method.begin_task(classes)
         for step in range(3):

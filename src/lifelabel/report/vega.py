@@ -5,6 +5,7 @@ Text from run folders is untrusted. In a specification it is data, never a part 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,7 @@ def config(dark: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@functools.cache
 def bundle() -> str:
     """The JavaScript of Vega, Vega-Lite and vega-embed with their licences, for a `<script>` element."""
     licences = (resources.files("lifelabel.report") / "templates" / "vega-licences.txt").read_text(encoding="utf-8")
