@@ -247,7 +247,7 @@ def test_the_missing_part_for_compiling_is_named(monkeypatch):
 def test_a_replayed_step_does_not_wait_for_the_gpu(name):
     method = make(name, True, precision="bf16")
     method.begin_task(TASKS[0])
-    for step in range(_EAGER_STEPS + 2):
+    for step in range(_EAGER_STEPS + 9):  # a memory that grows has other shapes in its first steps
         method.observe(batch(method, 0, step))
     assert recorder_of(method).recorded
     inputs = batch(method, 0, 99)

@@ -34,6 +34,7 @@ READ_AT_START = (
     "JUPYTER_", "_TYPER", "MPL", "HF_",
 )  # fmt: skip
 """The first letters of variables that Python, a library or lifelabel reads when it is loaded."""
+_CAN_FORK = sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
 _STATUS = struct.Struct("i")
 _lock = threading.Lock()
 _server = None
@@ -62,14 +63,15 @@ def start(*args, code=None, fresh=False, **more):
     """`subprocess.Popen` of `lifelabel ARGS`, or of `python -c CODE ARGS`: a fork of the server.
 
     With `fresh` it is a new Python process: for tests of the start itself. So it is if the environment differs in a
-    variable that is read at the start, and if the output is a terminal.
+    variable that is read at the start, if the output is a terminal, and on a machine with a GPU, where imports start
+    threads.
     """
     words = [
         sys.executable,
         *(["-m", "lifelabel"] if code is None else ["-c", code]),
         *map(os.fspath, map(_word, args)),
     ]
-    if fresh or sys.platform != "linux" or _needs_start(**more):
+    if fresh or not _CAN_FORK or _needs_start(**more):
         return subprocess.Popen(words, **more)
     return Command(words, **more)
 

@@ -22,7 +22,7 @@ def make(method, reduction="mean", augment="none", batch_norm="running", device=
     torch.manual_seed(0)
     shared = {"reduction": reduction, "augment": augment, "batch_norm": batch_norm, "lr": 1e-3, "backbone_lr": 1e-3}
     config = Config.make({"method": method, **shared, "method_options": options})
-    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 4), torch.device(device))
+    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 4, device=device), torch.device(device))
     return METHODS[method](setting, config.method_options)
 
 
