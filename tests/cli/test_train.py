@@ -243,7 +243,7 @@ def test_an_out_folder_that_is_a_file_or_below_one(refused, tmp_path, small):
     ("args", "parts"),
     [
         (["--stream", "scenez"], ["unknown stream 'scenez'", "did you mean 'scenes'?"]),
-        (["--method", "acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", "known: agcn, agcn++, agem, csc, der++"]),
+        (["--method", "acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", "known: agcn, agcn++, agem, csc"]),
         (["--method", "finetuning"], ["did you mean 'fine-tuning'?"]),
         (["--backbone", "tny"], ["unknown backbone 'tny'", "did you mean 'tiny'?"]),
         (["--backbone", "resnet102"], ["did you mean 'resnet101'?"]),

@@ -89,7 +89,8 @@ SOURCES = (
     ),
     Source(
         "RM: Bang et al., CVPR 2021, the table in the authors' repository",
-        "accuracy after the last task with a single label per image, blurry tasks, one pass",
+        "accuracy after the last task with a single label per image, blurry tasks, one pass over new images and many "
+        "over stored ones",
         (("rm", "ewc"), ("rm", "icarl"), ("ewc", "icarl")),
         {
             "CIFAR-100": {"rm": "41.35", "ewc": "26.95", "icarl": "17.39"},
