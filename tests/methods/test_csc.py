@@ -9,7 +9,7 @@ from support.methods import assert_no_host_sync, assert_resumes_exactly
 from support.replay import (
     TASKS,
     assert_gradient,
-    assert_same_bits,
+    assert_unknown_labels_are_not_used,
     batch,
     cross_entropy,
     entries_of_batch,
@@ -148,16 +148,7 @@ def test_scores_are_those_of_the_network_and_earlier_classes_are_the_first_colum
 
 
 def test_unknown_labels_are_not_used_and_a_batch_may_have_one_image():
-    states = []
-    for unknown in (0, 1):
-        method = learned(small())
-        method.begin_task(TASKS[1])
-        given = batch(method, 1, 0, count=1, hidden=0.7)
-        assert not given.known.all()
-        given.labels[~given.known] = unknown
-        method.observe(given)
-        states.append(method.state_dict())
-    assert_same_bits(*states)
+    assert_unknown_labels_are_not_used(lambda: learned(small()))
 
 
 @pytest.mark.parametrize("stop", [2, 4, 6])

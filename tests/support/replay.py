@@ -71,6 +71,20 @@ def flat(tensors):
     return np.concatenate([t.detach().double().numpy().ravel() for t in tensors])
 
 
+def assert_unknown_labels_are_not_used(learned):
+    """`learned` makes a method that has learned the first task. The batch has one image."""
+    states = []
+    for unknown in (0, 1):
+        method = learned()
+        method.begin_task(TASKS[1])
+        given = batch(method, 1, 0, count=1, hidden=0.7)
+        assert not given.known.all()
+        given.labels[~given.known] = unknown
+        method.observe(given)
+        states.append(method.state_dict())
+    assert_same_bits(*states)
+
+
 def weights_of(method):
     return [*method.learner.backbone.parameters(), *method.head.parameters()]
 

@@ -59,8 +59,8 @@ def check_passes(info: StreamInfo, config: Config) -> None:
     if config.epochs > 1 and not info.overlapping:
         raise UserError(
             f"epochs={config.epochs}: the tasks of {info.name} are an online stream, which a method sees in one pass; "
-            "leave out --epochs, or choose a protocol with overlapping tasks (coco-b0-c10, --set "
-            "stream.protocol=overlap), where several passes are the rule"
+            "leave out --epochs, or choose a protocol with overlapping tasks, where several passes are the rule "
+            "(coco-b0-c10; --set stream.protocol=overlap, if the source does not state the task of each image)"
         )
 
 
