@@ -231,7 +231,7 @@ _READING = (
     "have the same stream, seeds, backbone and budget of stored images, except where a line under it says NOT equal."
 )
 _FIDELITIES = {
-    "tuned": "options chosen by a search with the same number of trials for each method, on held-out training images",
+    "tuned": "options chosen by a search with the same budget of trials for each method, on held-out training images",
     "plain": "one learning rate for all weights, running batch-norm statistics, and no search",
     "paper": "the equations and options of the AGCN paper",
     "release": "the options of the authors' code of AGCN",
