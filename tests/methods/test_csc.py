@@ -8,12 +8,14 @@ import torch
 from support.methods import assert_no_host_sync, assert_resumes_exactly
 from support.replay import (
     TASKS,
+    Float64MapNetwork,
     assert_gradient,
     assert_unknown_labels_are_not_used,
     batch,
     cross_entropy,
     entries_of_batch,
     flat,
+    learned,
     make,
     weights_of,
 )
@@ -27,26 +29,9 @@ def batches(task, count=2):
     return [batch(small(), task, step) for step in range(count)]
 
 
-def learned(method, tasks=1):
-    for task in range(tasks):
-        method.begin_task(TASKS[task])
-        for step in range(2):
-            method.observe(batch(method, task, step))
-        method.end_task()
-    return method
-
-
-class Float64:
-    """The network of a method as it is now, in float64."""
-
-    def __init__(self, method, train):
-        self.backbone, self.head = copy.deepcopy((method.learner.backbone, method.head))
-        self.backbone.double().train(train)
-        self.head.double()
-        self.parameters = [*self.backbone.parameters(), *self.head.parameters()]
-
+class Float64(Float64MapNetwork):
     def logits(self, images):
-        return self.head(self.backbone.body(images.double()))
+        return self.head(self.maps(images))
 
 
 def slow_distillation(logits, targets, reduction):

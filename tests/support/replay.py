@@ -47,6 +47,15 @@ def learn_first_task(method, steps=2):
     return method
 
 
+def learned(method, tasks=1):
+    for task in range(tasks):
+        method.begin_task(TASKS[task])
+        for step in range(2):
+            method.observe(batch(method, task, step))
+        method.end_task()
+    return method
+
+
 class Float64Network:
     """The network of a method before a step, in float64."""
 
@@ -65,6 +74,19 @@ class Float64Network:
     def gradient(self, loss):
         parts = torch.autograd.grad(loss, self.parameters(), retain_graph=True, allow_unused=True)
         return flat([torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters(), parts, strict=True)])
+
+
+class Float64MapNetwork:
+    """The network of a method with a head on the feature map, as it is now, in float64."""
+
+    def __init__(self, method, train):
+        self.backbone, self.head = copy.deepcopy((method.learner.backbone, method.head))
+        self.backbone.double().train(train)
+        self.head.double()
+        self.parameters = [*self.backbone.parameters(), *self.head.parameters()]
+
+    def maps(self, images):
+        return self.backbone.body(images.double())
 
 
 def flat(tensors):
