@@ -105,14 +105,11 @@ class RebLL(ER, LwF):
             targets, known = torch.where(known, targets, filled), known | replayed.stored
         return self.asymmetric_loss(logits, targets, known)
 
-    @torch.no_grad()
     def end_task(self) -> None:
-        super().end_task()
-        if len(self.buffer) and self.options.relabel != "none":
-            self._relabel()
-
-    def _relabel(self) -> None:
         """Fill in the missing labels above the diagonal, and the labels of this task that were unknown."""
+        super().end_task()
+        if not len(self.buffer) or self.options.relabel == "none":
+            return
         new = self.sizes[-1]
         logits = self.buffer.compute(
             lambda images, _: self.scores(images)[:, -new:], np.arange(len(self.buffer)), self.setting.batch_size
