@@ -128,13 +128,13 @@ def test_the_table_of_an_extended_run(main, place):
         ([3, {**entry, "seed": "x"}, {**entry, "sha256": None}, entry], None), ({"a": 1}, 60), ([{"file": []}], 60),
     ):  # fmt: skip
         about["training"] = {**about["training"], "extends": {"tables": tables}}
-        (place / "run/model/model.json").write_text(json.dumps(about))
+        models.change_info(place / "run/model", **about)
         done = main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu")
         held_out = len(table.read(place / "photos.csv", place / "photos", test_share=0.5, seed=3).test.names)
         assert result(place / "run" / "evaluation")["set"]["images"] == (images or held_out) and held_out < 60
         assert ("the run was trained on photos.csv: only its held-out rows" in done.stdout) == (images is None)
     about["training"]["extends"] = {"tables": [{**entry, "file": "photos.csv", "sha256": None}]}
-    (place / "run/model/model.json").write_text(json.dumps(about))
+    models.change_info(place / "run/model", **about)
     main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu")
     assert result(place / "run" / "evaluation")["notes"][0].startswith("if the model was trained on photos.csv")
 

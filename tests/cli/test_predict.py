@@ -3,6 +3,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 
@@ -52,6 +53,17 @@ def test_one_line_per_image(main, folder, images):
     assert done.stdout.splitlines() == lines
     none = main("predict", folder, "photos/0.png", "--threshold", 1)
     assert none.stdout == "photos/0.png  –\n"
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "calibrate", "export", "serve"])
+def test_an_edited_model_is_refused(refused, folder, images, tmp_path, command):
+    """Each command that loads a model checks the digest of model.json."""
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run/model/model.json"
+    path.write_text(path.read_text().replace(models.CLASSES[0], "x"))
+    more = {"predict": ["photos"], "export": ["--out", "x"], "serve": ["--port", "0"]}.get(command, ["photos.csv"])
+    (tmp_path / "photos.csv").write_text("image,labels\n")
+    assert refused(command, tmp_path / "run", *more) == f"{path} is damaged or was edited: copy the model again"
 
 
 def test_json_lines(main, folder, images):

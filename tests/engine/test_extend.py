@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from report.run_folders import edit_json
 from support.methods import same
 from support.run_files import snapshot
 
@@ -242,10 +243,13 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_resumed_before_it_is_extended
 def test_a_mistake_leaves_the_run_in_out_as_it_is(tables, two, tmp_path):
     """With --overwrite too: its files are deleted when everything has been checked."""
     shutil.copytree(two, tmp_path / "run")
-    state = RunFolder(tmp_path / "run").load_checkpoint()
-    RunFolder(tmp_path / "run").save_checkpoint({**state, "weights": "other"})
     shutil.copytree(two, tmp_path / "out")
     before = snapshot(tmp_path / "out")
+    edit_json(tmp_path / "run/model/model.json", image_size=64)
+    with pytest.raises(UserError, match=r"model.json is damaged or was edited: copy the model again"):
+        extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
+    state = RunFolder(tmp_path / "run").load_checkpoint()
+    RunFolder(tmp_path / "run").save_checkpoint({**state, "weights": "other"})
     with pytest.raises(UserError, match=r"the initial weights of .* are not those of none"):
         extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
     assert snapshot(tmp_path / "out") == before

@@ -16,6 +16,7 @@ from lifelabel.engine.run import Result, Run, continues, make_folder, resume_wit
 from lifelabel.engine.run_folder import MODEL, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
+from lifelabel.model.files import read_info
 from lifelabel.nn.weights import sha256
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins
@@ -124,11 +125,10 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
 
 
 def _is_calibrated(run: RunFolder) -> bool:
-    try:
-        info = run.read_json(f"{MODEL}/model.json")
-    except UserError:  # the run has no model
+    if not (run / MODEL / "model.json").exists():
         return False
-    return isinstance(info, dict) and bool(info.get("calibration") or info.get("thresholds"))
+    info = read_info(run / MODEL)
+    return bool(info.calibration or info.thresholds)
 
 
 def _tables(old: RunFolder, state: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -163,4 +163,5 @@ def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[
     return {
         **state, **new.made_from, **Progress(task=new.info.learned - 1).to_dict(), "config": new.config.to_dict(),
         "extends": extends, "history_bytes": 0, "skipped_bytes": 0, "history_sha256": None, "skipped_sha256": None,
+        "digests": {},
     }  # fmt: skip
