@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import command_server
+from support.run_files import sign_checkpoint
 
 from lifelabel.engine.checkpoint_file import _FORMAT
 from lifelabel.engine.run_folder import JsonLines, RunFolder
@@ -284,6 +285,7 @@ class Surprise:
 
 def test_a_checkpoint_runs_no_code(made, capsys):
     torch.save({"format": _FORMAT, "surprise": Surprise()}, made / "checkpoint.pt")
+    sign_checkpoint(made / "checkpoint.pt")
     with pytest.raises(UserError, match="damaged"):
         made.load_checkpoint()
     assert "ran" not in capsys.readouterr().out
@@ -292,6 +294,7 @@ def test_a_checkpoint_runs_no_code(made, capsys):
 @pytest.mark.parametrize("state", [{"format": _FORMAT + 1}, {}, [1, 2], torch.zeros(2)], ids=str)
 def test_a_checkpoint_of_another_make(made, state):
     torch.save(state, made / "checkpoint.pt")
+    sign_checkpoint(made / "checkpoint.pt")
     with pytest.raises(UserError, match="is not a checkpoint of this version"):
         made.load_checkpoint()
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from lifelabel.errors import UserError
+from lifelabel.nn.weights import sha256
 from lifelabel.utils.files import atomic_write, partial_name, read_limited, write_text, writing
 
 __all__ = ["CHECKPOINTS", "DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder", "json_text"]
@@ -66,6 +67,8 @@ class RunFolder:
         self.path = Path(path)
         self._last_is_good = False
         """Whether checkpoint.pt was written or checked through this object."""
+        self.digests: dict[str, str] = {}
+        """The SHA-256 of each file of the run, by its path in the folder, recorded when the file was written."""
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -151,6 +154,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self / name, text)
+        self.digests[name] = hashlib.sha256(text.encode()).hexdigest()
 
     def write_json(self, name: str, value: Any) -> None:
         self.write_text(name, json_text(value))
@@ -183,6 +187,20 @@ class RunFolder:
             for key, array in arrays.items():
                 with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+        self.digests[name] = sha256(self / name)  # now: a .zip file is not written from its first byte to its last
+
+    def changes(self, recorded: Mapping[str, str]) -> dict[str, str]:
+        """What is wrong with each file that is not as `recorded`, the digests of all files of the run, by its path."""
+        folders = (MODEL, f"{MODEL}-task-*", DETAILS)
+        inside = [f"{folder}/{name}" for folder in folders for name in _IN_FOLDERS[folder.partition("-")[0]]]
+        own = [name for name in _FILES if name not in (*CHECKPOINTS, "environment.json")]
+        paths = [path for name in (*own, *inside) for path in self.path.glob(name) if path.is_file()]
+        found = {path.relative_to(self.path).as_posix(): sha256(path) for path in paths}
+        both = found.keys() & recorded.keys()
+        wrong = {name: "another SHA-256" for name in both if found[name] != recorded[name]}
+        wrong |= dict.fromkeys(recorded.keys() - found.keys(), "missing")
+        wrong |= dict.fromkeys(found.keys() - recorded.keys(), "not written by the run")
+        return dict(sorted(wrong.items()))
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Write checkpoint.pt. The one before it is kept as checkpoint-previous.pt, unless it is damaged."""
@@ -200,7 +218,7 @@ class RunFolder:
         damage = f"{last} is missing"
         if last.exists():
             try:
-                state = read_checkpoint(last, note)
+                state = read_checkpoint(last)
                 self._last_is_good = True
                 return state
             except DamagedCheckpoint as error:
@@ -210,7 +228,7 @@ class RunFolder:
         try:
             if not previous.exists():
                 raise DamagedCheckpoint(f"there is no {previous.name}")
-            state = read_checkpoint(previous, note)
+            state = read_checkpoint(previous)
         except DamagedCheckpoint as error:
             raise UserError(f"{damage}, and {error}: run again with --config and --overwrite") from None
         if note:

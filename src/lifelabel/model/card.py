@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lifelabel.model.info import ModelInfo, is_int
+from lifelabel.options import change_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import shorten
 
@@ -86,6 +87,10 @@ def _training_data(info: ModelInfo, tasks: int) -> Iterator[str]:
         count = _whole(images[task]) if images else ""
         rows.append([f"{task + 1}", ", ".join(names[:_MAX_NAMES]) + more, *([count] if images else [])])
     yield "\n".join(grid(["task", "classes", *(["training images"] if images else [])], rows, left=2))
+    changes = info.training.get("changed_options")
+    for change in changes if isinstance(changes, list) else []:
+        if isinstance(change, dict):
+            yield f"During the training, {escape(change_text(change))}."
 
 
 def _network(info: ModelInfo) -> Iterator[str]:

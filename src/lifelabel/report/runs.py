@@ -19,6 +19,7 @@ from lifelabel.config.config import read_yaml
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+from lifelabel.options import change_text
 from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
 
 __all__ = [
@@ -111,6 +112,11 @@ class FinishedRun:
         """The numbers of training and of test images that could not be read. A run of an earlier version has none."""
         found = self.metrics.get("skipped") or {}
         return {split: int(_number(found.get(split)) or 0) for split in ("train", "test")}
+
+    @property
+    def changed_options(self) -> list[str]:
+        """The options that were changed during the run, as text."""
+        return [change_text(change) for change in self.environment.get("changed_options", ())]
 
     @property
     def groups(self) -> dict[str, dict[str, float | None]]:
@@ -250,7 +256,7 @@ def read_run(path: str | Path) -> FinishedRun:
         by_task = dict(metrics.get("by_task") or {})
         [_percent(value) for rows in by_task.values() for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
-        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
+        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs, run.changed_options
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None

@@ -322,6 +322,9 @@ def measurement_notes(table: ResultTable) -> list[str]:
                 f"NOT all images: {row.name} skipped {train:,} training and {test:,} test images that could not be "
                 f"read, in {len(row.runs)} {'run' if len(row.runs) == 1 else 'runs'}."
             )
+        for run in row.runs:
+            if run.changed_options:
+                lines.append(f"NOT the same options in all steps: {run.path.name}: {'; '.join(run.changed_options)}.")
     return lines
 
 
