@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint, write_checkpoint
-from lifelabel.errors import UserError
+from lifelabel.errors import Interrupted, UserError
 from lifelabel.utils.files import atomic_write, below, open_regular, partial_name, read_limited, write_text, writing
 
 __all__ = ["CHECKPOINTS", "DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder", "json_text"]
@@ -62,16 +63,38 @@ def json_text(value: Any) -> str:
 class RunFolder:
     """A folder that belongs to one run. `new` locks it for a new run, `locked` for an existing one.
 
-    Every file in it is named by `folder / name`, which refuses links.
+    Every file in it is named by `folder / name`, which refuses links, and a folder that was moved while it is locked.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self._descriptor: int | None = None
+        """Of the folder, while it is locked."""
         self._last_is_good = False
         """Whether checkpoint.pt was written or checked through this object."""
 
     def __truediv__(self, name: str) -> Path:
+        self.check_place()
         return below(self.path, name)
+
+    def check_place(self) -> None:
+        """Refuse to go on if the locked folder was moved: files at its path would belong to something else."""
+        if self._descriptor is None:
+            return
+        status = os.fstat(self._descriptor)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(status, os.stat(self.path)):
+                return
+        if not status.st_nlink:
+            raise UserError(f"{self.path} was deleted while its run was active: start the run again")
+        where, argument = "the folder that was moved", "FOLDER"
+        with contextlib.suppress(OSError):  # Linux knows the place
+            where = os.readlink(f"/proc/self/fd/{self._descriptor}")
+            argument = shlex.quote(where)
+        raise UserError(
+            f"{self.path} was moved while its run was active, so the run has stopped: its files are in {where}; "
+            f"resume with: lifelabel train --resume {argument}"
+        )
 
     @property
     def is_run(self) -> bool:
@@ -144,6 +167,8 @@ class RunFolder:
             return
         with contextlib.ExitStack() as opened:
             try:
+                descriptor = os.open(self.path, os.O_RDONLY)
+                opened.callback(os.close, descriptor)
                 # not through a link, and without waiting for the reader of a named pipe
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
                 lock = os.open(below(self.path, _LOCK), flags, 0o666)
@@ -158,9 +183,14 @@ class RunFolder:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"{self.path} is in use by another process; wait for it or stop it first") from None
+            self._descriptor = descriptor
             try:
                 yield
+            except Interrupted:
+                self.check_place()  # the reason why a file could not be written
+                raise
             finally:
+                self._descriptor = None
                 # a process that was forked in between holds the lock too, and may run longer
                 fcntl.flock(handle, fcntl.LOCK_UN)
 
