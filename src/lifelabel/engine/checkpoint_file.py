@@ -15,6 +15,7 @@ from typing import IO, Any
 import torch
 
 from lifelabel.errors import UserError
+from lifelabel.utils.files import open_regular
 
 __all__ = ["DamagedCheckpoint", "read_checkpoint", "write_checkpoint"]
 
@@ -68,10 +69,10 @@ def read_checkpoint(path: Path, note: Callable[[str], None] | None = None) -> di
     A checkpoint of an earlier version has none. It is accepted with a note: a run that was begun before an update must
     not be lost.
     """
-    if not path.is_file():  # a named pipe could block forever
-        raise DamagedCheckpoint(f"{path} is not a regular file")
     try:
-        handle = open(path, "rb")
+        handle = open_regular(path)
+    except UserError:
+        raise DamagedCheckpoint(f"{path} is not a regular file") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     try:

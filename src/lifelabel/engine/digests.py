@@ -21,8 +21,9 @@ _PATTERNS = (
 
 def file_digests(folder: RunFolder) -> dict[str, str]:
     """The SHA-256 of each file that a run writes before environment.json, by its path in the run folder."""
-    paths = sorted(path for pattern in _PATTERNS for path in folder.path.glob(pattern) if path.is_file())
-    return {path.relative_to(folder.path).as_posix(): sha256(path) for path in paths}
+    paths = (path for pattern in _PATTERNS for path in folder.path.glob(pattern) if path.is_file())
+    names = sorted(path.relative_to(folder.path).as_posix() for path in paths)
+    return {name: sha256(folder / name) for name in names}
 
 
 def run_digests(folder: RunFolder, metrics: Any) -> dict[str, str]:
