@@ -168,8 +168,9 @@ def other(**values):
         ("environment.json", lambda path: path.write_text("{"), "environment.json is not JSON"),
         ("environment.json", other(label=None), "environment.json has other content than that of a run"),
         ("metrics.json", lambda path: (path.unlink(), os.mkfifo(path)), "metrics.json cannot be read"),
+        ("metrics.json", lambda path: path.rename("m") and path.symlink_to("../../m"), "metrics.json cannot be read"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_a_damaged_run_does_not_stop_the_listing(main, runs, name, damage, reason):
     damage(runs / "a" / name)

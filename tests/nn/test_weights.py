@@ -108,7 +108,7 @@ def bomb(path):
     ("make", "name", "message"),
     [
         (lambda path: None, "a.pth", "cannot read the weights .*: No such file or directory; give none, imagenet or a"),
-        (lambda path: path.mkdir(), "a.pth", "is not a file of weights"),
+        (lambda path: path.mkdir(), "a.pth", "is not a regular file"),
         (save, "a.onnx", "is not a file of weights: give one that ends in .safetensors, .pth, .pt, .bin"),
         (lambda path: path.write_bytes(b""), "a.pth", "damaged"),
         (lambda path: path.write_bytes(b"not weights"), "a.pt", "damaged"),

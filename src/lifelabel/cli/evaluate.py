@@ -17,7 +17,7 @@ from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.cli.metrics import print_metrics
 from lifelabel.errors import UserError
-from lifelabel.utils.files import write_text
+from lifelabel.utils.files import below, write_text
 
 if TYPE_CHECKING:
     from lifelabel.model.model import Model
@@ -110,7 +110,7 @@ def _check_scores(path: Path, model_folder: Path) -> None:
 def _default_folder(run: Path, model_folder: Path) -> Path:
     """`evaluation` in the run folder; in the current folder if RUN is a model folder or cannot be written."""
     if model_folder != run and os.access(run, os.W_OK):
-        return run / "evaluation"
+        return below(run, "evaluation")
     resolved = run.resolve()
     name = resolved.parent.name if resolved.name == "model" else resolved.name
     return Path("evaluation-" + (re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "model"))

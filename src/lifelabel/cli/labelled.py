@@ -12,6 +12,7 @@ import typer
 
 from lifelabel.cli.common import progress_bar, stream_settings
 from lifelabel.errors import UserError, unknown
+from lifelabel.utils.files import below
 
 if TYPE_CHECKING:
     from lifelabel.model.files import ModelInfo
@@ -166,7 +167,7 @@ def _own_options(run: Path, table: Path) -> dict[str, Any] | None:
         if not (folder / "config.yaml").is_file():
             continue
         with contextlib.suppress(UserError, OSError):
-            config = read_yaml(folder / "config.yaml")
+            config = read_yaml(below(folder, "config.yaml"))
             options = config.get("stream_options")
             if config.get("stream") == "table" and isinstance(options, Mapping):
                 file = options.get("file")

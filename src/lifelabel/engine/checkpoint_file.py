@@ -15,6 +15,7 @@ from typing import IO, Any
 import torch
 
 from lifelabel.errors import UserError
+from lifelabel.utils.files import open_regular
 
 __all__ = ["DamagedCheckpoint", "read_checkpoint", "write_checkpoint"]
 
@@ -62,10 +63,10 @@ class _HashingFile:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The state in a checkpoint, loaded as data (`weights_only`). Its SHA-256 is checked first."""
-    if not path.is_file():  # a named pipe could block forever
-        raise DamagedCheckpoint(f"{path} is not a regular file")
     try:
-        handle = open(path, "rb")
+        handle = open_regular(path)
+    except UserError:
+        raise DamagedCheckpoint(f"{path} is not a regular file") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     try:

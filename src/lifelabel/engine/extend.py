@@ -142,7 +142,7 @@ def _tables(old: RunFolder, state: Mapping[str, Any]) -> list[dict[str, Any]]:
         return earlier
     options: Any = config.stream_options
     path, digest = Path(options.file), None
-    with contextlib.suppress(OSError):  # the table may be gone
+    with contextlib.suppress(OSError, UserError):  # the table may be gone
         digest = sha256(path) if path.stat().st_size <= _MAX_HASHED else None
     chosen = {"test_share": options.test_share, "seed": options.seed, "separator": options.separator}
     return [*earlier, {"file": path.name, "sha256": digest, **chosen}]

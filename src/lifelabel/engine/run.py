@@ -358,6 +358,7 @@ class Run:
             loaded, stop, due = self.exchange(own, len(rows), self.stop_requested, self.checkpoint_due())
             if (p.skipped + len(loaded.bad)) / len(view) > self.config.max_skipped and not self.config.strict:
                 self.stop_before(batch, loaded.bad, len(view))
+            self.folder.check_place()
             p.step += 1
             p.skipped += len(loaded.bad)
             for row, reason in loaded.bad:

@@ -34,7 +34,7 @@ from lifelabel.options import change_text, declared, read
 from lifelabel.streams import STREAMS
 from lifelabel.streams.loading import TestImages
 from lifelabel.streams.parts import Part
-from lifelabel.utils.files import check_regular
+from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable, shorten
 from lifelabel.utils.workers import WorkerDied
 
@@ -414,8 +414,7 @@ def _object(folder: RunFolder, name: str) -> dict[str, Any]:
 
 def _lines(path: Path) -> Iterator[Any]:
     """The lines of a .jsonl file. A line of this length is not one of a run."""
-    check_regular(path)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while line := file.readline(_MAX_LINE):
             yield json.loads(line)
 

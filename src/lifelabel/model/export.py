@@ -33,6 +33,7 @@ from lifelabel.nn.weights import sha256
 from lifelabel.streams.base import BadImage
 from lifelabel.streams.decode import open_image
 from lifelabel.streams.transforms import load_batch
+from lifelabel.utils.files import below
 from lifelabel.utils.text import printable, shorten
 
 __all__ = ["RUNTIMES", "Check", "export_model"]
@@ -111,7 +112,7 @@ def _check_folder(out: Path, source: Path, format: str, overwrite: bool) -> None
         return
     if out.resolve() == source.resolve():
         raise UserError(f"{out} is the folder of the model itself: choose another --out")
-    if not (out / _MAIN_FILE[format]).exists():
+    if not below(out, _MAIN_FILE[format]).exists():
         raise UserError(f"{out} is not empty, and has no {_MAIN_FILE[format]} to replace: choose another --out")
     if not overwrite:
         raise UserError(f"{out} has an export: choose another --out, or replace it with --overwrite")
@@ -139,7 +140,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         if out.exists():
             # model.json last: it has the checksum of a model folder
             for file in sorted(folder.iterdir(), key=lambda file: file.name == "model.json"):
-                os.replace(file, out / file.name)
+                os.replace(file, below(out, file.name))
         else:
             folder.rename(out)
     except OSError as error:

@@ -25,7 +25,7 @@ from lifelabel.model.card import model_card
 from lifelabel.model.info import ModelInfo, is_int, require
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.weights import sha256
-from lifelabel.utils.files import atomic_write, read_limited, write_text, writing
+from lifelabel.utils.files import atomic_write, below, read_limited, write_text, writing
 from lifelabel.utils.text import printable, shorten
 
 __all__ = ["ModelInfo", "digests_before_calibration", "find_model", "read_info", "read_model", "write_model"]
@@ -88,7 +88,7 @@ def digests_before_calibration(folder: Path) -> dict[str, str]:
     about = {name: values.get(name) for name in _ABOUT}
     if info.calibration is None and info.thresholds is None:
         return {}
-    if any(read_limited(folder / name, _MAX_JSON) != text.encode() for name, text in _texts(about, info).items()):
+    if any(read_limited(below(folder, name), _MAX_JSON) != text.encode() for name, text in _texts(about, info).items()):
         return {}
     before = dataclasses.replace(info, calibration=None, thresholds=None)
     return _digests(_texts(about, before))
@@ -110,8 +110,8 @@ def _without_nan(value: Any) -> Any:
 def find_model(path: str | Path) -> Path:
     """The model folder at `path`: a model folder, or a run folder that has one."""
     path = Path(path)
-    for folder in (path, path / "model"):
-        if (folder / _INFO).exists():
+    for folder in (path, below(path, "model")):
+        if below(folder, _INFO).exists():
             return folder
     if (path / "config.yaml").exists():
         if _is_finished(path):
@@ -137,7 +137,7 @@ def read_model(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
     """The content of model.json and the tensors of a model folder, or of the one in a run folder."""
     folder = find_model(path)
     values, info = _read_info(folder)
-    tensors, size, digest = folder / _TENSORS, values["bytes"], values["sha256"]
+    tensors, size, digest = below(folder, _TENSORS), values["bytes"], values["sha256"]
     try:
         found = tensors.stat().st_size if tensors.is_file() else 0
         if found != size:
@@ -158,7 +158,7 @@ def read_info(folder: Path) -> ModelInfo:
 
 def _read_info(folder: Path) -> tuple[dict[str, Any], ModelInfo]:
     """All values of model.json, and those that describe the model."""
-    values = _read_json(folder / _INFO)
+    values = _read_json(below(folder, _INFO))
     try:
         info = ModelInfo.from_dict(values)
         size, digest = values.get("bytes"), values.get("sha256")

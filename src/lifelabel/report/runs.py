@@ -169,7 +169,7 @@ class FinishedRun:
 
     @functools.cached_property
     def _matrices(self) -> dict[str, np.ndarray]:
-        path = self.path / MATRICES
+        path = RunFolder(self.path) / MATRICES
         if MATRICES in self.unread or not path.exists():
             return {}
         sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
@@ -245,10 +245,7 @@ def read_run(path: str | Path) -> FinishedRun:
     metrics: Any = {"finished": False} if begun else folder.read_json("metrics.json")
     if isinstance(metrics, dict) and metrics.get("finished") is False:
         raise UserError(f"{path} is not finished: continue with `lifelabel train --resume {path}`")
-    options = folder / "config.yaml"
-    if options.exists() and not options.is_file():  # a named pipe could block forever
-        raise UserError(f"{options} is not a regular file: is {path} a run folder?")
-    config, environment = read_yaml(options), folder.read_json("environment.json")
+    config, environment = read_yaml(folder / "config.yaml"), folder.read_json("environment.json")
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
         run = FinishedRun(folder.path, _plain(config), metrics, environment)

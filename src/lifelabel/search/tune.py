@@ -268,7 +268,7 @@ class _CoordinateDescent:
         name = f"{number:03}-{hashlib.sha256(hashed.encode()).hexdigest()[:8]}"
         title = f"{self.search.method} trial {number} ({changed})"
         return [
-            PlannedRun(f"{title}, seed {seed}", self.folder / "trials" / f"{name}-{seed}", {**values, "seed": seed})
+            PlannedRun(f"{title}, seed {seed}", self.folder / f"trials/{name}-{seed}", {**values, "seed": seed})
             for seed in self.search.seeds
         ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
+from lifelabel.errors import UserError
 from lifelabel.streams.base import BadImage
+from lifelabel.utils.files import open_regular
 
 __all__ = [
     "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes", "decode_image", "open_image",
@@ -107,14 +108,13 @@ def check_bytes(size: int) -> None:
 
 
 def _read(path: Path | str) -> bytes:
-    """The bytes of a regular file. Anything else is not opened: reading a named pipe could block for ever."""
+    """The bytes of a regular file."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadImage("not a regular file")
-        check_bytes(status.st_size)
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
+            check_bytes(os.fstat(file.fileno()).st_size)
             return file.read()
+    except UserError as error:
+        raise BadImage("not a regular file") from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadImage("no such file") from error
     except OSError as error:

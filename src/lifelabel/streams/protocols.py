@@ -40,6 +40,7 @@ from lifelabel.streams.blurry import BLURRY_HELP
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
+from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import shorten
 
 __all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
@@ -317,11 +318,12 @@ def _order_classes(
 def _read_order(path: Path, classes: Sequence[str]) -> list[list[str]]:
     """The class names in a text file, one per line. Blank lines separate tasks."""
     try:
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"stream.order='{shorten(str(path))}' is neither one of {', '.join(_ORDERS)} nor a file")
         if path.stat().st_size > _MAX_ORDER_BYTES:
             raise UserError(f"{path} is larger than {_MAX_ORDER_BYTES:,} bytes: this cannot be a list of classes")
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        with open_regular(path, "r", encoding="utf-8-sig") as file:
+            lines = file.read().split("\n")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text: save it as UTF-8, one class per line") from None
     except OSError as error:

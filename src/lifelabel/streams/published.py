@@ -28,7 +28,7 @@ from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import make_proxy
 from lifelabel.streams.shards import find_images, folder_of
 from lifelabel.streams.table import class_name
-from lifelabel.utils.files import read_limited
+from lifelabel.utils.files import check_regular, read_limited
 from lifelabel.utils.text import shorten
 
 __all__ = ["coco_proxy", "find_numbered_images", "read"]
@@ -145,7 +145,8 @@ class _Files:
         self.path = path
         if path.is_dir():
             self.zip, names = None, _names_below(path)
-        elif path.is_file():
+        elif path.exists():
+            check_regular(path)
             try:
                 self.zip = zipfile.ZipFile(path)
             except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:

@@ -25,6 +25,7 @@ from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
+from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import shorten
 
 __all__ = ["class_name", "read"]
@@ -456,8 +457,9 @@ def _task_numbers(tasks: list[str]) -> np.ndarray | None:
 
 def _rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
     """The header and then every row that is not blank, each with its number for messages."""
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"there is no table {path}: give a {_SUFFIXES} file")
+    check_regular(path)
     if path.suffix.lower() in _PARQUET_SUFFIXES:
         return _parquet_rows(path)
     if path.suffix.lower() in _TEXT_SUFFIXES:
@@ -467,7 +469,7 @@ def _rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]
 
 def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_regular(path, "r", encoding="utf-8-sig", newline="") as file:
             lines = iter(functools.partial(file.readline, _MAX_LINE), "")
             header = next(lines, "")
             delimiter = "\t" if "\t" in header else ","
@@ -493,7 +495,7 @@ def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_
 def _first_bad_byte(path: Path) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while True:
             chunk = file.read(1 << 16)
             try:
