@@ -164,7 +164,7 @@ def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
             assert "file w.pth" in text and "my_plugin.py" in text.replace("\\", "") and str(tmp_path) not in text
 
 
-def test_an_extension_that_was_stopped_resumes_to_the_same_bits(tables, two, tmp_path):
+def test_an_extension_that_was_stopped_resumes_to_the_same_bits(main, tables, two, tmp_path):
     class StopAfterSteps(lifelabel.Callback):
         def evaluated(self, record):
             signal.raise_signal(signal.SIGTERM)  # after the old classes have been scored: the first batch still runs
@@ -172,7 +172,10 @@ def test_an_extension_that_was_stopped_resumes_to_the_same_bits(tables, two, tmp
     extend(tables, two, "three", tmp_path / "straight")
     with pytest.raises(Stopped, match="resume with: lifelabel train --resume"):
         extend(tables, two, "three", tmp_path / "stopped", callback=StopAfterSteps())
-    lifelabel.resume(tmp_path / "stopped")
+    done = main("train", "--resume", tmp_path / "stopped")
+    head, line = done.stdout.splitlines()[1], done.stdout.splitlines()[-1]
+    assert head.split("  ")[0].strip() == "class" and "AP before %" in head and "test images" in head
+    assert line.startswith("agcn: 2 new classes, 6 in all; mAP of the new classes ") and " before and " in line
     assert same(method_state(tmp_path / "straight"), method_state(tmp_path / "stopped"))
     assert (tmp_path / "straight/metrics.json").read_bytes() == (tmp_path / "stopped/metrics.json").read_bytes()
 

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import reprlib
 
-__all__ = ["printable", "shorten"]
+__all__ = ["BELOW_ZERO", "counted", "printable", "shorten"]
+
+
+BELOW_ZERO = "below 0: better than before"
+"""What a negative value of forgetting means."""
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun, for messages.
+
+    >>> counted(1, "image"), counted(2_000, "class"), counted(1, "image has", "images have")
+    ('1 image', '2,000 classes', '1 image has')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + ('es' if noun.endswith('s') else 's')}"
 
 
 def printable(text: object) -> str:
