@@ -77,7 +77,7 @@ Examples:
 `lifelabel compare --on slurm --slurm partition=gpu --device cuda --dry-run --out runs/cluster`
 """,
 )
-@with_option_flags(without=tuple(VARIED))
+@with_option_flags(without=tuple(VARIED), stream_argument=True)
 def _compare(
     methods: Annotated[
         str,

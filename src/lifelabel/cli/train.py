@@ -41,14 +41,14 @@ Examples:
 
 `lifelabel train --stream cocoseq --root DIR --set stream.lists=LISTS --method prs --out runs/cocoseq`
 
-`lifelabel train --stream photos.csv --root DIR --tasks 4 --out runs/mine`
+`lifelabel train photos.csv --root DIR --tasks 4 --out runs/mine`
 
 `lifelabel train --method my_method.py:MyMethod --out runs/my-method`
 
 `torchrun --nproc-per-node 8 -m lifelabel train --stream split-coco --root DIR --out runs/coco`
 """,
 )
-@with_option_flags()
+@with_option_flags(stream_argument=True)
 def _train(
     out_folder: Annotated[Path | None, typer.Option("--out", help="The new run folder.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,

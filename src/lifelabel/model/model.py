@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from lifelabel.nn.normalize import Normalize
 from lifelabel.streams.base import ImageHandle
 from lifelabel.streams.loading import SCORING_BYTES, Job, Loaded, Loader, default_workers
 from lifelabel.streams.transforms import load_batch
-from lifelabel.utils.text import printable, shorten
+from lifelabel.utils.text import counted, printable, shorten
 from lifelabel.utils.transfer import HostCopy
 from lifelabel.utils.workers import WorkerDied
 
@@ -149,47 +150,63 @@ class Model:
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # text and arrays are iterable too
-        self, images: ImageLike, threshold: float | None = None, top: int | None = None, batch_size: int | None = None
-    ) -> dict[str, float]: ...
+        self, images: ImageLike, threshold: float | None = None, top: int | None = None,
+        batch_size: int | None = None, errors: Literal["raise"] = "raise",
+    ) -> dict[str, float]: ...  # fmt: skip
     @overload
     def predict(
         self, images: Iterable[ImageLike], threshold: float | None = None, top: int | None = None,
-        batch_size: int | None = None,
+        batch_size: int | None = None, errors: Literal["raise"] = "raise",
     ) -> list[dict[str, float]]: ...  # fmt: skip
+    @overload
+    def predict(  # type: ignore[overload-overlap]
+        self, images: ImageLike, threshold: float | None = None, top: int | None = None,
+        batch_size: int | None = None, *, errors: Literal["skip"],
+    ) -> dict[str, float] | None: ...  # fmt: skip
+    @overload
+    def predict(
+        self, images: Iterable[ImageLike], threshold: float | None = None, top: int | None = None,
+        batch_size: int | None = None, *, errors: Literal["skip"],
+    ) -> list[dict[str, float] | None]: ...  # fmt: skip
     def predict(
         self, images: ImageLike | Iterable[ImageLike], threshold: float | None = None, top: int | None = None,
-        batch_size: int | None = None,
-    ) -> dict[str, float] | list[dict[str, float]]:  # fmt: skip
+        batch_size: int | None = None, errors: Literal["raise", "skip"] = "raise",
+    ) -> dict[str, float] | list[dict[str, float]] | list[dict[str, float] | None] | None:  # fmt: skip
         """The labels of one image with their probabilities, the most probable first; for many images a list of these.
 
-        An image is a path, a Pillow image, a numpy array (H x W x 3 or H x W) or a torch tensor (3 x H x W or
-        H x W x 3), with bytes or floats from 0 to 1. Many images are any iterable of them, or an array of 4 dimensions.
+        An image is a path, the bytes of a file, a file that is open for reading bytes, a Pillow image, a numpy array
+        (H x W x 3 or H x W) or a torch tensor (3 x H x W or H x W x 3), with bytes or floats from 0 to 1. Many images
+        are any iterable of them, or an array of 4 dimensions.
 
         Labels are the classes that reach the threshold of their class, or `threshold`. With `top` they are the `top`
-        most probable classes, and without `threshold` those below their threshold too. For many files `score_files` is
-        faster: it decodes them in worker processes.
+        most probable classes, and without `threshold` those below their threshold too. An image that cannot be used
+        raises a `UserError`. With `errors="skip"` its labels are None, and a warning has the reason of the first one.
+        For many files `score_files` is faster: it decodes them in worker processes.
         """
         check_choice(threshold, top)
-        size = self._batch(batch_size)
-        if is_single(images):
-            return self._predict([images], threshold, top, 0)[0]
-        if not isinstance(images, Iterable):
+        if errors not in ("raise", "skip"):
+            raise unknown("errors", errors, ("raise", "skip"))
+        size, single = self._batch(batch_size), is_single(images)
+        if not single and not isinstance(images, Iterable):
             raise UserError(f"cannot read images from a {type(images).__name__}: give a path, an array or a list")
-        found: list[dict[str, float]] = []
-        for batch in batches_of(images, size):
-            found += self._predict(batch, threshold, top, len(found))
-        return found
-
-    def _predict(
-        self, images: list[Any], threshold: float | None, top: int | None, first: int
-    ) -> list[dict[str, float]]:
-        source = Images(images)
-        pixels, _, bad = load_batch(source, np.arange(len(images)), self.info.image_size, "none", None)
-        for row, reason in bad:
-            name = images[row] if isinstance(images[row], str | Path) else f"image {first + row}"
-            raise UserError(f"cannot use {printable(name)}: {printable(reason)}")
-        scores = self.probabilities(self.logits(torch.from_numpy(pixels))).numpy()
-        return [self.labels(row, threshold, top) for row in scores]
+        found: list[dict[str, float] | None] = []
+        skipped: list[str] = []
+        for batch in batches_of([images] if single else images, size):  # type: ignore[arg-type]
+            pixels, good, bad = load_batch(Images(batch), np.arange(len(batch)), self.info.image_size, "none", None)
+            for row, reason in bad:
+                name = batch[row] if isinstance(batch[row], str | Path) else f"image {len(found) + row}"
+                skipped.append(f"{printable(name)}: {printable(reason)}")
+                if errors == "raise":
+                    raise UserError(f"cannot use {skipped[0]}")
+            labels: list[dict[str, float] | None] = [None] * len(batch)
+            scores = self.probabilities(self.logits(torch.from_numpy(pixels))).numpy()
+            for position, row in zip(good, scores, strict=True):
+                labels[position] = self.labels(row, threshold, top)
+            found += labels
+        if skipped:
+            text = f"cannot use {len(skipped):,} of {counted(len(found), 'image')}, whose labels are None: {skipped[0]}"
+            warnings.warn(text, stacklevel=2)
+        return found[0] if single else found
 
     def labels(
         self, probabilities: np.ndarray, threshold: float | None = None, top: int | None = None
