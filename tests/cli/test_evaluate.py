@@ -200,7 +200,7 @@ def test_class_names_are_not_control_characters(main, place):
         (("run", "photos.csv", "--stream", "scenes"), "give the labelled images: a TABLE, or --stream NAME (one of"),
         (("run", "no.csv"), "there is no table no.csv"),
         (("run", "photos.csv", "--root", "no"), "there is no folder no: give another --root DIR"),
-        (("run", "photos.csv"), "none of the 60 images of photos.csv can be read (0.png: no such file): check --root"),
+        (("run", "photos.csv"), "none of the images of photos.csv can be read (0.png: no such file): check --root"),
         (("run", "photos.csv", "--rows", "some"), "unknown rows 'some': (known: all, test, train)"),
         (("run", "photos.csv", "--rows", "train"), "photos.csv has no train row"),
         (

@@ -44,7 +44,7 @@ def test_the_figures(stream):
         {"name": "fork", "task": 2, "visible": 1, "true": 2, "test": 2},
     ]
     assert found["bad"] is None
-    assert found["problems"] == ["1 rows without a label: line 7"]
+    assert found["problems"] == ["1 row without a label: line 7"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 

@@ -14,6 +14,7 @@ from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError, unknown
+from lifelabel.utils.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -194,7 +195,7 @@ def _print(
     from lifelabel.report.grids import rich_grid
     from lifelabel.report.per_class import per_class_table
 
-    print_line(f"{model.info.label}: {len(scores):,} images ({given.images.kind} of {given.images.name})")
+    print_line(f"{model.info.label}: {counted(len(scores), 'images')} ({given.images.kind} of {given.images.name})")
     names = {"before": "uncalibrated, at 0.5", "now": "the model as it is", "after": "after (cross-validated)"}
     rows = [[name, *(_figure(name, columns[key][name]) for key in columns)] for name in columns["after"]]
     print_table(rich_grid(["", *(names[key] for key in columns)], rows, 1, box=box.SIMPLE))
@@ -232,20 +233,18 @@ def _print_notes(
     if given.trained_on:
         lines.append("the run was trained on some of these images: it is too sure of them; use other images")
     if len(scores) < _FEW_IMAGES:
-        lines.append(f"{len(scores):,} images are few: some hundreds give better thresholds")
+        lines.append(f"{counted(len(scores), 'images are')} few: some hundreds give better thresholds")
     for names, text in (
-        (few, f"classes have fewer than {FEW_POSITIVES} positives: they borrow from the other classes"),
-        (others, "classes of the model are not in the set: they get the values that all classes have in common"),
-        (scores.ignored, "classes of the set are not classes of the model: their labels are ignored"),
-        (
-            [model.classes[k] for k in unreached],
-            f"classes cannot reach {rule} on these images: their threshold is high",
-        ),
+        (few, f"classes with fewer than {FEW_POSITIVES} positives, borrowing from the other classes"),
+        (others, "classes that only the model has, with the values that all classes have in common"),
+        (scores.ignored, "classes that only the set has, whose labels are ignored"),
+        ([model.classes[k] for k in unreached], f"classes that cannot reach {rule} here, with a high threshold"),
     ):
         if names:
-            lines.append(f"{len(names):,} {text}: {listed(names, _NAMED)}")
+            lines.append(f"{counted(len(names), text)}: {listed(names, _NAMED)}")
     if scores.skipped:
         name, reason = scores.skipped[0]
-        lines.append(f"{len(scores.skipped):,} images cannot be read and are left out ({name}: {reason} …)")
+        skipped = counted(len(scores.skipped), "images that cannot be read, left out")
+        lines.append(f"{skipped} ({name}: {reason} …)")
     for line in lines:
         print_line(f"note: {line}", "yellow")

@@ -18,6 +18,7 @@ from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.cli.metrics import print_metrics
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
+from lifelabel.utils.text import counted
 
 if TYPE_CHECKING:
     from lifelabel.model.model import Model
@@ -184,8 +185,8 @@ def _print(found: dict[str, Any]) -> None:
 
     given = found["set"]
     print_line(
-        f"{found['model']['label']} on {given['images']:,} images ({given['rows']} of {given['name']}), "
-        f"{found['classes']['evaluated']:,} classes. All in %."
+        f"{found['model']['label']} on {counted(given['images'], 'images')} ({given['rows']} of {given['name']}), "
+        f"{counted(found['classes']['evaluated'], 'classes')}. All in %."
     )
     heads, rows = text.headline_table(found)
     print_table(rich_grid(heads, rows, 1, box=box.SIMPLE))

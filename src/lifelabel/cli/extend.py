@@ -77,7 +77,7 @@ def print_extension(metrics: Mapping[str, Any], folder: Path, quiet: bool) -> No
         print_class_table(metrics, shown, {"AP before": [before.get(name) for name in shown]})
     change = f"{_mean(before, old)} before and {_mean(after, old)} after" if old else "not known"
     print_line(
-        f"{metrics['method']}: {counted(len(new), 'new class')}, {len(after)} in all; mAP of the new classes "
+        f"{metrics['method']}: {counted(len(new), 'new classes')}, {len(after)} in all; mAP of the new classes "
         f"{_mean(after, new)}, of the old ones {change}  → {folder}"
     )
     if not old and not quiet:

@@ -148,11 +148,11 @@ def _predict(
                 done += len(found)
     except KeyboardInterrupt:
         unwritten = f"; {out_file} is not written" if out_file else ""
-        raise Stopped(f"stopped after {counted(done, 'image')}{unwritten}") from None
+        raise Stopped(f"stopped after {counted(done, 'images')}{unwritten}") from None
     if not done and problems.missing == problems.count:
         raise problems.none_found()
     if done and out_file is not None:
-        print_line(f"{counted(done, 'image')} in {out_file}")
+        print_line(f"{counted(done, 'images')} in {out_file}")
     problems.print()
     if problems.count:
         raise typer.Exit(1)

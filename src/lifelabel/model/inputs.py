@@ -50,9 +50,9 @@ class Images:
             return open_image(item, min_side)
         if isinstance(item, Image.Image):
             return upright_rgb(item)
-        if isinstance(item, bytes | bytearray) or hasattr(item, "read"):
-            return decode_image(file_bytes(item), min_side)
-        return Image.fromarray(_pixels(item))
+        if isinstance(item, np.ndarray | Tensor) or not (isinstance(item, bytes | bytearray) or hasattr(item, "read")):
+            return Image.fromarray(_pixels(item))
+        return decode_image(file_bytes(item), min_side)
 
 
 def is_single(images: object) -> bool:

@@ -70,7 +70,9 @@ class Model:
 
     def __repr__(self) -> str:
         size = self.info.image_size
-        return f"Model({self.info.label}, {len(self.classes)} classes, {size} x {size} pixels, {self.device})"
+        return (
+            f"Model({self.info.label}, {counted(len(self.classes), 'classes')}, {size} x {size} pixels, {self.device})"
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -204,7 +206,9 @@ class Model:
                 labels[position] = self.labels(row, threshold, top)
             found += labels
         if skipped:
-            text = f"cannot use {len(skipped):,} of {counted(len(found), 'image')}, whose labels are None: {skipped[0]}"
+            text = (
+                f"cannot use {len(skipped):,} of {counted(len(found), 'images')}, whose labels are None: {skipped[0]}"
+            )
             warnings.warn(text, stacklevel=2)
         return found[0] if single else found
 

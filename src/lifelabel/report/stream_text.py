@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lifelabel.report.grids import rich_grid
 from lifelabel.utils.markdown import escape, grid
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import counted, printable
 
 __all__ = ["TERMINAL_WIDTH", "listed", "markdown", "terminal"]
 
@@ -64,7 +64,7 @@ def _task_table(description: dict[str, Any], width: int) -> tuple[list[str], lis
     last |= {key: sum(task[key] for task in tasks) for key in ("train", "test_new")}
     last |= {key: sum(task[key] for task in tasks) if known else None for key in ("special", "mixed")}
     last["paper"] = [sum(task["paper"][k] for task in tasks) for k in (0, 1)] if in_paper else None
-    names = [*(listed(task["classes"], width) for task in tasks), f"{len(description['classes']):,} classes"]
+    names = [*(listed(task["classes"], width) for task in tasks), counted(len(description["classes"]), "classes")]
     rows = []
     for task, classes in zip([*tasks, last], names, strict=True):
         row = [str(task["task"]), classes, _count(task["train"])]
@@ -158,7 +158,7 @@ def _bad_lines(description: dict[str, Any]) -> list[str]:
     bad = description["bad"]
     if bad is None:
         return []
-    lines = [f"opened {bad['opened']:,} images, {len(bad['images']):,} of them cannot be used"]
+    lines = [f"opened {counted(bad['opened'], 'images')}, {len(bad['images']):,} of them cannot be used"]
     return lines + [f"{count:,} × {printable(reason)}" for reason, count in bad["reasons"].items()]
 
 
@@ -176,7 +176,8 @@ def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
     heads = ["class", "task", "training, visible", "training, true", "test"]
     lines += ["", "## Images of each class", "", *grid(heads, classes, left=1)]
     found = description["cooccurrence"]
-    lines += ["", "## Strongest co-occurrence", "", f"From {found['labels']} ({found['images']:,} images).", ""]
+    origin = f"From {found['labels']} ({counted(found['images'], 'images')})."
+    lines += ["", "## Strongest co-occurrence", "", origin, ""]
     lines += grid(_PAIR_HEADS, [_pair_row(pair) for pair in found["strongest"]], left=2)
     if description["bad"] and (images := description["bad"]["images"]):
         lines += ["", "## Images that cannot be used", ""]

@@ -187,7 +187,7 @@ def one_line(run: FinishedRun) -> str:
     columns = {column.key: column for column in _SCORES} | {"forgetting": _FORGETTING[0]}
     figures = "  ".join(f"{name} {column.text(stats[column.key])}" for name, column in columns.items())
     skipped = sum(run.skipped.values())
-    more = [f"{counted(skipped, 'image')} skipped"] if skipped else []
+    more = [f"{counted(skipped, 'images')} skipped"] if skipped else []
     more += [f"{run.epochs} passes"] if run.epochs > 1 else []
     return "  ".join([f"{figures} ({BELOW_ZERO})" if (stats["forgetting_mAP"].mean or 0) < 0 else figures, *more])
 
@@ -321,7 +321,7 @@ def measurement_notes(table: ResultTable) -> list[str]:
         if train or test:
             lines.append(
                 f"NOT all images: {row.name} skipped {train:,} training and {test:,} test images that could not be "
-                f"read, in {len(row.runs)} {'run' if len(row.runs) == 1 else 'runs'}."
+                f"read, in {counted(len(row.runs), 'runs')}."
             )
     return lines
 

@@ -40,7 +40,7 @@ from lifelabel.streams.blurry import BLURRY_HELP
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import counted, shorten
 
 __all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
 
@@ -236,16 +236,17 @@ def _task_sizes(count: int, tasks: int | None = None, base: int | None = None, s
             other = f"stream.base={base}" if step is None else f"stream.step={step}"
             raise UserError(f"stream.tasks={tasks} contradicts {other}: give only one of them (NAME=none removes one)")
         if tasks > count:
-            raise UserError(f"{count} classes cannot be divided into {tasks} tasks: lower stream.tasks")
+            raise UserError(f"{counted(count, 'classes')} cannot be divided into {tasks} tasks: lower stream.tasks")
         return equal_sizes(count, tasks)
     if step is None:
         if base is not None:
             raise UserError(f"stream.base={base} needs stream.step, the number of classes of each later task")
         raise UserError(
-            f"{count} classes are not divided into tasks: give stream.tasks=N, or stream.step=N classes per task"
+            f"{counted(count, 'classes are')} not divided into tasks: give stream.tasks=N, or stream.step=N classes "
+            "per task"
         )
     if base is not None and base > count:
-        raise UserError(f"stream.base={base} is more than the {count} classes of the source: lower it")
+        raise UserError(f"stream.base={base} is more than the {counted(count, 'classes')} of the source: lower it")
     base_sizes = [base] if base else []
     later = count - sum(base_sizes)
     return base_sizes + [min(step, later - done) for done in range(0, later, step)]
@@ -265,7 +266,9 @@ def _plan(
         return _find_columns(fixed_tasks, collection, problems)
     if options.top is not None:
         if options.top > len(columns):
-            raise UserError(f"stream.top={options.top} is more than the {len(columns)} classes of the source: lower it")
+            raise UserError(
+                f"stream.top={options.top} is more than the {counted(len(columns), 'classes')} of the source: lower it"
+            )
         top = set(_most_frequent(collection, columns)[: options.top])
         columns = [column for column in columns if column in top]
     if _has_given_tasks(collection):
@@ -391,7 +394,9 @@ def _check_options(options: ProtocolOptions, tasks: Sequence[Sequence[str]], top
         if given not in (None, value):
             by_order = options.order == "paper" or options.order not in _ORDERS
             origin = f"order {options.order}" if by_order else "the task column"
-            raise UserError(f"stream.{field}={given} contradicts {origin}, which defines {len(tasks)} tasks: remove it")
+            raise UserError(
+                f"stream.{field}={given} contradicts {origin}, which defines {counted(len(tasks), 'tasks')}: remove it"
+            )
 
 
 def _has_given_tasks(collection: Collection) -> bool:

@@ -354,7 +354,7 @@ class _Builder:
             reason = f": {problems.lines()[-1]}" if problems else ""
             raise UserError(f"{path} has no row that can be used{reason}")
         if not any(self.labels):
-            raise UserError(f"{path} has no labels: none of its {len(self.row_of):,} images has a label")
+            raise UserError(f"{path} has no labels: none of its images has a label")
         tasks = _task_numbers(self.task)
         is_test = np.array(self.test)
         train, test = (self._pool(np.flatnonzero(is_test == value), tasks) for value in (False, True))
