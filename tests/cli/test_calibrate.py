@@ -11,7 +11,7 @@ import torch
 from support import command_server, models
 
 import lifelabel
-from lifelabel.cli import calibrate
+from lifelabel.engine import calibrate
 from lifelabel.metrics.functions import average_precision
 from lifelabel.model.labelled_scores import score_labelled
 from lifelabel.streams.labelled import from_table
@@ -106,6 +106,9 @@ def test_dry_run_changes_nothing(main, place):
     files = {path.name: path.read_bytes() for path in (place / "run/model").iterdir()}
     done = main("calibrate", "run", *PHOTOS, "--dry-run")
     assert done.returncode == 0 and "nothing was changed (--dry-run)" in done.stdout
+    found = lifelabel.calibrate("run", "photos.csv", root="photos", device="cpu", dry_run=True)
+    assert found.folder is None and f"{found.figures['after']['ECE']:.4f}" in done.stdout
+    assert found.model.thresholds.tolist() == found.thresholds.tolist()
     assert {path.name: path.read_bytes() for path in (place / "run/model").iterdir()} == files
 
 

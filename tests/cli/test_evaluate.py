@@ -67,6 +67,8 @@ def test_a_table(main, place):
     written = sorted(path.name for path in (place / "run" / "evaluation").iterdir())
     assert written == ["evaluation.json", "mistakes.png", "per_class.png", "report.md", "skipped.jsonl"]
     assert f"written to {os.path.join('run', 'evaluation')}: evaluation.json, report.md, per_class.png" in done.stdout
+    again = json.loads(json.dumps(lifelabel.evaluate("run", "photos.csv", root="photos", device="cpu")))
+    assert {**again, "environment": None} == {**found, "environment": None}
     for part in (
         "at 0.5",
         "calibration error (ECE)",

@@ -20,8 +20,8 @@ import typer
 from lifelabel.cli.common import CONTEXT, make_folder
 from lifelabel.cli.console import err, print_line
 from lifelabel.cli.flags import Plugins, load_plugins
-from lifelabel.cli.image_files import STDIN, image_files
 from lifelabel.errors import Stopped, UserError
+from lifelabel.streams.image_files import STDIN, image_files
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import counted, printable
 
