@@ -53,6 +53,7 @@ def _calibrate(
     root: labelled.Root = None,
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
+    include_trained: labelled.IncludeTrained = False,
     by: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +103,7 @@ def _calibrate(
     if not dry_run:
         labelled.check_writable(target)
     model = load(run, device)
-    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info)
+    given = labelled.read_labelled(run, table, stream, root, set_, rows, model, include_trained, "val")
     scores = labelled.score(model, given.images, batch_size, workers)
     if not scores.labels.any():
         raise UserError(f"no image of {given.images.name} has a label of the model: there is nothing to fit")
@@ -228,9 +229,9 @@ def _print_notes(
     few = [model.classes[k] for k in scores.common if positives[k] < FEW_POSITIVES]
     common = set(scores.common.tolist())
     others = [name for k, name in enumerate(model.classes) if k not in common]
-    lines = [line for line in given.notes if not given.trained_on]
+    lines = [*given.notes]
     if given.trained_on:
-        lines.append("the run was trained on some of these images: it is too sure of them; use other images")
+        lines.append("the model is too sure of its training images: use other images")
     if len(scores) < _FEW_IMAGES:
         lines.append(f"{len(scores):,} images are few: some hundreds give better thresholds")
     for names, text in (
