@@ -13,7 +13,11 @@ from support import command_server, models
 import lifelabel
 from lifelabel.engine import calibrate
 from lifelabel.metrics.functions import average_precision
+from lifelabel.model.files import write_model
 from lifelabel.model.labelled_scores import score_labelled
+from lifelabel.streams.base import Names
+from lifelabel.streams.files import FileImages
+from lifelabel.streams.image_hashes import TrainedImages, hash_images
 from lifelabel.streams.labelled import from_table
 
 IMAGES = 160
@@ -167,13 +171,27 @@ def test_a_set_with_some_of_the_classes(main, place):
     assert 0.8 * min(slope[:3]) < slope[3] < 1.2 * max(slope[:3])
 
 
-def test_training_images_are_reported(main, place):
-    options = f"stream_options: {{file: {place / 'photos.csv'}, test_share: 0.5, seed: 0}}"
-    (place / "run" / "config.yaml").write_text(f"stream: table\n{options}\n")
-    done = main("calibrate", "run", *PHOTOS, "--dry-run")
-    assert "only its held-out rows are used" in done.stdout and "it is too sure of them" not in done.stdout
-    done = main("calibrate", "run", *PHOTOS, "--dry-run", "--rows", "all")
-    assert "the run was trained on some of these images: it is too sure of them; use other images" in done.stdout
+def test_val_rows_are_used_if_there_are_some(main, place):
+    lines = (place / "photos.csv").read_text().splitlines()
+    for count, used in ((30, "30 images (val rows of photos.csv)"), (0, "160 images (test rows of photos.csv)")):
+        splits = ["split", *["dev"] * count, *["test"] * (IMAGES - count)]
+        rows = [f"{split},{line}" for split, line in zip(splits, lines, strict=True)]
+        (place / "photos.csv").write_text("\n".join([*rows, "train,x.png,0,0,0,0,0"]) + "\n")
+        assert used in main("calibrate", "run", *PHOTOS, "--dry-run").stdout
+
+
+def test_training_images_are_left_out(main, place):
+    """The copy that `--out` writes knows them too."""
+    trained = TrainedImages(np.zeros((0, 2), np.uint64), 32)
+    trained.add(["other.png"], hash_images(FileImages(place / "photos", Names(["0.png"])), np.arange(1), 32)[0])
+    model = lifelabel.load("run", "cpu")
+    write_model(place / "run/model", model.network, model.info, trained)
+    for source, images in (("run", 159), ("copy", 159)):
+        done = main("calibrate", source, *PHOTOS, "--out", "copy" if source == "run" else "again")
+        assert f"{images} images (all rows without training images" in done.stdout
+        assert "1 training image of the model left out (0.png)" in done.stdout
+    done = main("calibrate", "run", *PHOTOS, "--dry-run", "--include-trained")
+    assert "the model is too sure of its training images" in done.stdout and "160 images (all rows" in done.stdout
 
 
 def test_a_stream(main, place):

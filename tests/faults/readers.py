@@ -159,6 +159,12 @@ def predict(folder):
     return model.predict(folder / "image.png")
 
 
+def compare_images(folder):
+    from lifelabel.model.files import read_model, read_trained
+
+    return read_trained(folder, read_model(folder)[0])
+
+
 def repair_model(folder):
     data, path = (folder / "model.safetensors").read_bytes(), folder / "model.json"
     about = json.loads(path.read_text()) | {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
@@ -481,6 +487,7 @@ READERS = [
         4,
         repair_model,
     ),
+    Reader("training-images.bin", "training-images.bin", copy_model, change.damaged, compare_images, 4),
     Reader("weights.pth", "weights.pth", write_pth, change.zip_file, read_weights("pth")),
     Reader(
         "weights.safetensors",

@@ -38,11 +38,23 @@ def test_classes_of_one_column_are_in_the_order_of_first_appearance(tmp_path):
 
 
 def test_one_column_per_class_with_many_spellings_of_yes_and_no(tmp_path):
-    text = "split,cat,path,dog,bird\ntrain,1,a.jpg,True,\nval,0,b.jpg,no,YES\nvalid,0.0,c.jpg,1.0,false\n"
+    text = "split,cat,path,dog,bird\nTraining,1,a.jpg,True,\ntest,0,b.jpg,no,YES\ntesting,0.0,c.jpg,1.0,false\n"
     found = table.read(write(tmp_path, text), None)
     assert found.classes == ("cat", "dog", "bird")
     assert all_labels(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": {"bird"}, "c.jpg": {"dog"}}
     assert list(found.test.names) == ["b.jpg", "c.jpg"]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "dev"])
+def test_val_rows_are_neither_training_nor_test(tmp_path, name):
+    """Without test rows they are used for test."""
+    rows = f"image,labels,split\na.jpg,cat,train\nb.jpg,cat,{name}\n"
+    found = table.read(write(tmp_path, rows + "c.jpg,cat,test\n"), None)
+    assert [list(pool.names) for pool in (found.train, found.val, found.test)] == [["a.jpg"], ["b.jpg"], ["c.jpg"]]
+    assert "1 val images, used neither for training nor for test" in found.problems.lines()[0]
+    found = table.read(write(tmp_path, rows), None)
+    assert list(found.test.names) == ["b.jpg"] and not len(found.val.names)
+    assert "used for test because the table has no test image" in found.problems.lines()[0]
 
 
 def test_quotes_commas_accents_line_breaks_and_a_byte_order_mark(tmp_path):

@@ -46,6 +46,7 @@ def _calibrate(
     root: labelled.Root = None,
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
+    include_trained: labelled.IncludeTrained = False,
     by: Annotated[
         str | None,
         typer.Option(
@@ -82,11 +83,11 @@ def _calibrate(
     load_plugins(plugin)
     from lifelabel.engine.calibrate import calibrate
 
-    with progress_bar("scoring images") as progress:
+    with progress_bar("images") as progress:
         found = calibrate(
-            run, table, stream=stream, root=root, stream_options=stream_settings(set_ or []), rows=rows, by=by,
-            precision=precision, cost=cost, probabilities=probabilities, dry_run=dry_run, out=out_folder,
-            device=device, batch_size=batch_size, workers=workers, progress=progress,
+            run, table, stream=stream, root=root, stream_options=stream_settings(set_ or []), rows=rows,
+            include_trained=include_trained, by=by, precision=precision, cost=cost, probabilities=probabilities,
+            dry_run=dry_run, out=out_folder, device=device, batch_size=batch_size, workers=workers, progress=progress,
         )  # fmt: skip
     _print(found)
     _print_notes(found)
@@ -135,9 +136,9 @@ def _print_notes(found: Calibrated) -> None:
     few = [model.classes[k] for k in scores.common if positives[k] < FEW_POSITIVES]
     common = set(scores.common.tolist())
     others = [name for k, name in enumerate(model.classes) if k not in common]
-    lines = [line for line in given.notes if not given.trained_on]
+    lines = [*given.notes]
     if given.trained_on:
-        lines.append("the run was trained on some of these images: it is too sure of them; use other images")
+        lines.append("the model is too sure of its training images: use other images")
     if len(scores) < _FEW_IMAGES:
         lines.append(f"{counted(len(scores), 'images are')} few: some hundreds give better thresholds")
     for names, text in (

@@ -171,7 +171,7 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
         if not bar.tasks:
             bar.add_task(what, total=total)
             bar.start()
-        bar.update(bar.task_ids[0], completed=done)
+        bar.update(bar.task_ids[0], completed=done, total=total)
 
     try:
         yield update

@@ -67,7 +67,13 @@ def _inspect(
         Path | None,
         typer.Option("--out", help="Folder for report.md, stream.json and figures [default: runs/inspect/NAME]."),
     ] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="Open every image, and list unusable ones.")] = False,
+    decode: Annotated[
+        bool | None,
+        typer.Option(
+            "--decode/--no-decode",
+            help="Open every image, and list unusable ones and those with equal pixels [default: up to 10,000 photos].",
+        ),
+    ] = None,
     no_sheets: Annotated[bool, typer.Option("--no-sheets", help="No contact sheets.")] = False,
     *,
     flags: dict[str, Any],

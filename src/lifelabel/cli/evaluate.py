@@ -42,6 +42,7 @@ def _evaluate(
     root: labelled.Root = None,
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
+    include_trained: labelled.IncludeTrained = False,
     threshold: Annotated[
         float | None,
         typer.Option(metavar="T", help="The threshold of all classes [default: those of the model, else 0.5]."),
@@ -67,11 +68,11 @@ def _evaluate(
     from lifelabel.report.evaluate import FILES, evaluate
 
     folder = out_folder or _default_folder(run, find_model(run))
-    with progress_bar("scoring images") as progress:
+    with progress_bar("images") as progress:
         found = evaluate(
             run, table, stream=stream, root=root, stream_options=stream_settings(set_ or []), rows=rows,
-            threshold=threshold, save_scores=save_scores, out=folder, device=device, batch_size=batch_size,
-            workers=workers, progress=progress,
+            include_trained=include_trained, threshold=threshold, save_scores=save_scores, out=folder, device=device,
+            batch_size=batch_size, workers=workers, progress=progress,
         )  # fmt: skip
     _print(found)
     written = ", ".join(name for name in FILES if (folder / name).exists())

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 __all__ = [
-    "BatchSize", "Device", "Root", "Rows", "RunFolderArgument", "StreamName", "StreamSettings", "TableArgument",
-    "Workers",
+    "BatchSize", "Device", "IncludeTrained", "Root", "Rows", "RunFolderArgument", "StreamName", "StreamSettings",
+    "TableArgument", "Workers",
 ]  # fmt: skip
 
 RunFolderArgument = Annotated[
@@ -40,9 +40,12 @@ Rows = Annotated[
     str | None,
     typer.Option(
         metavar="ROWS",
-        help="test, train or all [default: test; a table without a column `split`: all, but if the run was trained on "
-        "this table, the rows that it held out].",
+        help="test, val, train or all [default: test, and to calibrate val; a table without a column `split`: all].",
     ),
+]
+IncludeTrained = Annotated[
+    bool,
+    typer.Option("--include-trained", help="Use images that the model was trained on, too: figures are then too high."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 BatchSize = Annotated[int | None, typer.Option(help="Images at a time [default: by image size].")]

@@ -52,10 +52,10 @@ class Calibrated:
 
 def calibrate(
     run: str | Path, table: str | Path | None = None, *, stream: str | None = None, root: str | Path | None = None,
-    stream_options: Mapping[str, Any] | None = None, rows: str | None = None, by: str | None = None,
-    precision: float | None = None, cost: str | None = None, probabilities: str = "platt", dry_run: bool = False,
-    out: str | Path | None = None, device: str = "auto", batch_size: int | None = None, workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    stream_options: Mapping[str, Any] | None = None, rows: str | None = None, include_trained: bool = False,
+    by: str | None = None, precision: float | None = None, cost: str | None = None, probabilities: str = "platt",
+    dry_run: bool = False, out: str | Path | None = None, device: str = "auto", batch_size: int | None = None,
+    workers: int | None = None, progress: Callable[[int, int], None] | None = None,
 ) -> Calibrated:  # fmt: skip
     """Fit the probabilities and the thresholds of a finished model on labelled images, and store them in the model.
 
@@ -76,7 +76,7 @@ def calibrate(
         check_writable(target)
     model = load(run, device)
     options = {**(stream_options or {}), **({} if root is None else {"root": str(root)})}
-    given = read_labelled(run, table or None, stream, options, rows, model.info)
+    given = read_labelled(run, table or None, stream, options, rows, model, include_trained, progress, "val")
     scores = score(model, given.images, batch_size, workers, progress)
     if not scores.labels.any():
         raise UserError(f"no image of {given.images.name} has a label of the model: there is nothing to fit")

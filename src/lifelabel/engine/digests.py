@@ -11,7 +11,7 @@ from lifelabel.nn.weights import sha256
 __all__ = ["METRICS", "file_digests", "run_digests"]
 
 METRICS = "metrics.json"
-_MODEL_FILES = ("model.safetensors", "model.json", "README.md")
+_MODEL_FILES = ("model.safetensors", "training-images.bin", "model.json", "README.md")
 _PATTERNS = (
     "config.yaml", "history.jsonl", "skipped.jsonl", "acm.npz", "scores.npz", f"{DETAILS}/*.npz",
     *(f"{folder}/{name}" for folder in (MODEL, f"{MODEL}-task-*") for name in _MODEL_FILES),

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lifelabel import streams
 from lifelabel.config.config import read_yaml
-from lifelabel.errors import UserError, unknown
-from lifelabel.model.files import ModelInfo
+from lifelabel.errors import UserError
 from lifelabel.model.labelled_scores import LabelledScores, score_labelled
 from lifelabel.model.model import Model
-from lifelabel.nn.weights import sha256
 from lifelabel.options import read
 from lifelabel.registry import resolve_name
 from lifelabel.streams import STREAMS
-from lifelabel.streams.labelled import ROWS, LabelledSet, from_stream, from_table
+from lifelabel.streams.labelled import LabelledSet, Trained, check_rows, from_stream, from_table
 from lifelabel.streams.shards import is_root
 from lifelabel.utils.memory import keep_freed_memory
+from lifelabel.utils.text import counted, printable
 
 __all__ = ["Labelled", "check_writable", "read_labelled", "score"]
 
-
-_TRAINED_ON = "the run was trained on some of these images: the figures are too high"
-
-_MAYBE_TRAINED_ON = (
-    "if the model was trained on {}, the figures are too high: --set stream.test_share=0.2 uses only the rows that a "
-    "run holds out (with its test_share and seed)"
-)
-
-
-_TABLE_OPTIONS = ("root", "separator", "test_share", "seed")
-_MAX_HASHED = 1 << 30
+_TABLE_OPTIONS = ("root", "separator")
 
 
 class Labelled(NamedTuple):
-    """A set of labelled images, notes about their choice, and whether the run was trained on some of them."""
+    """A set of labelled images, notes about their choice, and whether the model was trained on some of them."""
 
     images: LabelledSet
     notes: list[str]
@@ -46,62 +35,62 @@ class Labelled(NamedTuple):
 
 
 def read_labelled(
-    run: Path, table: Path | None, stream: str | None, options: Mapping[str, Any], rows: str | None, info: ModelInfo
-) -> Labelled:
-    """The images of a table or of a stream, with the options of either. `info` is that of the model in `run`."""
+    run: Path, table: Path | None, stream: str | None, options: Mapping[str, Any], rows: str | None, model: Model,
+    include_trained: bool, progress: Callable[[int, int], None] | None = None, first: str = "test",
+) -> Labelled:  # fmt: skip
+    """The images of a table or of a stream, with the options of either.
+
+    Without `rows`, the `first` rows of a table, if it has some. `progress` is that of the comparison with the training
+    images.
+    """
     if (table is None) == (stream is None):
         raise UserError("give the labelled images: a TABLE, or --stream NAME (one of them)")
-    if rows is not None and rows not in ROWS:
-        raise unknown("rows", rows, ROWS)
+    rows = check_rows(rows)
     root = options.get("root")
     if root is not None and not is_root(Path(root)):
         raise UserError(f"there is no folder {root}: give another --root DIR")
+    tasks = dict(zip(model.classes, model.info.task_of_class, strict=True))
+    trained = Trained(model.trained_images(), tasks, include_trained, progress)
     if stream is not None:
-        return _from_stream(stream, dict(options), rows or "test", info)
-    assert table is not None
-    return _from_table(run, table, dict(options), rows or "test", info)
+        found = from_stream(streams.build(resolve_name(stream), dict(options)), rows, trained)
+    else:
+        assert table is not None
+        values = _table_options(run, table, options)
+        folder = None if values.root is None else Path(values.root)
+        found = from_table(table, folder, rows, separator=values.separator, first=first, trained=trained)
+    return Labelled(found, _notes(found, trained), trained.included and found.found > 0)
 
 
-def _from_stream(name: str, options: dict[str, Any], rows: str, info: ModelInfo) -> Labelled:
-    stream = streams.build(resolve_name(name), options)
-    trained_on = rows != "test" and stream.fingerprint == info.stream.get("fingerprint")
-    return Labelled(from_stream(stream, rows), [_TRAINED_ON] if trained_on else [], trained_on)
+def _notes(found: LabelledSet, trained: Trained) -> list[str]:
+    if trained.images is None:
+        return ["the model does not say on which images it was trained: figures on those are too high"]
+    notes = []
+    if found.found:
+        shown = ", ".join(map(printable, found.examples)) + (", …" if found.found > len(found.examples) else "")
+        if trained.included:
+            notes.append(f"{found.found:,} of these images are training images ({shown}): the figures are too high")
+        else:
+            left_out = counted(found.found, "training images")
+            notes.append(f"{left_out} of the model left out ({shown}); --include-trained uses them")
+    if found.namesakes:
+        notes.append(
+            f"{counted(found.namesakes, 'images have')} the name of a training image, but other pixels: if they are "
+            "resized or edited copies of training images, the figures are too high"
+        )
+    return notes
 
 
-def _from_table(run: Path, path: Path, options: dict[str, Any], rows: str, info: ModelInfo) -> Labelled:
-    tables = _earlier_tables(info)
-    own = _own_options(run, path)
-    if own is None:
-        own = _earlier_options(tables, path)
-    kind = STREAMS["table"].Options
-    values: Any = read(kind, {**(own or {}), **options}, "stream", "the table")
+def _table_options(run: Path, path: Path, options: Mapping[str, Any]) -> Any:
+    """The options of a table. The defaults are those of the run, if it was trained on this file."""
+    values: Any = read(STREAMS["table"].Options, {**_own_options(run, path), **options}, "stream", "the table")
     for name in options:
         if name not in _TABLE_OPTIONS:
             allowed = ", ".join(f"stream.{each}" for each in _TABLE_OPTIONS)
             raise UserError(f"stream.{name} cannot be set for a table here: the options are {allowed}")
-    if own is not None:
-        trained_with: Any = read(kind, own, "stream", "the table")
-        for name in ("test_share", "seed"):
-            if getattr(values, name) != (right := getattr(trained_with, name)):
-                raise UserError(
-                    f"the run was trained on {path.name} with {name} {right:g}: another value would choose training "
-                    f"rows; remove stream.{name}"
-                )
-    share = values.test_share if own is not None or "test_share" in options else None
-    root = None if values.root is None else Path(values.root)
-    found = from_table(path, root, rows, test_share=share, seed=values.seed, separator=values.separator)
-    if own is None:
-        # the run folder is not there, but a run calls its stream as the table
-        named = info.stream.get("name") == path.stem or any(each.get("file") == path.name for each in tables)
-        doubt = found.kind == "all rows" and named
-        return Labelled(found, [_MAYBE_TRAINED_ON.format(path.name)] if doubt else [], False)
-    if rows != "test":
-        return Labelled(found, [_TRAINED_ON], True)
-    chosen = f"its column 'split', or test_share {values.test_share:g} and seed {values.seed}"
-    return Labelled(found, [f"the run was trained on {path.name}: only its held-out rows are used ({chosen})"], False)
+    return values
 
 
-def _own_options(run: Path, table: Path) -> dict[str, Any] | None:
+def _own_options(run: Path, table: Path) -> dict[str, Any]:
     """The options of the table, if the run was trained on it."""
     for folder in (run, run.resolve().parent):  # the model folder of a run is below it
         if not (folder / "config.yaml").is_file():
@@ -113,28 +102,7 @@ def _own_options(run: Path, table: Path) -> dict[str, Any] | None:
                 file = options.get("file")
                 if isinstance(file, str) and Path(file).resolve() == table.resolve():
                     return {name: options[name] for name in _TABLE_OPTIONS if name in options}
-    return None
-
-
-def _earlier_tables(info: ModelInfo) -> list[Mapping[str, Any]]:
-    """The tables of the runs that this one extends. The values are untrusted."""
-    found: Any = info.training
-    for name in ("extends", "tables"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _earlier_options(tables: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Any] | None:
-    """The options of the table with the content of `path`, if there is one."""
-    if not tables or not path.is_file() or path.stat().st_size > _MAX_HASHED:
-        return None
-    digest = sha256(path)
-    for each in tables:
-        share, seed, separator = each.get("test_share"), each.get("seed"), each.get("separator")
-        good = isinstance(share, int | float) and 0 <= share <= 1 and isinstance(seed, int)
-        if good and isinstance(separator, str) and each.get("sha256") == digest:
-            return {"test_share": share, "seed": seed, "separator": separator}
-    return None
+    return {}
 
 
 def score(

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.model.files import ModelInfo, find_model, read_model, write_model
+from lifelabel.model.files import ModelInfo, find_model, read_model, read_trained, write_model
 from lifelabel.model.inputs import ImageLike, Images, batches_of, is_single
 from lifelabel.nn import backbones
 from lifelabel.nn.device import resolve_device, resolve_precision
@@ -27,6 +27,7 @@ from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.normalize import Normalize
 from lifelabel.streams.base import ImageHandle
+from lifelabel.streams.image_hashes import TrainedImages
 from lifelabel.streams.loading import SCORING_BYTES, Job, Loaded, Loader, default_workers
 from lifelabel.streams.transforms import load_batch
 from lifelabel.utils.text import counted, printable, shorten
@@ -51,7 +52,9 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Mod
         raise UserError(f"unknown precision '{shorten(precision)}': give auto, fp32 or bf16")
     where = resolve_device(str(device))
     info, tensors = read_model(path)
-    return Model(_restore(find_model(path), info, tensors), info, where, precision)
+    model = Model(_restore(find_model(path), info, tensors), info, where, precision)
+    model.folder = find_model(path)
+    return model
 
 
 class Model:
@@ -66,6 +69,7 @@ class Model:
     ):
         self.network, self.info, self._precision = network.eval(), info, precision
         self._lock = threading.Lock()
+        self.folder: Path | None = None
         self.to(device)
 
     def __repr__(self) -> str:
@@ -96,7 +100,11 @@ class Model:
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a model folder, with the thresholds and the calibration that it has now."""
-        write_model(Path(folder), self.network, self.info)
+        write_model(Path(folder), self.network, self.info, self.trained_images())
+
+    def trained_images(self) -> TrainedImages | None:
+        """Hashes of the images that the model was trained on. None if its folder does not have them."""
+        return None if self.folder is None else read_trained(self.folder, self.info)
 
     def logits(self, pixels: Tensor) -> Tensor:
         """The logits (B x classes, float32, on the CPU) of pixels (B x S x S x 3, uint8; S is `info.image_size`)."""

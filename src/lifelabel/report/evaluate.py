@@ -26,9 +26,10 @@ FILES = ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipp
 
 def evaluate(
     run: str | Path, table: str | Path | None = None, *, stream: str | None = None, root: str | Path | None = None,
-    stream_options: Mapping[str, Any] | None = None, rows: str | None = None, threshold: float | None = None,
-    save_scores: str | Path | None = None, out: str | Path | None = None, device: str = "auto",
-    batch_size: int | None = None, workers: int | None = None, progress: Callable[[int, int], None] | None = None,
+    stream_options: Mapping[str, Any] | None = None, rows: str | None = None, include_trained: bool = False,
+    threshold: float | None = None, save_scores: str | Path | None = None, out: str | Path | None = None,
+    device: str = "auto", batch_size: int | None = None, workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of a finished model on the labelled images of a table or of a stream, as fractions.
 
@@ -51,7 +52,7 @@ def evaluate(
         _check_scores(scores_file, model_folder)
     model = load(run, device)
     options = {**(stream_options or {}), **({} if root is None else {"root": str(root)})}
-    given = read_labelled(run, table or None, stream, options, rows, model.info)
+    given = read_labelled(run, table or None, stream, options, rows, model, include_trained, progress)
     evaluation = Evaluation(model, given.images, score(model, given.images, batch_size, workers, progress), threshold)
     found = _complete(evaluation, model_folder, given, time.monotonic() - begin)
     if folder is not None:

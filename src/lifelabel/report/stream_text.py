@@ -154,12 +154,28 @@ def _extremes(description: dict[str, Any]) -> list[str]:
 
 
 def _bad_lines(description: dict[str, Any]) -> list[str]:
-    """The number of bad images and their reasons; empty if the images were not opened."""
-    bad = description["bad"]
+    """The number of bad images and their reasons, and of images with equal pixels."""
+    bad, equal = description["bad"], description["equal"] or []
     if bad is None:
-        return []
+        return ["the images were not opened: --decode lists those that cannot be used and those with equal pixels"]
     lines = [f"opened {counted(bad['opened'], 'images')}, {len(bad['images']):,} of them cannot be used"]
-    return lines + [f"{count:,} × {printable(reason)}" for reason, count in bad["reasons"].items()]
+    lines += [f"{count:,} × {printable(reason)}" for reason, count in bad["reasons"].items()]
+    across = sum(len({image["split"] for image in images}) > 1 for images in equal)
+    for count, where in ((across, "both in training and test"), (len(equal) - across, "in one of them")):
+        if count:
+            first = equal[0 if where.startswith("both") else across]
+            there = counted(count, "images are")
+            lines.append(f"{there} there under several names, {where}: {_same(first)}{', …' * (count > 1)}")
+    return lines
+
+
+def _same(images: Sequence[dict[str, str]]) -> str:
+    """The names of images with equal pixels.
+
+    >>> _same([{"split": "train", "image": "a.jpg"}, {"split": "test", "image": "b.jpg"}])
+    'a.jpg (train) = b.jpg (test)'
+    """
+    return " = ".join(f"{printable(image['image'])} ({image['split']})" for image in images)
 
 
 def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
@@ -186,6 +202,14 @@ def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
             for image in images[:_MAX_BAD_IMAGES]
         ]
         lines += [f"- … (all {len(images):,} are in stream.json)"] * (len(images) > _MAX_BAD_IMAGES)
+    if equal := description["equal"]:
+        lines += [
+            "",
+            "## Images with equal pixels",
+            "",
+            *(f"- {escape(_same(each))}" for each in equal[:_MAX_BAD_IMAGES]),
+        ]
+        lines += [f"- … (all {len(equal):,} are in stream.json)"] * (len(equal) > _MAX_BAD_IMAGES)
     if description["problems"]:
         lines += ["", "## Problems", "", *(f"- {escape(line)}" for line in description["problems"])]
     if figures:

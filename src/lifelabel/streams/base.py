@@ -205,6 +205,8 @@ class Split:
     home: np.ndarray | None = None
     """For blurry tasks: the task that each image belongs to, also if it comes in another one (see `blurry`). A number
     beyond the last task is one that the stream does not have any more. None: every image comes in its own tasks."""
+    left_out: Names = field(default_factory=lambda: Names(()))
+    """Images of the source's split that belong to no task: none of their labels is one of the stream."""
 
     def __len__(self) -> int:
         return len(self.names)

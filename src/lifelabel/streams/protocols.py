@@ -42,7 +42,7 @@ from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
 from lifelabel.utils.text import counted, shorten
 
-__all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
+__all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed", "unknown_labels"]
 
 _ORDERS = ("source", "paper", "alphabetical", "frequency", "shuffled")
 _MAX_ORDER_BYTES = 10_000_000
@@ -115,7 +115,7 @@ def make_stream(
             choices = _with_last_task(choices)
         problems.add_all(f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
         rows, task = _assign_images(kind, pool, choices, options, problems)
-        unknown = _unknown(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
+        unknown = unknown_labels(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
         if unknown and unknown.tasks is not None:
             earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
             kind_of = f"{kind} images whose labels of later classes are unknown (none of them has one)"
@@ -138,7 +138,7 @@ def make_stream(
     return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, collection))
 
 
-def _unknown(
+def unknown_labels(
     pool: Pool, labels: Labels, columns: Sequence[int], not_named: np.ndarray, class_task: np.ndarray | None
 ) -> Unknown | None:
     """The labels that the source does not state. None if it states all of them.
@@ -149,7 +149,7 @@ def _unknown(
     tasks = None
     if class_task is not None and pool.task is not None and (pool.task >= 0).all():
         later = class_task[labels.column] > pool.task[labels.row()]
-        if len(pool.task) and pool.task.min() < class_task[-1] and not later.any():
+        if len(pool.task) and pool.task.min() < class_task.max() and not later.any():
             tasks = pool.task, class_task
     if pool.unknown is None and not not_named.any() and tasks is None:
         return None
@@ -489,7 +489,10 @@ def _make_split(
     used_names = Names(texts[row] for row in used.tolist())
     by_task = tuple(np.sort(new_row[rows[task == index]]) for index in range(tasks))
     unknown = None if unknown is None else unknown.take(used)
-    return Split(find_images(root, used_names), used_names, labels.take(used), by_task, unknown=unknown)
+    left_out = names.take(np.flatnonzero(first_task == tasks))
+    return Split(
+        find_images(root, used_names), used_names, labels.take(used), by_task, unknown=unknown, left_out=left_out
+    )
 
 
 def _check_images(
