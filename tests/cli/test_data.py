@@ -155,7 +155,7 @@ def test_build_prints_problems(main, published, tmp_path):
     train.write_text(train.read_text() + "d.jpg,0,1\n")
     done = main("build", published, "--out", tmp_path / "stream.yaml")
     assert done.returncode == 0, done.stderr
-    assert "problem: 1 rows" in done.stdout
+    assert "problem: 1 row" in done.stdout
     assert "d.jpg" in done.stdout
 
 

@@ -161,6 +161,12 @@ def predict(folder):
     return model.predict(folder / "image.png")
 
 
+def compare_images(folder):
+    from lifelabel.model.files import read_model, read_trained
+
+    return read_trained(folder, read_model(folder)[0])
+
+
 def repair_model(folder):
     data = (folder / "model.safetensors").read_bytes()
     change_info(folder, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
@@ -497,6 +503,7 @@ READERS = [
         4,
         repair_model,
     ),
+    Reader("training-images.bin", "training-images.bin", copy_model, change.damaged, compare_images, 4),
     Reader("weights.pth", "weights.pth", write_pth, change.zip_file, read_weights("pth")),
     Reader(
         "weights.safetensors",

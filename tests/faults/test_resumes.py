@@ -26,7 +26,7 @@ OPTIONS = ("config.yaml",)
 STATE = (
     "format", "task", "step", "images", "seconds", "records", "learned", "bad_train", "bad_test", "history_bytes",
     "skipped_bytes", "config", "stream", "files", "words", "weights", "plugin_files", "random_state", "method",
-    "extends", "digests", "changed_options", "resolved", "unknown",
+    "extends", "trained", "digests", "changed_options", "resolved", "unknown",
 )  # fmt: skip
 """Entries of a checkpoint."""
 

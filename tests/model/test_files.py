@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ from lifelabel.errors import UserError
 from lifelabel.model import ModelInfo, read_model, write_model
 from lifelabel.nn.backbones import build
 from lifelabel.nn.weights import sha256
+from lifelabel.streams.image_hashes import TrainedImages
 from lifelabel.utils.files import partial_name
 
 
@@ -186,6 +188,21 @@ def test_damaged_tensors(copy):
     refused(copy, "is damaged")
     path.unlink()
     refused(copy, r"is damaged \(0 bytes")
+
+
+def test_damaged_hashes_of_the_training_images(tmp_path):
+    """They are read only where they are used."""
+    method, path = models.learned("fine-tuning"), tmp_path / "training-images.bin"
+    trained = TrainedImages(np.array([[3, 4], [1, 2], [3, 4]], np.uint64), 32)
+    write_model(tmp_path, method.network(), models.info_of(method, "fine-tuning"), trained)
+    model = lifelabel.load(tmp_path, "cpu")
+    assert model.trained_images().pairs.tolist() == [[1, 2], [3, 4]] and model.trained_images().side == 32
+    for data in (path.read_bytes()[:-16], path.read_bytes() + b"0" * 16, b"1" * 32, None):
+        path.unlink() if data is None else path.write_bytes(data)
+        with pytest.raises(UserError, match=r"training-images\.bin is damaged or missing: copy the whole model folder"):
+            lifelabel.load(tmp_path, "cpu").trained_images()
+    models.change_info(tmp_path, trained={"images": 1 << 40, "side": 32, "sha256": ""})
+    refused(tmp_path, "is damaged .trained")
 
 
 @pytest.mark.parametrize(

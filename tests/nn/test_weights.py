@@ -170,5 +170,5 @@ def test_tensors_of_the_same_shape_in_another_order_are_not_mixed_up(tmp_path):
 def test_tensors_of_another_layout_device_or_type_do_not_fit(odd, tmp_path):
     body = layers()
     file = WeightFile(tmp_path / "a.pth", {**body.state_dict(), "1.bias": odd}, "00")
-    with pytest.raises(UserError, match=r"1 tensors differ, the first is 1\.bias"):
+    with pytest.raises(UserError, match=r"1 tensor differs, the first is 1\.bias"):
         weights.fit(file, body, body, "small")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from lifelabel.utils.text import shorten
 
 __all__ = [
     "Progress", "affects_figures", "changed_options", "check_same_run", "extended_run", "get_random_state",
-    "kept_lines", "new_changes", "recorded_digests", "set_random_state",
+    "kept_lines", "new_changes", "recorded_digests", "set_random_state", "trained_pairs",
 ]  # fmt: skip
 
 _DIFFERENCES = {
@@ -135,9 +136,17 @@ def extended_run(state: Mapping[str, Any]) -> dict[str, Any] | None:
     found = state.get("extends")
     if found is not None:
         _require(isinstance(found, dict) and isinstance(found.get("run"), str), "extends", found)
-        for each in (*_listed(found.get("images"), "extends"), *_listed(found.get("tables"), "extends")):
-            _require(each is None or type(each) in (int, dict), "extends", found)
+        for each in _listed(found.get("images"), "extends"):
+            _require(each is None or type(each) is int, "extends", found)
     return found
+
+
+def trained_pairs(state: Mapping[str, Any]) -> np.ndarray:
+    """The hashes of the training images so far, as `TrainedImages` has them."""
+    found = state["trained"]
+    fit = isinstance(found, Tensor) and found.dtype == torch.int64 and found.ndim == 2 and found.shape[1] == 2
+    _require(fit, "trained", type(found))
+    return found.numpy().view(np.uint64)
 
 
 def _listed(value: Any, name: str) -> list[Any]:

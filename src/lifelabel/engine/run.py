@@ -32,6 +32,7 @@ from lifelabel.engine.checkpoint import (
     new_changes,
     recorded_digests,
     set_random_state,
+    trained_pairs,
 )
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_passes, check_state
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
@@ -55,6 +56,7 @@ from lifelabel.nn.weights import sha256
 from lifelabel.options import change_text, declared
 from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
+from lifelabel.streams.image_hashes import TrainedImages
 from lifelabel.streams.loading import (
     DEFAULT_IMAGE_SIZE,
     SCORING_BYTES,
@@ -63,6 +65,7 @@ from lifelabel.streams.loading import (
     default_workers,
 )
 from lifelabel.streams.parts import Part
+from lifelabel.streams.transforms import min_side_for
 from lifelabel.utils.group import ALONE, Group, has_begun, join_group, note_begin
 from lifelabel.utils.memory import keep_freed_memory, release_freed_memory
 from lifelabel.utils.processes import catch_stop_signals
@@ -227,6 +230,7 @@ class Run:
             self.random_state = get_random_state(self.gpus)
         workers = default_workers(self.device) if c.workers is None else c.workers
         size = self.image_size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
+        self.trained = TrainedImages.of_names(info.left_out, min_side_for(size, c.augment))
         scoring_bytes = SCORING_BYTES[self.device.type]
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
@@ -363,6 +367,7 @@ class Run:
             p.skipped += len(loaded.bad)
             for row, reason in loaded.bad:
                 self.skip_image("train", row, reason)
+            self.note_trained(view.rows[rows[loaded.good]], loaded)
             if len(loaded.good):
                 batch = self.make_batch(view, rows[loaded.good], loaded, first_pass=not number)
                 p.images += len(loaded.good)
@@ -377,6 +382,12 @@ class Run:
             if p.step == passes.total or due or stop:
                 self.end_step(batch, stop)
         self.method.end_task()
+
+    def note_trained(self, rows: np.ndarray, loaded: Loaded) -> None:
+        """Keep the hashes of a batch of the first pass: these images are not used to evaluate the model."""
+        if loaded.hashes is not None:
+            self.trained.add(map(self.info.train.name, rows.tolist()), loaded.hashes)
+            self.trained.add(self.info.train.name(row) for row, _ in loaded.bad)
 
     def begin_pass(self, number: int) -> None:
         """Begin another pass over the images of a task."""
@@ -493,6 +504,7 @@ class Run:
                 **self.made_from, "plugin_files": plugin_digests(), "config": self.config.to_dict(), **p.to_dict(),
                 "resolved": self.resolved(), "changed_options": self.changed_options,
                 "image_size": self.image_size, "extends": self.extends, "method": method,
+                "trained": torch.from_numpy(self.trained.pairs.view(np.int64)),
                 "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
                 "skipped_bytes": self.skipped.sync(), "history_sha256": self.history.sha256,
                 "skipped_sha256": self.skipped.sha256, "digests": self.folder.digests,
@@ -511,6 +523,7 @@ class Run:
             self.method.load_state_dict(state["method"])
             set_random_state(state["random_state"], self.gpus)
             self.progress, self.extends = Progress.from_dict(state), extended_run(state)
+            self.trained.add_pairs(trained_pairs(state))
             sizes = (self.info.joint_size,) if self.joint else self.info.sizes
             steps = [self.config.epochs * math.ceil(size / self.config.batch_size) for size in sizes]
             self.progress.check(len(self.tasks), max(self.info.learned - 1, 0), steps)
@@ -570,7 +583,7 @@ class Run:
         info = describe_model(self.config, self.info, self.method, network, self.image_size, training)
         folders = [f"{MODEL}-task-{p.task}"] if self.config.keep_tasks else []
         for folder in [*folders, MODEL] if finished else folders:
-            digests = write_model(self.folder / folder, network, info)
+            digests = write_model(self.folder / folder, network, info, self.trained)
             self.folder.digests |= {f"{folder}/{name}": digest for name, digest in digests.items()}
 
     def images_by_task(self) -> list[int | None]:

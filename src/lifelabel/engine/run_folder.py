@@ -44,7 +44,7 @@ _FILES = (
     "environment.json",
 )
 _IN_FOLDERS = {
-    MODEL: ("model.json", "model.safetensors", "README.md"),
+    MODEL: ("model.json", "model.safetensors", "training-images.bin", "README.md"),
     DETAILS: ("task-*.npz", "examples.npz"),
     TENSORBOARD: (EVENT_FILES,),
     "evaluation": ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl", "scores.npz"),

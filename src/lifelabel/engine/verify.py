@@ -35,7 +35,7 @@ from lifelabel.streams import STREAMS
 from lifelabel.streams.loading import TestImages
 from lifelabel.streams.parts import Part
 from lifelabel.utils.files import open_regular
-from lifelabel.utils.text import printable, shorten
+from lifelabel.utils.text import counted, printable, shorten
 from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "Check", "Verification", "verify"]
@@ -224,7 +224,8 @@ class _Verifier:
         _compare("classes", {"config.yaml": list(info.classes), _METRICS: metrics["classes"]})
         if state is not None and state["files"] != info.files:
             raise UserError("other images have a file than during the run: if they moved, give --root DIR")
-        counts = f"{len(tasks)} tasks, {len(info.classes):,} classes, {len(info.test_rows):,} test images"
+        sizes = {"tasks": len(tasks), "classes": len(info.classes), "test images": len(info.test_rows)}
+        counts = ", ".join(counted(size, noun) for noun, size in sizes.items())
         return f"{counts}, SHA-256 {info.fingerprint}"
 
     def images(self) -> str:
@@ -241,12 +242,12 @@ class _Verifier:
         epochs = self.config.value().epochs
         total = info.joint_size if self.joint else sum(info.sizes[new])
         if state is None:
-            return f"{total:,} training images"
+            return counted(total, "training images")
         skipped = len(state["bad_train"]) + len(state["bad_test"])
         _compare("skipped images", {"checkpoint.pt": skipped, "environment.json": environment["images_skipped"]})
         if not state["bad_train"]:
             _compare("learned images", {"config.yaml": epochs * total, "checkpoint.pt": state["images"]})
-        return f"{total:,} training images, {state['images']:,} learned, {skipped:,} skipped"
+        return f"{counted(total, 'training images')}, {state['images']:,} learned, {skipped:,} skipped"
 
     def history(self) -> str:
         """Steps and images of history.jsonl add up, and are those of the stream and of the checkpoint."""
@@ -268,7 +269,7 @@ class _Verifier:
             _compare("learned images", {"history.jsonl": images, "checkpoint.pt": state["images"]})
         if not self.environment.value()["images_skipped"]:
             _compare("number of steps", {"history.jsonl": lines, "config.yaml": epochs * sum(steps.values())})
-        return f"{lines:,} steps, {images:,} images"
+        return f"{counted(lines, 'steps')}, {counted(images, 'images')}"
 
     def metrics_file(self) -> str:
         """All of metrics.json follows from the figures of each task, which the checkpoint has too."""
@@ -318,7 +319,7 @@ class _Verifier:
         figures = {name: record[name] for name in ("conventions", "ap", "groups") if name in record}
         found = _flat({**record["seen"], **figures})
         tolerance = _TOLERANCE[self.environment.value()["precision"]]
-        return _compare_figures(found, _flat(final), f"{len(rows):,} test images by {by}", tolerance)
+        return _compare_figures(found, _flat(final), f"{counted(len(rows), 'test images')} by {by}", tolerance)
 
     def scores_of_checkpoint(self, progress: _Progress | None) -> tuple[np.ndarray, np.ndarray]:
         """Logits of the test images by the method as the checkpoint has it, and the rows of these images."""

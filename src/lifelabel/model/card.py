@@ -11,7 +11,7 @@ from typing import Any
 from lifelabel.model.info import ModelInfo, is_int
 from lifelabel.options import change_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import BELOW_ZERO, shorten
 
 __all__ = ["model_card"]
 
@@ -112,7 +112,10 @@ def _figures(training: Mapping[str, Any]) -> Iterator[str]:
     forgetting = forgetting if isinstance(forgetting, dict) else {}
     rows = [[name, _percent(final.get(name)), _percent(forgetting.get(name))] for name in _FIGURES]
     yield "## Figures"
-    yield "On the test images of the stream, after the last task, at a threshold of 0.5. Forgetting: lower is better."
+    yield (
+        "On the test images of the stream, after the last task, at a threshold of 0.5. Forgetting: lower is better, "
+        f"{BELOW_ZERO}."
+    )
     yield "\n".join(grid(["metric", "value %", "forgetting %"], rows, left=1))
 
 

@@ -1,4 +1,4 @@
-"""The folder of a model: model.safetensors, model.json and README.md.
+"""The folder of a model: model.safetensors, training-images.bin, model.json and README.md.
 
 A folder is untrusted: it may come from anywhere. Reading it runs no code in it, and sizes are checked before memory is
 used.
@@ -22,31 +22,43 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 from lifelabel.model.card import model_card
-from lifelabel.model.info import ModelInfo, is_int, require
+from lifelabel.model.info import MAX_TRAINED, ModelInfo, is_int, require
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.weights import sha256
+from lifelabel.streams.image_hashes import PAIR_BYTES, TrainedImages
 from lifelabel.utils.files import atomic_write, below, read_limited, write_text, writing
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["ModelInfo", "digests_before_calibration", "find_model", "read_info", "read_model", "write_model"]
+__all__ = [
+    "ModelInfo", "digests_before_calibration", "find_model", "read_info", "read_model", "read_trained",
+    "write_model",
+]  # fmt: skip
 
 _KIND, _FORMAT = "lifelabel model", 1
 _ABOUT = ("kind", "format", "sha256", "bytes")
 """The first keys of model.json: its kind and format, and the digest and size of model.safetensors."""
 _OWN = "values_sha256"
 """The last key of model.json: the digest of all other values in it."""
-_TENSORS, _INFO, _CARD = "model.safetensors", "model.json", "README.md"
+_TENSORS, _INFO, _CARD, _IMAGES = "model.safetensors", "model.json", "README.md", "training-images.bin"
 _MAX_JSON, _MAX_TENSOR_BYTES, _MAX_TENSORS = 100 << 20, 16 << 30, 100_000
 _DTYPES = ("F32", "I64")
 """Weights, and the step counters of batch norm."""
 
 
-def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> dict[str, str]:
+def write_model(
+    folder: Path, network: InferenceNetwork, info: ModelInfo, trained: TrainedImages | None = None
+) -> dict[str, str]:
     """Write the folder of a model. model.json is written last: a folder without it is not a model.
 
     Returns the SHA-256 of each file by its name.
     """
     folder = Path(folder)
+    images, about_images, digests = b"", None, {}
+    if trained is not None:
+        images = trained.to_bytes()
+        digests[_IMAGES] = hashlib.sha256(images).hexdigest()
+        about_images = {"images": len(images) // PAIR_BYTES, "side": trained.side, "sha256": digests[_IMAGES]}
+    info = dataclasses.replace(info, trained=about_images)
     tensors = {name: _on_cpu(tensor) for name, tensor in network.state_dict().items()}
     data_set = info.stream.get("dataset") or info.stream.get("name")
     trained_on = " + ".join(str(name) for name in (info.provenance.get("trained_on"), data_set) if name)
@@ -57,9 +69,12 @@ def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> dic
         folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / _TENSORS) as file:
         file.write(data)
+    if trained is not None:
+        with atomic_write(folder / _IMAGES) as file:
+            file.write(images)
     for name, text in texts.items():
         write_text(folder / name, text)
-    return {_TENSORS: about[2], **_digests(texts)}
+    return {**digests, _TENSORS: about[2], **_digests(texts)}
 
 
 def _digests(texts: Mapping[str, str]) -> dict[str, str]:
@@ -166,6 +181,18 @@ def _read_info(folder: Path) -> tuple[dict[str, Any], ModelInfo]:
     except (ValueError, TypeError) as error:
         raise UserError(f"{folder / _INFO} is damaged ({printable(error)}): copy the model again") from None
     return values, info
+
+
+def read_trained(path: str | Path, info: ModelInfo) -> TrainedImages | None:
+    """The images that a model was trained on, for a model folder or a run folder. None if the model does not say."""
+    if info.trained is None:
+        return None
+    file = below(find_model(path), _IMAGES)
+    data = read_limited(file, MAX_TRAINED * PAIR_BYTES) if file.exists() else b""
+    digest = hashlib.sha256(data).hexdigest()
+    if len(data) != info.trained["images"] * PAIR_BYTES or digest != info.trained["sha256"]:
+        raise UserError(f"{file} is damaged or missing: copy the whole model folder again")
+    return TrainedImages.from_bytes(data, info.trained["side"])
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lifelabel.errors import UserError
 from lifelabel.nn.provenance import Provenance, recognise
 from lifelabel.utils.files import check_regular, open_regular
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import counted, shorten
 
 __all__ = [
     "WeightFile",
@@ -165,7 +165,8 @@ def fit(file: WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> Non
         example = (
             f"{wrong[0][:100]} ({_shape(given, wrong[0])} in the file, {_shape(wanted, wrong[0])} in the backbone)"
         )
-        raise UserError(f"{file.path} does not fit {backbone}: {len(wrong)} tensors differ, the first is {example}")
+        differ = counted(len(wrong), "tensors differ")
+        raise UserError(f"{file.path} does not fit {backbone}: {differ}, the first is {example}")
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(given[name])

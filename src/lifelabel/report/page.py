@@ -23,7 +23,7 @@ from lifelabel.report.runs import provenance
 from lifelabel.report.tables import Grid, ResultTable, cost_grid, error_grid, main_grid, notes, sub_grids, table_texts
 from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.markdown import Bold
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import BELOW_ZERO, printable
 
 __all__ = ["REPORT", "report_html", "write_report"]
 
@@ -166,6 +166,7 @@ def _render(content: _Content) -> str:
         streams=sorted({run.stream for run in content.table.runs}),
         today=datetime.date.today().isoformat(),
         provenance=provenance(content.table.runs),
+        below_zero=BELOW_ZERO,
         warnings=[line for line in lines if line.startswith("NOT ")],
         notes=[line for line in lines[1:] if not line.startswith("NOT ")],
         figure_data={figure.name: _figure_data(figure) for figure in content.figures},

@@ -163,7 +163,7 @@ class _Rows:
             raise UserError(f"{kind}: there is no image that can be used{self.problems.brief()}")
         classes = dict.fromkeys(name for labels, _ in self.rows.values() for name in labels)
         if not classes:
-            raise UserError(f"{kind}: none of the {len(self.rows):,} images has a label{self.problems.brief()}")
+            raise UserError(f"{kind}: none of the images has a label{self.problems.brief()}")
         present = FileImages(root, Names(self.rows)).present
         self.problems.add_all("images without a file in the folder of images", list(self.rows), ~present)
         try:
@@ -198,7 +198,7 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
     names = sorted(walk(source, problems))
     images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     others = [name for name in names if not name.lower().endswith(IMAGE_SUFFIXES)]
-    problems.add_all("files that are not images", others)
+    problems.add_all("files that are not an image", others)
     tops = {name.partition("/")[0] for name in images if "/" in name}
     has_splits = all(top.lower() in SPLITS for top in tops) and any(name.count("/") > 1 for name in images)
     for name in images:

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
@@ -16,8 +17,8 @@ from lifelabel.streams.base import BadImage
 from lifelabel.utils.files import open_regular
 
 __all__ = [
-    "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes", "decode_image", "open_image",
-    "upright_rgb",
+    "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes", "decode_image", "file_bytes",
+    "open_image", "upright_rgb",
 ]  # fmt: skip
 
 IMAGE_SUFFIXES = (
@@ -28,6 +29,7 @@ IMAGE_SUFFIXES = (
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else []))
 """Formats that Pillow may try. MPO, a JPEG followed by further images, is opened as JPEG."""
 _MAX_FILE_BYTES = 200_000_000
+_BLOCK = 1 << 20
 MAX_PIXELS = 100_000_000
 """The most pixels of an image. More than 179 million are not opened by Pillow."""
 _EXIF_TRANSPOSE = {
@@ -71,7 +73,7 @@ def open_image(path: Path | str, min_side: int = 0) -> Image.Image:
     return decode_image(_read(path), min_side)
 
 
-def decode_image(data: bytes, min_side: int = 0, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode_image(data: bytes | bytearray, min_side: int = 0, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image in the bytes of a file: see `open_image`. The number of pixels is checked before they are decoded."""
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
@@ -121,6 +123,25 @@ def _read(path: Path | str) -> bytes:
         raise BadImage(f"cannot be read ({error.strerror})") from error
     except ValueError as error:  # a null byte, or characters that file names cannot have
         raise BadImage("not a path") from error
+
+
+def file_bytes(file: bytes | bytearray | BinaryIO) -> bytes | bytearray:
+    """The bytes of a file, or of an open file from its beginning. Raises `BadImage` if they are not to be read."""
+    data = file if isinstance(file, bytes | bytearray) else _read_open(file)
+    check_bytes(len(data))
+    return data
+
+
+def _read_open(file: BinaryIO) -> bytearray:
+    data = bytearray()
+    try:
+        if file.seekable():
+            file.seek(0)
+        while len(data) <= _MAX_FILE_BYTES and (block := file.read(_BLOCK)):
+            data += block
+    except Exception as error:  # it is closed, opened as text, or an object of another library
+        raise BadImage(f"an open file that cannot be read as bytes ({error})") from error
+    return data
 
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:
