@@ -80,6 +80,9 @@ class _TableOptions(ProtocolOptions):
         0.2, "share of the images used for test if the table has no column 'split'", above=0, high=0.9
     )
     separator: str = option(";", "what separates the labels in the column 'labels'", label=False)
+    negatives: bool = option(
+        True, "whether training images without a label of their task are used, as negative examples of its classes"
+    )
     learned: tuple[str, ...] = option(
         (), "tasks that a run learned before, each a JSON list of its classes; set by `lifelabel extend`", label=False
     )
@@ -178,7 +181,9 @@ def _table(options: _TableOptions) -> Stream:
     names = [name for task in learned for name in task]
     if len(set(names)) < len(names):
         raise UserError("stream.learned names a class twice: it is set by `lifelabel extend`")
-    return make_stream(found, options, path.stem, default_tasks=1 if learned else 5, learned=learned)
+    return make_stream(
+        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives
+    )
 
 
 def _learned_task(text: str) -> list[str]:
