@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from support.methods import same
 from support.run_files import snapshot
@@ -136,6 +137,20 @@ def test_old_classes_that_the_table_does_not_name_are_unknown(tables, two, tmp_p
     assert task == metrics  # nothing is known of the old classes
 
 
+def test_a_class_in_another_spelling_is_the_class_of_the_model(main, refused, tables, two, tmp_path):
+    """In an extension, in the run that its config.yaml makes again, and in an evaluation."""
+    names = ("--merge-case", "--alias", "f=A")
+    assert main("extend", two, tables / "three.csv", "--out", tmp_path / "x", *names, "-q").returncode == 0
+    assert RunFolder(tmp_path / "x").read_json("metrics.json")["tasks"] == [["a", "b"], ["c", "d"], ["e"]]
+    options = yaml.safe_load((tmp_path / "x/config.yaml").read_text())["stream_options"]
+    assert (options["merge_case"], options["alias"]) == (True, ["f=A"])
+    evaluate = ("evaluate", two, tables / "three.csv", "--out", tmp_path / "e", "--alias", "f=A")
+    assert "only in case, spaces, underscores or hyphens: a / A; give --merge-case" in refused(*evaluate)
+    assert main(*evaluate, "--merge-case").returncode == 0
+    evaluation = json.loads((tmp_path / "e/evaluation.json").read_text())
+    assert evaluation["classes"]["ignored"] == ["e"]
+
+
 def test_a_run_is_extended_again_and_again(tables, two, tmp_path):
     rows = list(csv.reader(open(tables / "three.csv")))
     for step, name in enumerate("ef", start=1):
@@ -199,6 +214,7 @@ def test_no_old_image_is_needed(tables, two, tmp_path):
         ({"options": {"method_options": {"mix": 0.5}}}, r"method\.mix cannot change when a run is extended"),
         ({"options": {"seed": 4}}, "seed cannot change when a run is extended"),
         ({"options": {"stream_options": {"learned": ["x"]}}}, "stream.learned is set by"),
+        ({"options": {"stream_options": {"alias": ["e=A"]}}}, r"or from a class of the model\) only in case.*: a / A;"),
     ],
 )
 def test_mistakes_are_one_line_and_change_nothing(tables, two, tmp_path, monkeypatch, change, message):

@@ -357,11 +357,42 @@ def test_a_column_of_text_with_another_name_than_labels(tmp_path, name):
     assert found.classes == ("cat", name)
 
 
-def test_names_that_differ_only_in_case_spaces_or_underscores_are_reported(tmp_path):
-    found = table.read(write(tmp_path, listed(["cat", "Cat", "hot dog", "hot_dog"])), None)
-    assert len(found.classes) == 4
-    line = "2 groups of classes whose names differ only in case, spaces or underscores: cat / Cat, hot dog / hot_dog"
-    assert found.problems.lines() == [line]
+def test_names_that_differ_only_in_case_spaces_underscores_or_hyphens(tmp_path):
+    """They are refused, or merged: into the name that the model has, else the most frequent one."""
+    path = write(tmp_path, listed(["cat", "Cat", "hot dog", "hot_dog;?Cat", "?hot-dog;cat", "Cat"]))
+    with pytest.raises(UserError, match=r"only in case.*: cat / Cat, hot dog / hot_dog / hot-dog; give --merge-case"):
+        table.read(path, None)
+    found = table.read(path, None, merge_case=True)
+    assert found.classes == ("Cat", "hot dog") and not found.problems
+    expected = [{"Cat"}, {"Cat"}, {"hot dog"}, {"hot dog"}, {"Cat"}, {"Cat"}]
+    assert list(labels_of(found.train, found.classes).values()) == expected
+    assert [row.tolist() for row in found.train.unknown] == [[], [], [], [0], [1], []]
+    known = ("Hot Dog", "CAT", "cat")
+    assert table.read(path, None, merge_case=True, alias=["Cat=cat"], known=known).classes == ("cat", "Hot Dog")
+    for given in ({"merge_case": True}, {"alias": ["Cat=cat"]}):
+        with pytest.raises(UserError, match=r"differ from another \(or from a class of the model\) only in case"):
+            table.read(path, None, known=known, **given)
+    apart = table.read(path, None, alias=["Cat=big cat", "hot_dog=snack", "hot-dog=snack"])
+    assert apart.classes == ("cat", "big cat", "hot dog", "snack")
+
+    flags = write(tmp_path, "image,Dog,dog,cup,split\na,0,,1,train\nb,1,0,0,train\nc,0,0,1,test\n")
+    found = table.read(flags, None, alias=["Dog=dog"])
+    assert all_labels(found) == {"a": {"cup"}, "b": {"dog"}, "c": {"cup"}}
+    assert [row.tolist() for row in found.train.unknown] == [[0], []]
+
+
+@pytest.mark.parametrize(
+    ("alias", "message"),
+    [
+        (["cat"], r"--alias takes OLD=NEW, two class names, not 'cat': it has no ="),
+        (["cat="], r"--alias takes OLD=NEW, two class names, not 'cat=': a class without a name"),
+        (["cta=dog"], r"unknown class in .*photos.csv for --alias: 'cta': did you mean 'cat'"),
+        (["cat=a", "cat=b"], r"--alias gives 'cat' two names: keep one"),
+    ],
+)
+def test_an_alias_that_is_wrong_is_refused(tmp_path, alias, message):
+    with pytest.raises(UserError, match=message):
+        table.read(write(tmp_path, listed(["cat", "dog"])), None, alias=alias)
 
 
 def test_a_class_that_is_never_0_is_reported(tmp_path):

@@ -53,6 +53,8 @@ def _calibrate(
     root: labelled.Root = None,
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
+    merge_case: labelled.MergeCase = False,
+    alias: labelled.Alias = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +104,7 @@ def _calibrate(
     if not dry_run:
         labelled.check_writable(target)
     model = load(run, device)
-    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info)
+    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info, merge_case, alias)
     scores = labelled.score(model, given.images, batch_size, workers)
     if not scores.labels.any():
         raise UserError(f"no image of {given.images.name} has a label of the model: there is nothing to fit")

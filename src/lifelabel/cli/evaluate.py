@@ -49,6 +49,8 @@ def _evaluate(
     root: labelled.Root = None,
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
+    merge_case: labelled.MergeCase = False,
+    alias: labelled.Alias = None,
     threshold: Annotated[
         float | None,
         typer.Option(metavar="T", help="The threshold of all classes [default: those of the model, else 0.5]."),
@@ -87,7 +89,7 @@ def _evaluate(
     if save_scores is not None:
         _check_scores(save_scores, model_folder)
     model = load(run, device)
-    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info)
+    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info, merge_case, alias)
     evaluation = Evaluation(model, given.images, labelled.score(model, given.images, batch_size, workers), threshold)
     found = _complete(evaluation, model_folder, given, time.monotonic() - begin)
     with make_folder(folder):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lifelabel.streams.labelled import LabelledSet
 
 __all__ = [
-    "BatchSize", "Device", "Labelled", "Root", "Rows", "RunFolderArgument", "StreamName", "StreamSettings",
-    "TableArgument", "Workers", "check_writable", "read_labelled", "score",
+    "Alias", "BatchSize", "Device", "Labelled", "MergeCase", "Root", "Rows", "RunFolderArgument", "StreamName",
+    "StreamSettings", "TableArgument", "Workers", "check_writable", "read_labelled", "score",
 ]  # fmt: skip
 
 RunFolderArgument = Annotated[
@@ -56,6 +56,15 @@ Rows = Annotated[
         "this table, the rows that it held out].",
     ),
 ]
+MergeCase = Annotated[
+    bool,
+    typer.Option(
+        "--merge-case",
+        help="A class of the table whose name differs from that of the model only in case, spaces, underscores or "
+        "hyphens is the class of the model.",
+    ),
+]
+Alias = Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a class of the table. Repeatable.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 BatchSize = Annotated[int | None, typer.Option(help="Images at a time [default: by image size].")]
 Workers = Annotated[
@@ -71,7 +80,7 @@ _MAYBE_TRAINED_ON = (
 )
 
 
-_TABLE_OPTIONS = ("root", "separator", "test_share", "seed")
+_TABLE_OPTIONS = ("root", "separator", "alias", "merge_case", "test_share", "seed")
 _MAX_HASHED = 1 << 30
 
 
@@ -91,6 +100,8 @@ def read_labelled(
     settings: Sequence[str] | None,
     rows: str | None,
     info: ModelInfo,
+    merge_case: bool = False,
+    alias: Sequence[str] | None = None,
 ) -> Labelled:
     """The images of a table or of a stream. `info` is that of the model in `run`."""
     from lifelabel.streams.labelled import ROWS
@@ -105,6 +116,7 @@ def read_labelled(
     options = stream_settings(list(settings or []))
     if root is not None:
         options["root"] = str(root)
+    options |= ({"merge_case": True} if merge_case else {}) | ({"alias": list(alias)} if alias else {})
     if stream is not None:
         return _from_stream(stream, options, rows or "test", info)
     assert table is not None
@@ -146,7 +158,8 @@ def _from_table(run: Path, path: Path, options: dict[str, Any], rows: str, info:
                 )
     share = values.test_share if own is not None or "test_share" in options else None
     root = None if values.root is None else Path(values.root)
-    found = from_table(path, root, rows, test_share=share, seed=values.seed, separator=values.separator)
+    names = {"alias": values.alias, "merge_case": values.merge_case, "known": info.classes}
+    found = from_table(path, root, rows, test_share=share, seed=values.seed, separator=values.separator, **names)
     if own is None:
         # the run folder is not there, but a run calls its stream as the table
         named = info.stream.get("name") == path.stem or any(each.get("file") == path.name for each in tables)

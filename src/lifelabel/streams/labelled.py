@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,14 +70,15 @@ def from_table(
     test_share: float | None = None,
     seed: int = 0,
     separator: str = ";",
+    **names: Any,
 ) -> LabelledSet:
     """Rows of a table, one of `ROWS`. Images without a label are used too: they have none of the classes.
 
     Without a column `split`, all rows are test rows; with `test_share`, those that a run with this share and seed uses
-    for test.
+    for test. `names` are `alias`, `merge_case` and `known` of `table.read`.
     """
     share = 1.0 if test_share is None else test_share  # 1: all rows, unless there is a column `split`
-    found = table.read(path, root, test_share=share, seed=seed, separator=separator, required=())
+    found = table.read(path, root, test_share=share, seed=seed, separator=separator, required=(), **names)
     if test_share is None and not len(found.train.names) and rows == "test":
         rows = "all"  # there is no column `split`, or it has no training row
     pools = {"test": [found.test], "train": [found.train], "all": [found.train, found.test]}[rows]

@@ -527,7 +527,7 @@ def _make_split(
 def _check_images(
     train: Split, test: Split, tasks: Sequence[Task], source: str, problems: Problems, learned: int
 ) -> None:
-    """Raise `UserError` for a new task whose images show no class of it, and for no test image. Report empty classes."""
+    """Raise `UserError` for a new task whose images show no class of it, and for no test image. Report empty ones."""
     for task, rows in zip(tasks[learned:], train.rows[learned:], strict=True):
         counts = train.labels.take(rows).counts()[task.columns]
         if not counts.any():

@@ -80,6 +80,19 @@ class _TableOptions(ProtocolOptions):
         0.2, "share of the images used for test if the table has no column 'split'", above=0, high=0.9
     )
     separator: str = option(";", "what separates the labels in the column 'labels'", label=False)
+    merge_case: bool = option(
+        False,
+        "make one class of names in a table that differ only in case, spaces, underscores or hyphens: the name that "
+        "the model has, else the most frequent one",
+        label=False,
+        flag="Data",
+    )
+    alias: tuple[str, ...] = option(
+        (),
+        "OLD=NEW: rename a class of a table, also to the name of another, which joins them",
+        label=False,
+        flag="Data",
+    )
     negatives: bool = option(
         True, "whether training images without a label of their task are used, as negative examples of its classes"
     )
@@ -176,11 +189,14 @@ def _voc(name: str) -> Callable[[_VocOptions], Stream]:
 def _table(options: _TableOptions) -> Stream:
     path = _file(options, "table")
     root = _optional_root(options, "table")
-    found = table.read(path, root, test_share=options.test_share, seed=options.seed, separator=options.separator)
     learned = [_learned_task(task) for task in options.learned]
     names = [name for task in learned for name in task]
     if len(set(names)) < len(names):
         raise UserError("stream.learned names a class twice: it is set by `lifelabel extend`")
+    found = table.read(
+        path, root, test_share=options.test_share, seed=options.seed, separator=options.separator,
+        alias=options.alias, merge_case=options.merge_case, known=names,
+    )  # fmt: skip
     return make_stream(
         found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives
     )

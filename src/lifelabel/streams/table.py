@@ -13,14 +13,15 @@ import hashlib
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lifelabel.errors import UserError
+from lifelabel.errors import UserError, unknown
 from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.files import path_below
@@ -66,12 +67,17 @@ def read(
     seed: int = 0,
     separator: str = _SEPARATOR,
     required: Sequence[str] = ("training", "test"),
+    alias: Sequence[str] = (),
+    merge_case: bool = False,
+    known: Sequence[str] = (),
 ) -> Collection:
     """The images and labels of a table. Image names are relative to `root` (None: the folder of the table).
 
     Without a column `split`, a hash of (seed, name) decides whether an image is used for test. So adding rows does not
     move the other images. `separator` separates the labels in the column `labels`. `required` lists the kinds of
-    images, of "training" and "test", that the table must have.
+    images, of "training" and "test", that the table must have. `alias` (`OLD=NEW`) renames classes, and `merge_case`
+    makes one class of names that differ only in case, spaces, underscores or hyphens, which are refused otherwise.
+    `known` has the classes of the model that the table is for.
     """
     if not separator:
         raise UserError("the separator of labels (stream.separator) is empty: give it as --set stream.separator='|'")
@@ -92,6 +98,7 @@ def read(
         except _RowProblem as problem:
             problems.add(problem.kind, f"{unit} {number}" + (f": {problem.detail}" if problem.detail else ""))
     builder.check(problems, count)
+    builder.rename(alias, merge_case, known)
     return builder.collection(problems, required)
 
 
@@ -347,6 +354,46 @@ class _Builder:
                 f"'{shorten(joined[0])}'): give --set stream.separator='{separator}'"
             )
 
+    def rename(self, alias: Sequence[str], merge_case: bool, known: Sequence[str]) -> None:
+        """Rename and merge classes. The labels of classes that get one name are united."""
+        old = tuple(self.classes)
+        new_name = _aliases(alias, old, self.path)
+        renamed = [new_name.get(name, name) for name in old]
+        of_model = set(known)
+        groups = [
+            group for group in _similar_names(dict.fromkeys((*known, *renamed))) if not of_model.issuperset(group)
+        ]
+        unclear = [group for group in groups if not merge_case or len(of_model.intersection(group)) > 1]
+        if unclear:
+            shown = ", ".join(" / ".join(shorten(name) for name in group) for group in unclear[: Problems.MAX_EXAMPLES])
+            more = f" and {len(unclear) - Problems.MAX_EXAMPLES:,} more" if len(unclear) > Problems.MAX_EXAMPLES else ""
+            where = " (or from a class of the model)" if any(map(of_model.intersection, unclear)) else ""
+            raise UserError(
+                f"{self.path} has class names that differ from another{where} only in case, spaces, underscores or "
+                f"hyphens: {shown}{more}; give --merge-case to make one class of each group, or --alias OLD=NEW to "
+                "rename a class: to the other name, or to a name of its own if it must stay apart"
+            )
+        count = Counter(column for columns in self.labels for column in columns)
+        images = Counter[str]()
+        for column, name in enumerate(renamed):
+            images[name] += count[column]
+        for group in groups:
+            chosen = next((name for name in group if name in of_model), None) or max(group, key=images.__getitem__)
+            new_name |= dict.fromkeys(group, chosen)
+        self._set_classes([new_name.get(name, name) for name in renamed])
+
+    def _set_classes(self, names: Sequence[str]) -> None:
+        """Give each column the class `names[column]`. Columns with the same name become one."""
+        if tuple(names) == tuple(self.classes):
+            return
+        self.classes = {name: column for column, name in enumerate(dict.fromkeys(names))}
+        column_of = [self.classes[name] for name in names]
+        self.labels = [tuple(column_of[column] for column in columns) for columns in self.labels]
+        self.unknown = [
+            tuple({column_of[column] for column in columns}.difference(labels))
+            for columns, labels in zip(self.unknown, self.labels, strict=True)
+        ]
+
     def collection(self, problems: Problems, required: Sequence[str]) -> Collection:
         """The collection of all rows. Raises `UserError` if required images or labels are missing."""
         path = self.path
@@ -370,8 +417,6 @@ class _Builder:
             absent = len(train.names) - train.labels.counts() - train.unknown.counts()
             hint = " (an empty field is unknown, not 0)" if self.layout.labels is None else ""
             problems.add_all(f"classes that no training image is known to lack{hint}", classes, absent == 0)
-        kind = "groups of classes whose names differ only in case, spaces or underscores"
-        problems.add_all(kind, [" / ".join(group) for group in _similar_names(classes)])
         listed = self.layout.labels is not None
         return Collection(path.name, self.root, classes, train, test, problems, listed)
 
@@ -389,15 +434,32 @@ def _text_rows_kind(column: str) -> str:
     return f"rows with text in the column '{shorten(column)}'"
 
 
-def _similar_names(classes: Sequence[str]) -> list[list[str]]:
-    """Groups of names that differ only in case, spaces or underscores.
+def _aliases(texts: Sequence[str], classes: Sequence[str], path: Path) -> dict[str, str]:
+    """The new name of each class that `OLD=NEW` texts rename."""
+    found: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = text.partition("=")
+        try:
+            old, new = class_name(old), class_name(new)
+        except ValueError as error:
+            reason = str(error) if equals else "it has no ="
+            raise UserError(f"--alias takes OLD=NEW, two class names, not '{shorten(text)}': {reason}") from None
+        if old not in classes:
+            raise unknown(f"class in {path} for --alias:", old, classes)
+        if found.setdefault(old, new) != new:
+            raise UserError(f"--alias gives '{shorten(old)}' two names: keep one")
+    return found
 
-    >>> _similar_names(["cat", "hot dog", "Cat", "hot_dog", "dog"])
+
+def _similar_names(classes: Iterable[str]) -> list[list[str]]:
+    """Groups of names that differ only in case, spaces, underscores or hyphens.
+
+    >>> _similar_names(["cat", "hot dog", "Cat", "hot_dog", "dog", "-"])
     [['cat', 'Cat'], ['hot dog', 'hot_dog']]
     """
     groups: dict[str, list[str]] = {}
     for name in classes:
-        groups.setdefault(re.sub(r"[\s_]+", "", name.casefold()), []).append(name)
+        groups.setdefault(re.sub(r"[\s_-]+", "", name.casefold()) or name, []).append(name)
     return [group for group in groups.values() if len(group) > 1]
 
 
