@@ -18,6 +18,8 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS
 from lifelabel.nn.weights import sha256
+from lifelabel.report.matrix_figures import forgetting
+from lifelabel.report.runs import read_run
 
 CLASSES = "abcdef"
 COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
@@ -135,6 +137,36 @@ def test_old_classes_that_the_table_does_not_name_are_unknown(tables, two, tmp_p
     assert metrics["final"]["ap"]["a"] is None and metrics["final"]["ap"]["e"] is not None
     task = extend(tables, two, "new", tmp_path / "y", labels="task").metrics
     assert task == metrics  # nothing is known of the old classes
+
+
+def test_names_of_tasks_are_shown_and_kept(main, tables, tmp_path, tables_only):
+    """Of months in the wrong order, and of an extension: in the output, the run folder, the model and its card."""
+    names = {"1": "March", "2": "april", "3": "<b>may|"}
+    for table in ("two", "three"):
+        rows = list(csv.reader(open(tables / f"{table}.csv")))
+        with open(tmp_path / f"{table}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *([*r[:2], names[r[2]], *r[3:]] for r in reversed(rows[1:]))])
+    given = [text for name, value in COMMON.items() for text in (f"--{name.replace('_', '-')}", value)]
+    given += ["--method", "fine-tuning", "--root", tables, "--stream", tmp_path / "two.csv", "--out", tmp_path / "two"]
+    done = main("train", *given)
+    assert "fine-tuning: tasks in this order: March, april\n" in done.stderr
+    assert "fine-tuning: after april  mAP" in done.stderr
+    extended = main("extend", tmp_path / "two", tmp_path / "three.csv", "--root", tables, "--out", tmp_path / "x")
+    assert "after <b>may|  mAP" in extended.stderr and extended.returncode == 0
+    metrics = RunFolder(tmp_path / "x").read_json("metrics.json")
+    assert metrics["task_names"] == list(names.values()) and len(metrics["tasks"]) == 3
+    card = (tmp_path / "x/model/README.md").read_text()
+    assert "| April |".lower() in card.lower() and r"\<b\>may\|" in card
+    assert lifelabel.load(tmp_path / "x").info.task_names == tuple(names.values())
+    looked = main("data", "inspect", tmp_path / "two.csv", "--root", tables, "--out", tmp_path / "look", "--no-sheets")
+    assert "March" in looked.stdout and "| april |" in (tmp_path / "look/report.md").read_text()
+    written = main("data", "build", tmp_path / "two.csv", "--root", tables, "--out", tmp_path / "m.yaml")
+    assert written.returncode == 0
+    streams = [lifelabel.streams.build(str(tmp_path / name), {"root": str(tables)}) for name in ("m.yaml", "two.csv")]
+    assert streams[0].tasks == streams[1].tasks and streams[0].tasks[1].text == "april"
+    run = read_run(tmp_path / "x")
+    spec = json.dumps(forgetting(run, "a").spec)
+    assert run.task_names == list(names.values()) and '"taskCells", "value": ["March", "april"' in spec
 
 
 def test_a_class_in_another_spelling_is_the_class_of_the_model(main, refused, tables, two, tmp_path):

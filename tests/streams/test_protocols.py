@@ -315,7 +315,7 @@ def test_listed_labels_of_later_tasks_are_unknown_unless_an_image_has_one():
 def test_a_given_task_without_a_new_class_needs_a_class_file(tmp_path):
     train = {"1": "a c", "2": "c", "3": "b", "4": "a", "5": "a b c"}
     source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
-    message = r"task 2 of the source has no new class: .* \(stream.order=FILE\)"
+    message = r"task 2/2 of made has no new class: .* \(stream.order=FILE\)"
     with pytest.raises(UserError, match=message):
         make(source)
     file = tmp_path / "order.txt"
@@ -328,8 +328,12 @@ def test_a_given_task_without_a_new_class_needs_a_class_file(tmp_path):
 
 
 def test_a_given_task_without_a_class():
-    with pytest.raises(UserError, match=r"task 2 of the source has no new class: .* join it with another task"):
+    with pytest.raises(UserError, match=r"task 2/3 of made has no new class: .* join it with another task"):
         make(collection({"1": "a", "2": "b", "3": ""}, train_tasks=[0, 2, 1]))
+    source = collection({"1": "a b", "2": "b"}, train_tasks=[0, 1])
+    message = r"may \(2/2\) of made has no new class \(the tasks are, in this order: april, may\): .* correct the order"
+    with pytest.raises(UserError, match=message):
+        make(dataclasses.replace(source, task_names=("april", "may")))
 
 
 def test_default_number_of_tasks(tmp_path):

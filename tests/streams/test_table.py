@@ -64,13 +64,28 @@ def test_tabs_separate_columns_if_the_header_has_one(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "numbers"), [(("10", "9", ""), [1, 0, -1]), (("2.0", "1", "2"), [1, 0, 1]), (("b", "a", "b"), [0, 1, 0])]
+    ("tasks", "numbers", "names"),
+    [
+        (("10", "9", ""), [1, 0, -1], ("task 9", "task 10")),
+        (("2.0", "1", "2"), [1, 0, 1], ()),
+        (("0", "1"), [0, 1], ()),
+        (("b", "a", "b"), [0, 1, 0], ("b", "a")),
+        (("task10", "task2", "task1"), [2, 1, 0], ("task1", "task2", "task10")),
+        (("May", "april", "MARCH", "Dec."), [2, 1, 0, 3], ("MARCH", "april", "May", "Dec.")),
+        (("Jan 2025", "Feb 2024", "feb 2024"), [1, 0, 0], ("Feb 2024", "Jan 2025")),
+        (("2024-05-01", "2024-05", "2023-12-31 08:30"), [2, 1, 0], ("2023-12-31 08:30", "2024-05", "2024-05-01")),
+        (("2/1/2025", "1/3/2024"), [0, 1], ("2/1/2025", "1/3/2024")),
+        (("may", "maybe"), [0, 1], ("may", "maybe")),
+        (("\x1b[31m" + "x" * 99, "y"), [0, 1], ("\N{REPLACEMENT CHARACTER}[31m" + "x" * 55, "y")),
+    ],
 )
-def test_tasks_are_in_the_order_of_their_numbers_or_of_appearance(tmp_path, tasks, numbers):
+def test_tasks_are_in_the_order_of_numbers_and_dates_or_of_appearance(tmp_path, tasks, numbers, names):
     rows = "".join(f"{i}.jpg,x,train,{task}\n" for i, task in enumerate(tasks))
     found = table.read(write(tmp_path, f"image,labels,split,task\n{rows}t.jpg,x,test,{tasks[1]}\n"), None)
-    assert found.train.task.tolist() == numbers
+    assert found.train.task.tolist() == numbers and found.task_names == names
     assert found.test.task.tolist() == [numbers[1]]
+    if names and names[0] == "b":
+        assert "2 tasks in the order of first appearance: b, a" in found.problems.lines()
 
 
 def test_without_a_split_column_test_images_do_not_depend_on_other_rows(tmp_path):

@@ -14,6 +14,7 @@ from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError, unknown
+from lifelabel.utils.text import task_cell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -204,7 +205,7 @@ def _print(
 
     common = scores.common
     ap = average_precision(np.where(scores.known, scores.logits, -np.inf)[:, common], scores.labels[:, common])
-    tasks = [model.info.task_of_class[k] + 1 for k in common]
+    tasks = [task_cell(model.info.task_of_class[k] + 1, model.info.task_names) for k in common]
     more = {
         "positives": scores.labels[:, common].sum(0).tolist(),
         "slope": [f"{found.slope[k]:.2f}" for k in common],

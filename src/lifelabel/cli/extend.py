@@ -15,6 +15,7 @@ from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_fl
 from lifelabel.config.run_options import RunOptions
 from lifelabel.options import declared
 from lifelabel.utils.processes import start_fork_server
+from lifelabel.utils.text import task_cell
 from lifelabel.utils.torchrun import is_first_process
 
 __all__ = ["commands"]
@@ -67,7 +68,7 @@ def _extend(
     metrics = result.metrics
     before, after = metrics["per_task"][0]["ap"], metrics["final"]["ap"]
     if not quiet:
-        _print_classes(metrics["tasks"], before, after)
+        _print_classes(metrics["tasks"], metrics.get("task_names") or [], before, after)
     old = [name for name, value in before.items() if value is not None]
     new = [name for name in after if name not in before]
     change = f"{_mean(before, old)} before and {_mean(after, old)} after" if old else "not known"
@@ -83,15 +84,16 @@ def _extend(
 
 
 def _print_classes(
-    tasks: Sequence[Sequence[str]], before: Mapping[str, float | None], after: Mapping[str, float | None]
-) -> None:
+    tasks: Sequence[Sequence[str]], names: Sequence[str], before: Mapping[str, float | None],
+    after: Mapping[str, float | None],
+) -> None:  # fmt: skip
     """The AP of every class that the held-out images show: after the extension, and before it."""
     from lifelabel.report.per_class import per_class_table
 
-    task_of = {name: number for number, classes in enumerate(tasks, 1) for name in classes}
+    task_of = {name: task_cell(number, names) for number, classes in enumerate(tasks, 1) for name in classes}
     shown = [name for name in task_of if after[name] is not None]
-    numbers, values = [task_of[name] for name in shown], [after[name] for name in shown]
-    print_table(per_class_table(shown, numbers, values, {"AP before": [before.get(name) for name in shown]}))
+    cells, values = [task_of[name] for name in shown], [after[name] for name in shown]
+    print_table(per_class_table(shown, cells, values, {"AP before": [before.get(name) for name in shown]}))
 
 
 def _mean(ap: Mapping[str, float | None], names: Collection[str]) -> str:

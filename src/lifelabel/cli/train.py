@@ -13,6 +13,7 @@ from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.errors import UserError
 from lifelabel.utils.processes import start_fork_server
+from lifelabel.utils.text import task_cell
 from lifelabel.utils.torchrun import is_first_process
 
 __all__ = ["commands"]
@@ -104,7 +105,8 @@ def _print_result(folder: Path, quiet: bool) -> None:
     run = read_run(folder)
     if not quiet:
         names, ap = run.metrics["classes"], run.metrics["final"]["ap"]
-        tasks = [number for number, classes in enumerate(run.metrics["tasks"], 1) for _ in classes]
+        numbers = [number for number, classes in enumerate(run.metrics["tasks"], 1) for _ in classes]
+        tasks = [task_cell(number, run.task_names) for number in numbers]
         print_table(per_class_table(names, tasks, [ap[name] for name in names]))
     print_line(f"{run.metrics['method']}: {one_line(run)}  → {folder}")
 

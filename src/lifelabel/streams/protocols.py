@@ -40,7 +40,7 @@ from lifelabel.streams.blurry import BLURRY_HELP
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import shorten, task_text
 
 __all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
 
@@ -86,13 +86,14 @@ class ProtocolOptions:
 
 def make_stream(
     collection: Collection, options: ProtocolOptions, name: str, dataset: str = "", default_tasks: int | None = None,
-    learned: Sequence[Sequence[str]] = (), negatives: bool | None = None,
+    learned: Sequence[Sequence[str]] = (), negatives: bool | None = None, learned_names: Sequence[str] = (),
 ) -> Stream:  # fmt: skip
     """The stream that a protocol makes from a collection. `dataset` is the public data set of the classes.
 
     If neither the options nor the collection define tasks, there are `default_tasks` tasks, at most one per class.
     `learned` has the classes of tasks that a run has learned before. They are the first tasks of the stream, without
-    training images, and the other classes of the collection form the tasks after them. `negatives` states whether
+    training images, and the other classes of the collection form the tasks after them; `learned_names` has the names of
+    these tasks, if they have any. `negatives` states whether
     training images without a label of their task are used; None: only if the stream has one task.
     """
     problems = copy.deepcopy(collection.problems)
@@ -105,7 +106,9 @@ def make_stream(
     plan = [*([column_of[each] for each in task] for task in learned), *plan]
     columns = [column for of_task in plan for column in of_task]
     classes = tuple(collection.classes[column] for column in columns)
-    tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan])
+    new_names = collection.task_names if len(collection.task_names) == len(plan) - len(learned) else ()
+    names = [*(learned_names or [""] * len(learned)), *(new_names or [""] * (len(plan) - len(learned)))]
+    tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan], names)
     not_named = np.array([each not in named for each in classes])
     splits = []
     for kind, pool in (("training", collection.train), ("test", collection.test)):
@@ -381,7 +384,7 @@ def _find_columns(tasks: Sequence[Sequence[str]], collection: Collection, proble
     if not all(plan):
         empty = plan.index([])
         raise UserError(
-            f"{collection.name} has no class of task {empty + 1} ({_join(tasks[empty])}): choose another order"
+            f"{collection.name} has no class of {task_text(empty + 1)} ({_join(tasks[empty])}): choose another order"
         )
     return plan
 
@@ -424,10 +427,12 @@ def _infer_tasks(collection: Collection, columns: Sequence[int], problems: Probl
         if chosen in owner_of:
             plan[owner_of[chosen]].append(chosen)
     if not all(plan):
+        empty, names = plan.index([]) + 1, collection.task_names
+        order = f" (the tasks are, in this order: {_join(names)})" if names else ""
         raise UserError(
-            f"task {plan.index([]) + 1} of the source has no new class: a class belongs to the first task whose images "
-            "have it; join it with another task, or list the classes of each task in a text file, one class per line "
-            "and a blank line between tasks (stream.order=FILE)"
+            f"{task_text(empty, names, of=tasks)} of {collection.name} has no new class{order}: a class belongs to the "
+            "first task whose images have it; correct the order, join it with another task, or list the classes of "
+            "each task in a text file, one class per line and a blank line between tasks (stream.order=FILE)"
         )
     return plan
 
@@ -532,7 +537,7 @@ def _check_images(
         counts = train.labels.take(rows).counts()[task.columns]
         if not counts.any():
             raise UserError(
-                f"task {task.index + 1} ({_join(task.classes)}) has no training image of its classes in {source}: "
+                f"{task.text} ({_join(task.classes)}) has no training image of its classes in {source}: "
                 f"choose other classes or fewer tasks{problems.brief()}"
             )
         problems.add_all("classes that no training image of their task shows", task.classes, counts == 0)
@@ -541,7 +546,7 @@ def _check_images(
         raise UserError(f"{reason}: choose other classes or another split{problems.brief()}")
     classes, first = [name for task in tasks for name in task.classes], tasks[learned].offset
     problems.add_all("classes without a test image", classes[first:], test.labels.counts()[first:] == 0)
-    empty = [str(task.index + 1) for task in tasks[learned:] if not len(test.rows[task.index])]
+    empty = [task.name or str(task.index + 1) for task in tasks[learned:] if not len(test.rows[task.index])]
     problems.add_all("tasks without a test image", empty)
 
 

@@ -19,7 +19,7 @@ from lifelabel.streams.blurry import BLURRY_HELP, blur
 from lifelabel.streams.collection import Collection
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
 from lifelabel.streams.shards import add_problems, folder_of, is_root
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import MAX_TASK_NAME, printable, shorten
 
 __all__ = ["STREAMS", "Source", "build", "is_overlapping", "resolve"]
 
@@ -97,7 +97,10 @@ class _TableOptions(ProtocolOptions):
         True, "whether training images without a label of their task are used, as negative examples of its classes"
     )
     learned: tuple[str, ...] = option(
-        (), "tasks that a run learned before, each a JSON list of its classes; set by `lifelabel extend`", label=False
+        (),
+        "tasks that a run learned before, each a JSON list of its classes, or an object with its name and this list; "
+        "set by `lifelabel extend`",
+        label=False,
     )
 
 
@@ -189,7 +192,7 @@ def _voc(name: str) -> Callable[[_VocOptions], Stream]:
 def _table(options: _TableOptions) -> Stream:
     path = _file(options, "table")
     root = _optional_root(options, "table")
-    learned = [_learned_task(task) for task in options.learned]
+    learned_names, learned = zip(*map(_learned_task, options.learned), strict=True) if options.learned else ((), ())
     names = [name for task in learned for name in task]
     if len(set(names)) < len(names):
         raise UserError("stream.learned names a class twice: it is set by `lifelabel extend`")
@@ -198,18 +201,21 @@ def _table(options: _TableOptions) -> Stream:
         alias=options.alias, merge_case=options.merge_case, known=names,
     )  # fmt: skip
     return make_stream(
-        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives
-    )
+        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives,
+        learned_names=learned_names,
+    )  # fmt: skip
 
 
-def _learned_task(text: str) -> list[str]:
+def _learned_task(text: str) -> tuple[str, list[str]]:
+    """The name of a task (empty for none) and its classes, from a JSON list or an object `{name: list}`."""
     try:
-        names = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        found = None
+    name, classes = next(iter(found.items())) if isinstance(found, dict) and len(found) == 1 else ("", found)
+    if not isinstance(classes, list) or not classes or not all(isinstance(each, str) for each in classes):
         raise UserError(f"stream.learned must hold JSON lists of class names, not '{shorten(text)}'")
-    return names
+    return printable(name)[:MAX_TASK_NAME], classes
 
 
 def _lists(name: str, dataset: str) -> Callable[[_ListsOptions], Stream]:

@@ -16,6 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import MAX_TASK_NAME, printable, shorten
 
 __all__ = ["class_name", "read"]
 
@@ -402,7 +403,7 @@ class _Builder:
             raise UserError(f"{path} has no row that can be used{reason}")
         if not any(self.labels):
             raise UserError(f"{path} has no labels: none of its {len(self.row_of):,} images has a label")
-        tasks = _task_numbers(self.task)
+        tasks, task_names = _ordered_tasks(self.task, problems)
         is_test = np.array(self.test)
         train, test = (self._pool(np.flatnonzero(is_test == value), tasks) for value in (False, True))
         for pool, kind in ((train, "training"), (test, "test")):
@@ -418,7 +419,7 @@ class _Builder:
             hint = " (an empty field is unknown, not 0)" if self.layout.labels is None else ""
             problems.add_all(f"classes that no training image is known to lack{hint}", classes, absent == 0)
         listed = self.layout.labels is not None
-        return Collection(path.name, self.root, classes, train, test, problems, listed)
+        return Collection(path.name, self.root, classes, train, test, problems, task_names, listed)
 
     def _pool(self, rows: np.ndarray, tasks: np.ndarray | None) -> Pool:
         names = list(self.row_of)
@@ -495,25 +496,70 @@ def _other_separator(names: Sequence[str]) -> tuple[str, list[str]] | None:
     return None
 
 
-def _task_numbers(tasks: list[str]) -> np.ndarray | None:
-    """The task index of each image, -1 for an empty text; None if all texts are empty.
+def _ordered_tasks(tasks: list[str], problems: Problems) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The task index of each image, -1 for an empty text, and the names of the tasks. None if all texts are empty.
 
-    Tasks are in numerical order if all texts are integers, else in the order of first appearance.
+    Numbers, dates, months and texts that differ in numbers only are sorted; others are in the order of first
+    appearance, which is reported. Tasks that are numbered from 0 or 1 have no names.
 
-    >>> _task_numbers(["10", "2", "", "10"]).tolist(), _task_numbers(["b", "a", "b"]).tolist()
-    ([1, 0, -1, 1], [0, 1, 0])
+    >>> index, names = _ordered_tasks(["May", "april", "", "May"], Problems())
+    >>> index.tolist(), names
+    ([1, 0, -1, 1], ('april', 'May'))
     """
     texts = [text for text in dict.fromkeys(tasks) if text]
     if not texts:
-        return None
-    integers = {text: re.fullmatch(r"([+-]?[0-9]{1,18})(\.0*)?", text) for text in texts}
-    keys: dict[str, Any] = {text: int(match[1]) for text, match in integers.items() if match}
-    if len(keys) == len(texts):
-        order = sorted(set(keys.values()))
-    else:
-        keys, order = {text: text for text in texts}, texts
+        return None, ()
+    keys: dict[str, Any] = _sort_keys(texts)
+    order = sorted(set(keys.values())) if keys else texts
     number = {key: index for index, key in enumerate(order)}
-    return np.array([number[keys[text]] if text else -1 for text in tasks], np.int64)
+    index_of = {text: number[keys[text]] if keys else number[text] for text in texts}
+    name_of = {index_of[text]: printable(text)[:MAX_TASK_NAME] for text in reversed(texts)}
+    names = tuple(name_of[index] for index in range(len(order)))
+    if not keys and len(texts) > 1:
+        problems.add_all("tasks in the order of first appearance", names)
+    if all(isinstance(key, Decimal) for key in order):
+        counted = [[Decimal(start + index) for index in range(len(order))] for start in (0, 1)]
+        names = () if order in counted else tuple(f"task {name}" for name in names)
+    return np.array([index_of.get(text, -1) for text in tasks], np.int64), names
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = re.compile(
+    r"(?<![a-z])(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)(?![a-z])\.?"
+)
+_YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)(?:[-/.](\d\d?)(?:[T ][0-9:.,Z+-]+)?)?", re.IGNORECASE)
+_YEAR_LAST = re.compile(r"\d\d?[-/. ]\d\d?[-/. ]\d{4}")
+_MAX_DIGITS = 18
+
+
+def _sort_keys(texts: Sequence[str]) -> dict[str, Any]:
+    """A key for each text by which they are sorted; empty if they are not all numbers, dates or numbered names.
+
+    A date with the year last is not sorted: its first number may be the day or the month.
+
+    >>> sorted(_sort_keys(["task10", "task2"]).items()), _sort_keys(["spring", "autumn"])
+    ([('task10', ((), (10,))), ('task2', ((), (2,)))], {})
+    """
+    if any(len(digits) > _MAX_DIGITS for text in texts for digits in re.findall(r"[0-9]+", text)):
+        return {}
+    if all(re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?", text) for text in texts):
+        return {text: Decimal(text) for text in texts}
+    if all(_YEAR_FIRST.fullmatch(text) for text in texts):
+        return {text: tuple(map(int, re.findall(r"[0-9]+", text))) for text in texts}
+    lower = {text: _MONTH.sub(lambda match: f"<{_MONTHS.index(match[1][:3]) + 1}>", text.lower()) for text in texts}
+    shapes = {re.sub(r"[0-9]+", "0", text) for text in lower.values()}
+    if len(shapes) > 1 or "0" not in min(shapes) or any(map(_YEAR_LAST.fullmatch, texts)):
+        return {}
+    return {text: _parts(each) for text, each in lower.items()}
+
+
+def _parts(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The years and months of a text, and its other numbers."""
+    months, numbers = re.findall(r"<(\d+)>", text), re.findall(r"[0-9]+", re.sub(r"<\d+>", " ", text))
+    years = [number for number in numbers if len(number) == 4 and number[:2] in ("19", "20")]
+    others = [number for number in numbers if number not in years]
+    return tuple(map(int, [*years, *months])), tuple(map(int, others))
 
 
 def _rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
