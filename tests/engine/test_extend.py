@@ -20,6 +20,7 @@ from lifelabel.methods import METHODS
 from lifelabel.nn.weights import sha256
 from lifelabel.report.matrix_figures import forgetting
 from lifelabel.report.runs import read_run
+from lifelabel.utils.markdown import escape
 
 CLASSES = "abcdef"
 COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
@@ -156,7 +157,7 @@ def test_names_of_tasks_are_shown_and_kept(main, tables, tmp_path, tables_only):
     metrics = RunFolder(tmp_path / "x").read_json("metrics.json")
     assert metrics["task_names"] == list(names.values()) and len(metrics["tasks"]) == 3
     card = (tmp_path / "x/model/README.md").read_text()
-    assert "| April |".lower() in card.lower() and r"\<b\>may\|" in card
+    assert "| april |" in card and f"| {escape(names['3'])} |" in card and "<b>" not in card
     assert lifelabel.load(tmp_path / "x").info.task_names == tuple(names.values())
     looked = main("data", "inspect", tmp_path / "two.csv", "--root", tables, "--out", tmp_path / "look", "--no-sheets")
     assert "March" in looked.stdout and "| april |" in (tmp_path / "look/report.md").read_text()
