@@ -56,7 +56,7 @@ class ProgressBar(Callback):
         self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
 
     def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
-        self.method, self.tasks, self.names = config.method, tasks, task_names(tasks)
+        self.method, self.tasks = config.method, tasks
         if self.names:
             print_line(f"{self.method}: tasks in this order: {', '.join(self.names)}", None, self.console)
         if learned:
@@ -65,6 +65,10 @@ class ProgressBar(Callback):
             print_line(line, None, self.console)
         self.id = self.bar.add_task(self._describe(task), total=images, completed=learned, losses="")
         self.bar.start()
+
+    @property
+    def names(self) -> list[str]:
+        return task_names(self.tasks)
 
     def _describe(self, task: int) -> str:
         names = self.tasks[task].classes
