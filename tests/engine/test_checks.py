@@ -50,8 +50,9 @@ def test_if_all_images_have_a_file_there_is_nothing_to_report(check):
 
 
 def test_problems_of_the_stream_are_reported(check):
-    (note,) = check([*ROWS, *TEST], more_rows=["6.png,,train"])
-    assert note == "1 training image without a label of the stream: 6.png"
+    (note,) = check([*ROWS, *TEST, "6.png"], more_rows=["6.png,,train"])
+    hint = "(stream.negatives=false leaves them out)"
+    assert note == f"1 training image without a label of their task, used as negative examples {hint}: 6.png"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifelabel.cli.console import err, print_table
 from lifelabel.errors import UserError, unknown
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import shorten, task_cell
 from lifelabel.utils.torchrun import is_first_process
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def print_class_table(
     """The AP of classes after a run, with the number of their test images. `metrics` is metrics.json."""
     from lifelabel.report.per_class import per_class_table
 
-    task_of = {name: number for number, classes in enumerate(metrics["tasks"], 1) for name in classes}
+    names = metrics.get("task_names") or []
+    task_of = {name: task_cell(number, names) for number, of in enumerate(metrics["tasks"], 1) for name in of}
     columns = {**(more or {}), "test images": [metrics["final"]["positives"][name] for name in ap]}
     print_table(per_class_table([*ap], [task_of[name] for name in ap], [*ap.values()], columns))
 

@@ -78,7 +78,7 @@ def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Call
         if not size:
             names = ", ".join(task.classes)
             raise UserError(
-                f"task {task.index + 1} ({names}) has no training image that has a file: `lifelabel data inspect` "
+                f"{task.text} ({names}) has no training image that has a file: `lifelabel data inspect` "
                 "lists what is missing; remove its classes, or add the images"
             )
 

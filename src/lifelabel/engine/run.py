@@ -376,7 +376,9 @@ class Run:
                 shown = number + 1 if self.config.epochs > 1 else None
                 self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses, shown))
             elif p.step == passes.steps and not p.learned:
-                raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
+                raise UserError(
+                    f"no image of {self.tasks[p.task].text} could be read: see {self.folder / 'skipped.jsonl'}"
+                )
             if self.group.size == 1:  # one process need not agree with others, and decides after the step
                 stop, due = self.stop_requested, self.checkpoint_due()
             if p.step == passes.total or due or stop:
@@ -420,9 +422,9 @@ class Run:
     def too_many_skipped(self, what: str) -> UserError:
         self.saver.wait()
         return UserError(
-            f"task {self.progress.task + 1}: {what} cannot be read, more than max_skipped {self.config.max_skipped:g} "
-            f"allows: {self.folder / 'skipped.jsonl'} lists them; restore them, or raise max_skipped in "
-            f"{self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
+            f"{self.tasks[self.progress.task].text}: {what} cannot be read, more than max_skipped "
+            f"{self.config.max_skipped:g} allows: {self.folder / 'skipped.jsonl'} lists them; restore them, or raise "
+            f"max_skipped in {self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
         )
 
     def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded, first_pass: bool) -> Batch:
@@ -482,10 +484,10 @@ class Run:
         state = self.folder.load_checkpoint()
         last = "there was no checkpoint yet"
         if state:
-            position = f"task {state['task'] + 1}, step {state['step']}"
+            position = f"{self.tasks[state['task']].text}, step {state['step']}"
             last = f"the last good checkpoint ({position}) is {self.folder / 'checkpoint.pt'}"
         return Diverged(
-            f"task {self.progress.task + 1}, step {step}: {what}; stopped, {last}. Lower lr, backbone_lr or "
+            f"{self.tasks[self.progress.task].text}, step {step}: {what}; stopped, {last}. Lower lr, backbone_lr or "
             f"later_backbone_lr in {self.folder / 'config.yaml'} and continue with --resume, or start again"
         )
 
