@@ -214,6 +214,56 @@ def test_parquet_gives_the_same_result_as_text(tmp_path):
         table.read(write(tmp_path, data[: len(data) // 2], "c.parquet"), None)
 
 
+def test_parquet_that_unpacks_to_more_than_it_can_be_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def refused(message, **columns):
+        parquet.write_table(arrow.table(columns), tmp_path / "a.parquet", compression="zstd", write_statistics=False)
+        with pytest.raises(UserError, match=message):
+            table.read(tmp_path / "a.parquet", None)
+
+    def repeated(value, count):
+        return arrow.array([value] * count).dictionary_encode()
+
+    refused(
+        r"200,000 rows in .* bytes: they cannot be", image=repeated("a.jpg", 200_000), labels=repeated("x", 200_000)
+    )
+    refused("'labels' has a text of more than 131,072 bytes", image=["a.jpg"], labels=["x" * 200_000])
+    refused("'labels' has a text of more than 131,072 bytes", image=["a.jpg"], labels=[["x" * 200_000, "y"]])
+    refused("'image' has the type struct<", image=[{"bytes": "x"}], labels=["x"])
+    monkeypatch.setattr("lifelabel.streams.parquet._MAX_PAGES", 1 << 20)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", None)  # no page is read
+    refused("column 'labels' takes too much memory: write pages", image=["a.jpg"], labels=["x" * 2_000_000])
+    refused("column 'labels' takes too much memory", image=["a.jpg"], labels=repeated("x" * 2_000_000, 1))
+    monkeypatch.setattr("lifelabel.streams.parquet._MAX_VALUES", 1000)
+    refused("column 'labels.list.element' takes too much", image=["a.jpg"], labels=[["x"] * 1001])
+    monkeypatch.setattr(table, "_MAX_ROWS", 1)
+    refused("has more than 1 rows: use a smaller table", image=["a.jpg", "b.jpg"], labels=["x", "x"])
+
+
+def test_parquet_reads_only_the_columns_of_the_table_in_any_encoding(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "file": [f"{i}.jpg" for i in range(3000)],
+        "labels": [["x"], ["y", None], None] * 1000,
+        "split": ["train", "test", "train"] * 1000,
+        "objects": [{"box": [1.5]}] * 3000,
+    }
+    for encoding in (
+        {"use_dictionary": False, "column_encoding": {"file": "DELTA_BYTE_ARRAY"}},
+        {"row_group_size": 700},
+    ):
+        for version in ("1.0", "2.0"):
+            parquet.write_table(
+                arrow.table(columns), tmp_path / "a.parquet", data_page_version=version, data_page_size=999, **encoding
+            )
+            found = table.read(tmp_path / "a.parquet", None)
+            expected = {f"{i}.jpg": ({"x"}, {"y"}, set())[i % 3] for i in range(3000)}
+            assert all_labels(found) == expected
+
+
 def test_parquet_without_pyarrow_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'lifelabel\[parquet\]'"):

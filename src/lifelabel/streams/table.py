@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
+from lifelabel.streams import parquet
 from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.files import path_below
@@ -76,13 +77,8 @@ def read(
     if not separator:
         raise UserError("the separator of labels (stream.separator) is empty: give it as --set stream.separator='|'")
     problems = Problems()
-    rows = _rows(path, problems)
-    header = next(rows, None)
-    if header is None:
-        raise UserError(f"{path} is empty: its first row must contain the column names")
-    layout = _layout(path, header[1], problems)
+    layout, unit, rows = _open(path, problems)
     builder = _Builder(path, path.parent if root is None else root, layout, test_share, seed, separator)
-    unit = "row" if path.suffix.lower() in _PARQUET_SUFFIXES else "line"
     count = 0
     for count, (number, cells) in enumerate(rows, start=1):
         if count > _MAX_ROWS:
@@ -142,6 +138,12 @@ class _Layout:
     task: int | None
     classes: dict[int, str]
     similar: tuple[int, ...]
+
+    @property
+    def used(self) -> list[int]:
+        """The positions of the columns that are read."""
+        special = (self.image, self.labels, self.split, self.task)
+        return sorted({position for position in (*special, *self.classes) if position is not None})
 
 
 def _layout(path: Path, header: Sequence[_Cell], problems: Problems) -> _Layout:
@@ -454,15 +456,21 @@ def _task_numbers(tasks: list[str]) -> np.ndarray | None:
     return np.array([number[keys[text]] if text else -1 for text in tasks], np.int64)
 
 
-def _rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
-    """The header and then every row that is not blank, each with its number for messages."""
+def _open(path: Path, problems: Problems) -> tuple[_Layout, str, Iterator[tuple[int, Sequence[_Cell]]]]:
+    """The layout, and every row that is not blank, each with its number in the unit for messages."""
     if not path.is_file():
         raise UserError(f"there is no table {path}: give a {_SUFFIXES} file")
     if path.suffix.lower() in _PARQUET_SUFFIXES:
-        return _parquet_rows(path)
-    if path.suffix.lower() in _TEXT_SUFFIXES:
-        return _text_rows(path, problems)
-    raise UserError(f"{path} is not a table that can be read: give a {_SUFFIXES} file")
+        layout = _layout(path, parquet.column_names(path), problems)
+        found = parquet.read_rows(path, layout.used, _MAX_ROWS)
+        return layout, "row", ((number, [*map(_text, values)]) for number, values in enumerate(found, start=1))
+    if path.suffix.lower() not in _TEXT_SUFFIXES:
+        raise UserError(f"{path} is not a table that can be read: give a {_SUFFIXES} file")
+    rows = _text_rows(path, problems)
+    header = next(rows, None)
+    if header is None:
+        raise UserError(f"{path} is empty: its first row must contain the column names")
+    return _layout(path, header[1], problems), "line", rows
 
 
 def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
@@ -502,24 +510,6 @@ def _first_bad_byte(path: Path) -> str:
                 line += error.object[: error.start].count(b"\n")
                 return f"line {line} has the byte 0x{error.object[error.start]:02X}"
             line += chunk.count(b"\n")
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Sequence[_Cell]]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(f"{path}: reading Parquet needs pyarrow: pip install 'lifelabel[parquet]'") from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield 0, list(file.schema_arrow.names)
-            number = 0
-            for batch in file.iter_batches(batch_size=1024):
-                for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    number += 1
-                    yield number, [_text(value) for value in values]
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise UserError(f"{path} cannot be read as Parquet: {shorten(' '.join(str(error).split()))}") from None
 
 
 def _text(value: Any) -> _Cell:
