@@ -161,6 +161,111 @@ def test_a_folder_with_many_files_is_not_decoded(run, touch, tmp_path, monkeypat
     assert run("photos").images == len(rows(tmp_path)) == 3000
 
 
+# YOLO and image folders
+
+
+BOX = "0.5 0.5 0.2 0.3\n"
+
+
+def test_yolo_has_the_classes_of_the_boxes_and_the_splits_of_data_yaml(run, write, touch, tmp_path):
+    images = (
+        "train/images/a.jpg",
+        "train/images/b.png",
+        "valid/images/c.jpg",
+        "extra/images/d.jpg",
+        "valid/images/e.jpg",
+    )
+    touch(*(f"set/{name}" for name in images), "set/train/labels/b.txt")
+    write("set/data.yaml", "path: ../datasets/mine\ntrain: ../train/images\nval: [valid/images]\ntest: ../test/images\n"
+          "nc: 2\nnames: ['person', 'car']\n")  # fmt: skip
+    write("set/train/labels/a.txt", f"1 {BOX}1 0.1 0.1 0.2 0.1 0.2 0.2\n0 {BOX}\nx {BOX}7 {BOX}")
+    write("set/valid/labels/c.txt", f"1.0 {BOX}")
+    done = run("set")
+    labels = {"train/images/a.jpg": "car;person", "train/images/b.png": "", "valid/images/c.jpg": "car"}
+    assert rows(tmp_path) == {**labels, "valid/images/e.jpg": ""}
+    assert (done.format, done.root, done.found) == ("yolo", tmp_path / "set", 4)
+    assert done.splits == {"train": 2, "val": 2}
+    assert done.problems.lines() == [
+        "1 splits of data.yaml without a folder: test: ../test/images",
+        "1 images that are in no split of data.yaml: extra/images/d.jpg",
+        "1 images without a label file, read as images without labels: valid/images/e.jpg",
+        "1 lines of label files that cannot be read: train/labels/a.txt, line 5",
+        "1 boxes of a class that has no name: class 7 in train/labels/a.txt, line 6",
+    ]
+    write("set/data.yaml", f"train: [train.txt, {tmp_path}/set/extra]\nnames: {{0: person, 1: car}}\n")
+    write("set/train.txt", "./train/images/a.jpg\n../secret.jpg\n\n")
+    done = run("set/data.yaml", overwrite=True)
+    assert rows(tmp_path) == {"train/images/a.jpg": "car;person", "extra/images/d.jpg": ""}
+    assert "1 images of train.txt that have no file: ../secret.jpg" in done.problems.lines()
+
+
+def test_yolo_without_data_yaml_needs_the_names(run, write, touch, tmp_path):
+    touch("set/images/val/a.jpg", "set/images/train/b.jpg")
+    write("set/labels/val/a.txt", f"0 {BOX}")
+    with pytest.raises(UserError, match=r"is a YOLO data set without class names: add a data\.yaml with names"):
+        run("set")
+    write("set/classes.txt", "dog\ncat\n")
+    assert (run("set").format, rows(tmp_path)) == ("yolo", {"images/train/b.jpg": "", "images/val/a.jpg": "dog"})
+    assert splits(tmp_path) == {"images/train/b.jpg": "train", "images/val/a.jpg": "val"}
+    write("set/data.yaml", "names: [dog]\ntrain: /elsewhere/images\n")
+    with pytest.raises(UserError, match=r"train is '/elsewhere/images', which is not in .*set: correct the path"):
+        run("set", overwrite=True)
+    touch("other/images/a.jpg")
+    write("other/data.yaml", "names: [dog]\ntrain: images\n")
+    with pytest.raises(UserError, match=r"other has no label file of an image \(such as labels/a.txt\)"):
+        run("other", overwrite=True)
+    write("other/data.yaml", "names: &x [dog]\n")
+    with pytest.raises(UserError, match="has an anchor"):
+        run("other", overwrite=True)
+
+
+def test_a_hugging_face_image_folder_has_the_labels_of_its_metadata(run, write, touch, tmp_path):
+    touch(*(f"set/train/{i}.png" for i in range(5)), "set/test/0.png", "set/test/dog/1.png")
+    lines = [
+        {
+            "file_name": "0.png",
+            "text": "a dog",
+            "objects": {"bbox": [[1, 2, 3, 4]], "categories": ["dog", "dog", "cat"]},
+        },
+        {"file_name": "1.png", "objects": {"bbox": [], "categories": []}},
+        {"file_name": "2.png", "objects": [{"categories": "cat"}]},
+        {"file_name": "3.png", "objects": None},
+    ]
+    write("set/train/metadata.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
+    write("set/test/metadata.csv", "file_name,text,labels\n0.png,x,\"['cat', 'dog']\"\ndog/1.png,y,bird; dog\n")
+    done = run("set")
+    expected = {"test/0.png": "cat;dog", "test/dog/1.png": "bird;dog", "train/0.png": "dog;cat", "train/1.png": "",
+                "train/2.png": "cat"}  # fmt: skip
+    assert (done.format, done.splits, rows(tmp_path)) == ("imagefolder", {"train": 3, "test": 2}, expected)
+    assert done.problems.lines() == [
+        "1 images without a value of 'objects.categories': train/3.png",
+        "1 images that are in no metadata file: train/4.png",
+    ]
+    write("set/train/metadata.jsonl", '{"file_name": "0.png", "label": 3}\n')
+    assert run("set/train/metadata.jsonl", overwrite=True).classes == ("3",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"file_name": "0.png", "text": "a dog"}',
+            r"has no column of labels .*: give --field NAME \(file_name, text\)",
+        ),
+        ('{"file_name": "0.png", "tags": ["a"], "label": "b"}', r"has several columns .*--field NAME \(tags, label\)"),
+        ('{"image": "0.png", "label": "b"}', "has no file_name in row 1; if its folders are classes"),
+        ('{"file_name": "0.png", "label": 1.5}', "row 1, label is a fraction"),
+        ('{"file_name": "0.png"', "is not valid JSON"),
+        ("[1]", "row 1 is a list"),
+    ],
+)
+def test_an_image_folder_without_usable_metadata_is_refused(run, write, touch, content, message):
+    touch("set/train/0.png")
+    write("set/train/metadata.jsonl", content)
+    with pytest.raises(UserError, match=message):
+        run("set")
+
+
 # COCO
 
 

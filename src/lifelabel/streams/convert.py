@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lifelabel.errors import UserError, unknown
+from lifelabel.streams import imagefolder, yolo
 from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, load
 from lifelabel.streams.exports import READERS, kind_of
@@ -34,7 +35,7 @@ from lifelabel.utils.text import shorten
 
 __all__ = ["FORMATS", "Conversion", "convert"]
 
-FORMATS = ("auto", "folders", "coco", "label-studio", "cvat", "fiftyone")
+FORMATS = ("auto", "folders", "coco", "label-studio", "cvat", "fiftyone", "yolo", "imagefolder")
 _TREE_FORMATS = ("auto", "folders", "cvat", "fiftyone")
 """Formats in which the classes can be folders."""
 _COCO_FORMATS = ("auto", "coco", "label-studio", "cvat", "fiftyone")
@@ -89,9 +90,15 @@ def convert(
     if root is not None and not root.is_dir():
         raise UserError(f"there is no folder {root}: give another --root DIR")
     problems = Problems()
-    files = _read_files(source, format, field, problems)
     rows = _Rows(problems)
-    if files:
+    described = source.suffix.lower() in yolo.YAML_SUFFIXES or imagefolder.is_metadata(source.name)
+    files = [] if described or format in ("yolo", "imagefolder") else _read_files(source, format, field, problems)
+    data_set = None if files else _data_set(source, format, root, field, problems)
+    if data_set:
+        kind, root, entries = data_set
+        for entry in entries:
+            rows.add(entry.image, entry)
+    elif files:
         kind = files[0].kind
         root = _add_files(rows, files, source, root, problems)
     elif source.is_dir() and format in _TREE_FORMATS:
@@ -210,6 +217,34 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
             problems.add("images with a path that is not allowed", f"{shorten(name)!r}: a backslash")
         else:
             yield Entry(name, (folder,), SPLITS[top.lower()] if top else None)
+
+
+# Data sets that are a folder
+
+
+def _data_set(
+    source: Path, format: str, root: Path | None, field: str | None, problems: Problems
+) -> tuple[str, Path, Iterator[Entry]] | None:
+    """The format, the folder and the images of a YOLO data set or of an image folder; None if `source` is neither."""
+    if format in ("folders", "coco"):
+        return None
+    folder = source if source.is_dir() else root or source.parent
+    found = Problems()
+    names = list(walk(folder, found))
+    is_yaml = source.suffix.lower() in yolo.YAML_SUFFIXES and not source.is_dir()
+    if format == "yolo" or (format != "imagefolder" and (is_yaml or yolo.is_yolo(names))):
+        kind, entries = "yolo", yolo.read(folder, source if is_yaml else None, names, problems)
+    elif format == "imagefolder" or any(map(imagefolder.is_metadata, names)):
+        if not any(map(imagefolder.is_metadata, names)):
+            raise UserError(f"{folder} has no metadata.jsonl or metadata.csv: give --format folders, or add the file")
+        kind, entries = "imagefolder", imagefolder.read(folder, names, problems, field)
+    else:
+        return None
+    if source.is_dir() and root is not None:
+        raise UserError(f"{source} is a data set of the format {kind} with its images: leave out --root")
+    for name, count in found.counts.items():
+        problems.add(name, ", ".join(found.examples[name]), count)
+    return kind, folder, entries
 
 
 # Exported files
