@@ -74,7 +74,12 @@ def read(tmp_path, root):
 def test_the_first_folder_is_the_class(run, touch, tmp_path):
     touch("photos/dog/1.jpg", "photos/dog/old/deep/2.JPEG", "photos/cat/3.webp", "photos/black, white/4.png")
     touch(
-        "photos/5.jpg", "photos/_unlabeled/6.jpg", "photos/dog/notes.txt", "photos/.hidden/7.jpg", "photos/cat/._3.jpg"
+        "photos/5.jpg",
+        "photos/dog/8.HEIC",
+        "photos/_unlabeled/6.jpg",
+        "photos/dog/notes.txt",
+        "photos/.hidden/7.jpg",
+        "photos/cat/._3.jpg",
     )
     done = run("photos")
     expected = {
@@ -87,6 +92,7 @@ def test_the_first_folder_is_the_class(run, touch, tmp_path):
     assert (done.format, done.root, done.images, done.found, done.labels) == ("folders", tmp_path / "photos", 4, 4, 4)
     assert set(done.classes) == {"dog", "cat", "black, white"} and done.splits == {}
     assert done.problems.lines() == [
+        "1 HEIC photographs, which are not read and are left out; convert them to JPEG first: dog/8.HEIC",
         "1 files that are not images: dog/notes.txt",
         "2 images that are in no class folder: 5.jpg, _unlabeled/6.jpg",
     ]

@@ -286,6 +286,25 @@ def test_a_question_mark_in_the_labels_marks_an_unknown_class(tmp_path):
     ).problems.counts == {"rows with a class name that is not allowed": 1}
 
 
+def test_a_list_in_a_field_of_text_is_read_as_a_list(tmp_path):
+    rows = """a.jpg,"['person', 'cup']",train\nb.jpg,"[""?caf\\u00e9"", ""x;y""]",train\nc.jpg,[],train\n"""
+    rows += "d.jpg,[cup],test\n"
+    found = table.read(write(tmp_path, "image,labels,split\n" + rows), None)
+    assert found.classes == ("person", "cup", "caf\u00e9", "x;y", "[cup]")
+    assert labels_of(found.train, found.classes) == {"a.jpg": {"person", "cup"}, "b.jpg": {"x;y"}, "c.jpg": set()}
+    many = "".join(f"{i}.jpg,\"['{a}', '{b}']\"\n" for i, (a, b) in enumerate(itertools.permutations("abcd", 2)))
+    assert set(table.read(write(tmp_path, "image,labels\n" + many), None, test_share=0.5).classes) == set("abcd")
+
+
+def test_most_rows_with_another_mark_than_1_are_refused(tmp_path):
+    rows = "".join(f"{i}.jpg,{'x' if i < 6 else 0},0\n" for i in range(9))
+    with pytest.raises(UserError, match=r"6 of 9 rows .* neither 0 nor 1 \(line 2: 'cat' is 'x'\): write 1 or 0"):
+        table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
+    rows = "".join(f"{i}.jpg,{'x' if i < 4 else 0},0\n" for i in range(9))
+    with pytest.raises(UserError, match=r"of its 5 images has a label \(4 rows with a label that is neither 0 nor 1\)"):
+        table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
+
+
 def test_an_empty_field_of_a_class_column_is_unknown(tmp_path):
     rows = "a.jpg,1,,?,train\nb.jpg,0,0,1,test\n"
     found = table.read(write(tmp_path, "image,cat,dog,bird,split\n" + rows), None)

@@ -106,9 +106,11 @@ def read_labelled(
     if root is not None:
         options["root"] = str(root)
     if stream is not None:
-        return _from_stream(stream, options, rows or "test", info)
-    assert table is not None
-    return _from_table(run, table, options, rows or "test", info)
+        found = _from_stream(stream, options, rows or "test", info)
+    else:
+        assert table is not None
+        found = _from_table(run, table, options, rows or "test", info)
+    return found._replace(notes=[*found.notes, *found.images.problems.lines()])
 
 
 def _from_stream(name: str, options: dict[str, Any], rows: str, info: ModelInfo) -> Labelled:

@@ -17,6 +17,7 @@ from pathlib import Path
 from lifelabel.errors import UserError, unknown
 from lifelabel.streams import imagefolder, yolo
 from lifelabel.streams.base import Names, Problems
+from lifelabel.streams.decode import HEIC_SUFFIXES
 from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, load
 from lifelabel.streams.exports import READERS, kind_of
 from lifelabel.streams.files import FileImages, safe_path
@@ -171,8 +172,10 @@ class _Rows:
         classes = dict.fromkeys(name for labels, _ in self.rows.values() for name in labels)
         if not classes:
             raise UserError(f"{kind}: none of the {len(self.rows):,} images has a label{self.problems.brief()}")
-        present = FileImages(root, Names(self.rows)).present
+        images = FileImages(root, Names(self.rows))
+        present = images.present
         self.problems.add_all("images without a file in the folder of images", list(self.rows), ~present)
+        self.problems.add_from(images.problems)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -205,7 +208,8 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
     names = sorted(walk(source, problems))
     images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     others = [name for name in names if not name.lower().endswith(IMAGE_SUFFIXES)]
-    problems.add_all("files that are not images", others)
+    _add_heic(others, problems)
+    problems.add_all("files that are not images", [name for name in others if not name.lower().endswith(HEIC_SUFFIXES)])
     tops = {name.partition("/")[0] for name in images if "/" in name}
     has_splits = all(top.lower() in SPLITS for top in tops) and any(name.count("/") > 1 for name in images)
     for name in images:
@@ -217,6 +221,11 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
             problems.add("images with a path that is not allowed", f"{shorten(name)!r}: a backslash")
         else:
             yield Entry(name, (folder,), SPLITS[top.lower()] if top else None)
+
+
+def _add_heic(names: Sequence[str], problems: Problems) -> None:
+    found = [name for name in names if name.lower().endswith(HEIC_SUFFIXES)]
+    problems.add_all("HEIC photographs, which are not read and are left out; convert them to JPEG first", found)
 
 
 # Data sets that are a folder
@@ -242,8 +251,8 @@ def _data_set(
         return None
     if source.is_dir() and root is not None:
         raise UserError(f"{source} is a data set of the format {kind} with its images: leave out --root")
-    for name, count in found.counts.items():
-        problems.add(name, ", ".join(found.examples[name]), count)
+    problems.add_from(found)
+    _add_heic(names, problems)
     return kind, folder, entries
 
 

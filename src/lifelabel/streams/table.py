@@ -26,7 +26,7 @@ from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import list_of_texts, shorten
 
 __all__ = ["class_name", "read"]
 
@@ -44,6 +44,7 @@ _SEPARATOR = ";"
 _OTHER_SEPARATORS = (",", "|", "/", ":", "+", "&", " ")
 """Characters that users write in place of the separator. Class names rarely contain the first two."""
 
+_NO_FLAG = "rows with a label that is neither 0 nor 1"
 _WIDE_ROWS = "rows with more fields than the header"
 _URL_ROWS = "rows whose image is a URL; images must be files: download them first"
 
@@ -274,7 +275,7 @@ class _Builder:
             text = str(cell).strip().lower()
             if text not in _FLAGS:
                 detail = f"'{shorten(self.layout.classes[position])}' is {shorten(cell)!r}"
-                raise _RowProblem("rows with a label that is neither 0 nor 1", detail)
+                raise _RowProblem(_NO_FLAG, detail)
             flag = _FLAGS[text]
             if flag is None:
                 unknown.append(self.column_at[position])
@@ -282,13 +283,16 @@ class _Builder:
                 labels.append(self.column_at[position])
         return tuple(labels), tuple(unknown)
 
-    def _listed(self, cell: _Cell) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _listed(self, cell: _Cell | list[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The columns of the classes in a field of the column `labels`, and of those marked as unknown (`?name`).
 
         New classes get the next columns.
         """
-        self.has_text |= isinstance(cell, str)
-        parts = [part for part in (cell.split(self.separator) if isinstance(cell, str) else cell) if part.strip()]
+        if isinstance(cell, str):
+            texts = list_of_texts(cell) if cell.lstrip().startswith("[") else None
+            self.has_text |= texts is None
+            cell = cell.split(self.separator) if texts is None else texts
+        parts = [part for part in cell if part.strip()]
         cache = self.class_names
         try:
             entries = [cache.get(part) or cache.setdefault(part, _entry(part)) for part in parts]
@@ -319,6 +323,11 @@ class _Builder:
             raise UserError(
                 f"{self.path}: {urls:,} of {rows:,} images are URLs ({problems.examples[_URL_ROWS][0]}): images must "
                 "be files; download them first, and write their paths into the table"
+            )
+        if 2 * problems.counts.get(_NO_FLAG, 0) > rows:
+            raise UserError(
+                f"{self.path}: {problems.counts[_NO_FLAG]:,} of {rows:,} rows have a label that is neither 0 nor 1 "
+                f"({problems.examples[_NO_FLAG][0]}): write 1 or 0, or nothing if it is unknown"
             )
         for position in self.layout.similar:
             name = self.layout.classes[position]
@@ -356,7 +365,9 @@ class _Builder:
             reason = f": {problems.lines()[-1]}" if problems else ""
             raise UserError(f"{path} has no row that can be used{reason}")
         if not any(self.labels):
-            raise UserError(f"{path} has no labels: none of its {len(self.row_of):,} images has a label")
+            raise UserError(
+                f"{path} has no labels: none of its {len(self.row_of):,} images has a label{problems.brief()}"
+            )
         tasks = _task_numbers(self.task)
         is_test = np.array(self.test)
         train, test = (self._pool(np.flatnonzero(is_test == value), tasks) for value in (False, True))
