@@ -64,7 +64,7 @@ def _convert(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
 ) -> None:
-    """Write a table of images and labels from class folders, YOLO, Hugging Face or the export of an annotation tool."""
+    """Write a table from class folders, COCO, Label Studio, CVAT, FiftyOne, YOLO or a Hugging Face image folder."""
     from lifelabel.streams.convert import convert
 
     done = convert(source, out_file, format=format_, root=root, field=field, overwrite=overwrite)
