@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 
 def test_dir_shows_exactly_the_public_names():
     assert dir(lifelabel) == sorted(lifelabel.__all__)
-    wanted = {"train", "resume", "Config", "Result", "Method", "Batch", "Learner", "ACM", "streams", "metrics"}
+    wanted = {"train", "resume", "evaluate", "calibrate", "export", "Config", "Result", "Method", "Batch", "Learner"}
+    wanted |= {"ACM", "streams", "metrics"}
     assert wanted <= set(dir(lifelabel))
 
 

@@ -1,6 +1,7 @@
-"""docs/tutorial.md: its commands and its program, in order, on made-up photographs."""
+"""docs/tutorial.md: its commands, in order, on made-up photographs, and the program of its export."""
 
 import csv
+import json
 import re
 import shlex
 from pathlib import Path
@@ -42,15 +43,10 @@ def tutorial(tmp_path):
     return tmp_path
 
 
-def test_the_commands_and_the_program_of_the_tutorial_run(tutorial, lifelabel):
+def test_the_commands_of_the_tutorial_and_the_program_of_its_export_run(tutorial, lifelabel):
     blocks = re.findall(r"^```(shell|python)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["shell"] * 8 + ["python"]
-    for kind, text in blocks:
-        if kind == "python":
-            done = command_server.run(code=text, cwd=tutorial, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            assert done.stdout == "16 classes: ONNX Runtime gives the probabilities of the model\n"
-            continue
+    assert [kind for kind, _ in blocks] == ["shell"] * 8
+    for _, text in blocks:
         words = shlex.split(text)
         assert words[0] == "lifelabel"
         more = SMALL if words[1] == "train" else []
@@ -60,3 +56,11 @@ def test_the_commands_and_the_program_of_the_tutorial_run(tutorial, lifelabel):
             assert len(done.stdout.splitlines()) == 3
         if words[1] == "extend":
             assert "4 new classes, 16 in all; mAP of the new classes " in done.stdout
+    folder, exif = tutorial / "exported", Image.Exif()
+    exif[274] = 6  # it was taken with the camera turned
+    Image.open(tutorial / "photos/new/0.png").rotate(90).save(folder / "photo.jpg", exif=exif, quality=95)
+    code = (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    done = command_server.run(code=code, cwd=folder, capture_output=True, text=True)
+    found = {name: float(value) for value, name in (line.split(" ", 1) for line in done.stdout.splitlines())}
+    expected = json.loads(lifelabel("predict", "runs/june", folder / "photo.jpg", "--json", cwd=tutorial).stdout)
+    assert expected["labels"] and found == pytest.approx(expected["labels"], abs=2e-3), done.stderr

@@ -15,11 +15,12 @@ Use its model on images:
 >>> len(model.predict([image], top=3)[0])
 3
 
-Models: `load`, `Model`. Runs: `train`, `resume`, `extend`, `run_all`, `Config`, `Result`; `verify`, `Verification`,
-`Check`. Methods of one's own: `Method`, `FineTuning`, `Batch`, `Footprint`, `option`, `load_plugin`, and the registries
-`METHODS`, `STREAMS`, `BACKBONES` and `METRICS`. Parts for a training loop of one's own: `task_loaders`, `Learner`,
-`LinearHead`, `Expert`, `ACM`, `CalibratedACM`, `LabelRelations`, `Adjacency`, `GraphNetwork`, `Reservoir`, and the
-modules `losses`, `metrics`, `streams` and `backbones`.
+Models: `load`, `Model`, `evaluate`, `calibrate`, `export`. Runs: `train`, `resume`, `extend`, `run_all`, `Config`,
+`Result`; `verify`, `Verification`, `Check`. Methods of one's own: `Method`, `FineTuning`, `Batch`, `Footprint`,
+`option`, `load_plugin`, and the registries `METHODS`, `STREAMS`, `BACKBONES` and `METRICS`.
+Parts for a training loop of one's own: `task_loaders`, `Learner`, `LinearHead`, `Expert`, `ACM`, `CalibratedACM`,
+`LabelRelations`, `Adjacency`, `GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`, `streams` and
+`backbones`.
 `dir(lifelabel)` lists all public names. Everything else is private and may change.
 """
 
@@ -34,6 +35,7 @@ from lifelabel.version import __version__
 if TYPE_CHECKING:
     from lifelabel import metrics, streams
     from lifelabel.config.config import Config
+    from lifelabel.engine.calibrate import calibrate
     from lifelabel.engine.callback import Callback
     from lifelabel.engine.extend import extend
     from lifelabel.engine.run import Result, resume, train
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from lifelabel.methods import METHODS, Batch, FineTuning, Footprint, HostBatch, Method
     from lifelabel.methods.buffer import Buffer, BufferOptions, Reservoir
     from lifelabel.metrics import METRICS
+    from lifelabel.model.export import export
     from lifelabel.model.model import Model, load
     from lifelabel.nn import backbones, losses
     from lifelabel.nn.backbones import BACKBONES
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from lifelabel.nn.setting import Setting
     from lifelabel.options import option
     from lifelabel.registry import load_plugin
+    from lifelabel.report.evaluate import evaluate
     from lifelabel.search.scheduler import PlannedRun, run_all
     from lifelabel.streams import STREAMS, Stream
 
@@ -64,12 +68,13 @@ __all__ = [
     "CalibratedACM", "Callback", "Check", "Config", "Diverged", "Expert", "FineTuning", "Footprint", "GraphNetwork",
     "HiddenLabel", "HostBatch", "LabelRelations", "Learner", "LinearHead", "Method", "Model", "PlannedRun",
     "Reservoir", "Result", "Setting", "Stream", "TaskData", "UserError", "Verification", "__version__", "backbones",
-    "extend", "load", "load_plugin", "losses", "metrics", "option", "resume", "run_all", "streams", "task_loaders",
-    "train", "verify",
+    "calibrate", "evaluate", "export", "extend", "load", "load_plugin", "losses", "metrics", "option", "resume",
+    "run_all", "streams", "task_loaders", "train", "verify",
 ]  # fmt: skip
 
 _HOMES = {
     "lifelabel.config.config": ("Config",),
+    "lifelabel.engine.calibrate": ("calibrate",),
     "lifelabel.engine.callback": ("Callback",),
     "lifelabel.engine.extend": ("extend",),
     "lifelabel.engine.run": ("Result", "resume", "train"),
@@ -79,6 +84,7 @@ _HOMES = {
     "lifelabel.methods": ("METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"),
     "lifelabel.methods.buffer": ("Buffer", "BufferOptions", "Reservoir"),
     "lifelabel.metrics": ("METRICS",),
+    "lifelabel.model.export": ("export",),
     "lifelabel.model.model": ("Model", "load"),
     "lifelabel.nn.backbones": ("BACKBONES",),
     "lifelabel.nn.expert": ("Expert",),
@@ -87,6 +93,7 @@ _HOMES = {
     "lifelabel.nn.setting": ("Setting",),
     "lifelabel.options": ("option",),
     "lifelabel.registry": ("load_plugin",),
+    "lifelabel.report.evaluate": ("evaluate",),
     "lifelabel.search.scheduler": ("PlannedRun", "run_all"),
     "lifelabel.streams": ("STREAMS", "Stream"),
 }

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from lifelabel.errors import UserError, unknown
 from lifelabel.utils.text import shorten
 
-__all__ = ["declared", "option", "read", "with_defaults"]
+__all__ = ["change_text", "declared", "option", "read", "with_defaults"]
 
 _T = TypeVar("_T")
 
@@ -81,6 +81,18 @@ def declared(options: Any, role: str) -> tuple[str, ...]:
     (('lr', 'device'), ('device',))
     """
     return tuple(field.name for field in dataclasses.fields(options) if field.metadata.get(role))
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """A change of an option during a run, as text. Its values may come from an untrusted file.
+
+    >>> change_text({"option": "lr", "before": 0.1, "after": 0.2, "task": 2, "step": 5})
+    'lr changed from 0.1 to 0.2 after step 5 of task 2'
+    """
+    values = [change.get(key) for key in ("option", "before", "after", "task", "step")]
+    name, before, after, task, step = ("none" if value is None else shorten(value) for value in values)
+    where = f"before task {task}" if step == "0" else f"after step {step} of task {task}"
+    return f"{name} changed from {before} to {after} {where}"
 
 
 def with_defaults(options: type, **defaults: Any) -> type:

@@ -16,6 +16,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import yaml
+from conftest import SMALL
 from PIL import Image
 
 from lifelabel.engine.callback import Callback
@@ -331,15 +332,55 @@ def test_a_truncated_manifest(main, refused, hostile, tmp_path, share):
     assert main("data", "inspect", path, "--no-sheets", "--out", tmp_path / "look").returncode == 0
 
 
-@pytest.mark.parametrize("name", ["stream.yaml", "stream.csv", "stream.zip", "task0/train.csv"])
-def test_a_named_pipe_instead_of_a_file(refused, tmp_path, name):
+@pytest.fixture
+def alarm():
+    """A command that waits for a pipe fails."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the command waits"))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+TRAIN = ("train", *SMALL, "--out", "new")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        *((name, ("data", "inspect", name)) for name in ("x.yaml", "x.csv", "x.parquet", "x.zip")),
+        ("split/task0/train.csv", ("data", "inspect", "split")),
+        ("x.tar", ("data", "inspect", "PHOTOS", "--root", "x.tar")),
+        ("order.txt", ("data", "inspect", "PHOTOS", "--set", "order=order.txt")),
+        ("x.json", ("data", "convert", "x.json", "--out", "new.csv")),
+        ("glove.txt", (*TRAIN, "--words", "glove.txt")),
+        *((name, (*TRAIN, "--weights", name)) for name in ("x.pth", "x.safetensors")),
+        ("x.yaml", (*TRAIN, "--config", "x.yaml")),
+        ("x.csv", ("train", "--stream", "x.csv", "--out", "new")),
+        ("x.yaml", ("compare", "--methods", "er", "--config", "x.yaml")),
+        ("x.yaml", ("tune", "--method", "er", "--out", "new", "--config", "x.yaml")),
+        ("x.py", ("list", "methods", "--plugin", "x.py")),
+        ("x.npz", ("metrics", "x.npz")),
+        ("x.csv", ("extend", "RUN", "x.csv", "--out", "new")),
+        ("x.csv", ("evaluate", "RUN", "x.csv")),
+        ("x.csv", ("calibrate", "RUN", "x.csv")),
+        ("model/model.json", ("export", "model", "--out", "new")),
+        ("model/model.safetensors", ("export", "model", "--out", "new")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_named_pipe_instead_of_a_file(refused, alarm, hostile, agcn_run, tmp_path, monkeypatch, name, command):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
+    if name.startswith("model"):
+        shutil.copytree(agcn_run / "model", "model")
+        path.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
-    if name.startswith("task0"):
-        (tmp_path / "task0/test.csv").write_text("a.jpg,1\n")
-    stream = tmp_path if name.startswith("task0") else path
-    assert str(path) in refused("data", "inspect", stream, "--out", tmp_path / "look")
+    (path.parent / "test.csv").write_text("a.jpg,1\n")
+    given = {"PHOTOS": hostile / "photos.csv", "RUN": agcn_run}
+    assert path.name in refused(*(given.get(word, word) for word in command))
+    assert not (tmp_path / "new").exists()
 
 
 FILES = {

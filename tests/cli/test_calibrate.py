@@ -11,9 +11,13 @@ import torch
 from support import command_server, models
 
 import lifelabel
-from lifelabel.cli import calibrate
+from lifelabel.engine import calibrate
 from lifelabel.metrics.functions import average_precision
+from lifelabel.model.files import write_model
 from lifelabel.model.labelled_scores import score_labelled
+from lifelabel.streams.base import Names
+from lifelabel.streams.files import FileImages
+from lifelabel.streams.image_hashes import TrainedImages, hash_images
 from lifelabel.streams.labelled import from_table
 
 IMAGES = 160
@@ -74,7 +78,7 @@ def test_probabilities_and_thresholds_are_stored_and_used(main, place):
     assert figures["after"]["log_loss"] < figures["before"]["log_loss"]
     assert figures["after"]["CF1"] > figures["before"]["CF1"]
     assert "160 images" in done.stdout and "uncalibrated, at 0.5" in done.stdout and "written to run" in done.stdout
-    assert "borrow from the other classes" in done.stdout
+    assert "borrowing from the other classes" in done.stdout
     assert "calibrated" in (place / "run/model/README.md").read_text()
 
     logits, probabilities, labels = scores(place)
@@ -106,6 +110,9 @@ def test_dry_run_changes_nothing(main, place):
     files = {path.name: path.read_bytes() for path in (place / "run/model").iterdir()}
     done = main("calibrate", "run", *PHOTOS, "--dry-run")
     assert done.returncode == 0 and "nothing was changed (--dry-run)" in done.stdout
+    found = lifelabel.calibrate("run", "photos.csv", root="photos", device="cpu", dry_run=True)
+    assert found.folder is None and f"{found.figures['after']['ECE']:.4f}" in done.stdout
+    assert found.model.thresholds.tolist() == found.thresholds.tolist()
     assert {path.name: path.read_bytes() for path in (place / "run/model").iterdir()} == files
 
 
@@ -124,10 +131,7 @@ def test_a_copy(main, place):
 
 def test_classes_that_cannot_reach_the_precision_are_named(main, place):
     done = main("calibrate", "run", *PHOTOS, "--by", "precision", "--precision", "0.99", "--dry-run")
-    assert (
-        f"5 classes cannot reach precision 0.99 on these images: their threshold is high: {models.CLASSES[0]}"
-        in done.stdout
-    )
+    assert f"5 classes that cannot reach precision 0.99 here, with a high threshold: {models.CLASSES[0]}" in done.stdout
 
 
 def test_costs(main, place):
@@ -161,26 +165,40 @@ def test_a_set_with_some_of_the_classes(main, place):
     lines = [line.split(",") for line in (place / "photos.csv").read_text().splitlines()]
     (place / "photos.csv").write_text("\n".join(",".join(line[:4]) for line in lines) + "\n")
     done = main("calibrate", "run", *PHOTOS)
-    assert done.returncode == 0 and "2 classes of the model are not in the set" in done.stdout
+    assert done.returncode == 0 and "2 classes that only the model has" in done.stdout
     slope, shift, limits = info()["calibration"]["slope"], info()["calibration"]["shift"], info()["thresholds"]
     assert slope[3] == pytest.approx(slope[4]) and shift[3] == pytest.approx(shift[4]) and limits[3] == limits[4]
     assert 0.8 * min(slope[:3]) < slope[3] < 1.2 * max(slope[:3])
 
 
-def test_training_images_are_reported(main, place):
-    options = f"stream_options: {{file: {place / 'photos.csv'}, test_share: 0.5, seed: 0}}"
-    (place / "run" / "config.yaml").write_text(f"stream: table\n{options}\n")
-    done = main("calibrate", "run", *PHOTOS, "--dry-run")
-    assert "only its held-out rows are used" in done.stdout and "it is too sure of them" not in done.stdout
-    done = main("calibrate", "run", *PHOTOS, "--dry-run", "--rows", "all")
-    assert "the run was trained on some of these images: it is too sure of them; use other images" in done.stdout
+def test_val_rows_are_used_if_there_are_some(main, place):
+    lines = (place / "photos.csv").read_text().splitlines()
+    for count, used in ((30, "30 images (val rows of photos.csv)"), (0, "160 images (test rows of photos.csv)")):
+        splits = ["split", *["dev"] * count, *["test"] * (IMAGES - count)]
+        rows = [f"{split},{line}" for split, line in zip(splits, lines, strict=True)]
+        (place / "photos.csv").write_text("\n".join([*rows, "train,x.png,0,0,0,0,0"]) + "\n")
+        assert used in main("calibrate", "run", *PHOTOS, "--dry-run").stdout
+
+
+def test_training_images_are_left_out(main, place):
+    """The copy that `--out` writes knows them too."""
+    trained = TrainedImages(np.zeros((0, 2), np.uint64), 32)
+    trained.add(["other.png"], hash_images(FileImages(place / "photos", Names(["0.png"])), np.arange(1), 32)[0])
+    model = lifelabel.load("run", "cpu")
+    write_model(place / "run/model", model.network, model.info, trained)
+    for source, images in (("run", 159), ("copy", 159)):
+        done = main("calibrate", source, *PHOTOS, "--out", "copy" if source == "run" else "again")
+        assert f"{images} images (all rows without training images" in done.stdout
+        assert "1 training image of the model left out (0.png)" in done.stdout
+    done = main("calibrate", "run", *PHOTOS, "--dry-run", "--include-trained")
+    assert "the model is too sure of its training images" in done.stdout and "160 images (all rows" in done.stdout
 
 
 def test_a_stream(main, place):
     words = ("--set", "stream.train_images=10", "--set", "stream.test_images=40", "--device", "cpu")
     done = main("calibrate", "run", "--stream", "scenes", *words)
     assert done.returncode == 0 and info()["calibration"]["images_of"]["rows"] == "test images"
-    assert "40 images are few" in done.stdout and "15 classes of the set are not classes of the model" in done.stdout
+    assert "40 images are few" in done.stdout and "15 classes that only the set has" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_inspect_of_a_table_prints_that_files_are_missing(main, tmp_path):
         assert json.loads((tmp_path / "look" / "stream.json").read_text())["problems"] == problems
         missing = (tmp_path / "look" / "missing.txt").read_text().splitlines()
         assert sorted(missing) == ([f"{i}.png" for i in range(6)] if not root else ["5.png"])
-        assert f"missing.txt ({len(missing)} images without a file)" in " ".join(done.stdout.split())
+        assert f"missing.txt ({len(missing)} image" in " ".join(done.stdout.split())
     (tmp_path / "t.csv").write_text("\n".join(["image,labels,split", *rows[:5]]) + "\n")
     assert main("inspect", "t.csv", "--root", "photos", "--no-sheets", "--out", "look").returncode == 0
     assert not (tmp_path / "look" / "missing.txt").exists()
@@ -161,7 +161,7 @@ def test_build_prints_problems(main, published, tmp_path):
     train.write_text(train.read_text() + "d.jpg,0,1\n")
     done = main("build", published, "--out", tmp_path / "stream.yaml")
     assert done.returncode == 0, done.stderr
-    assert "problem: 1 rows" in done.stdout
+    assert "problem: 1 row" in done.stdout
     assert "d.jpg" in done.stdout
 
 

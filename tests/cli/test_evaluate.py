@@ -6,13 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from support import models
 
 import lifelabel
-from lifelabel.nn.weights import sha256
-from lifelabel.streams import table
+from lifelabel.streams.image_hashes import hash_names
 
 A, B = models.CLASSES[0], models.CLASSES[3]
 
@@ -25,8 +23,7 @@ def template(tmp_path_factory):
     models.write_images(folder / "photos", 60)
     lines = [f"{k}.png,{';'.join([A] * (k % 3 == 0) + [B] * (k % 4 == 0) + ['unicorn'] * (k == 7))}" for k in range(60)]
     (folder / "photos.csv").write_text("\n".join(["image,labels", *lines]) + "\n")
-    config = {"stream": "table", "stream_options": {"file": str(folder / "trained.csv"), "test_share": 0.5, "seed": 3}}
-    (folder / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "run" / "config.yaml").write_text("stream: scenes\n")
     return folder
 
 
@@ -34,8 +31,6 @@ def template(tmp_path_factory):
 def place(template, tmp_path, monkeypatch):
     """A copy of it, which is the current folder."""
     folder = shutil.copytree(template, tmp_path / "here")
-    config = (folder / "run" / "config.yaml").read_text()
-    (folder / "run" / "config.yaml").write_text(config.replace(str(template), str(folder)))
     monkeypatch.chdir(folder)
     return folder
 
@@ -67,6 +62,8 @@ def test_a_table(main, place):
     written = sorted(path.name for path in (place / "run" / "evaluation").iterdir())
     assert written == ["evaluation.json", "mistakes.png", "per_class.png", "report.md", "skipped.jsonl"]
     assert f"written to {os.path.join('run', 'evaluation')}: evaluation.json, report.md, per_class.png" in done.stdout
+    again = json.loads(json.dumps(lifelabel.evaluate("run", "photos.csv", root="photos", device="cpu")))
+    assert {**again, "environment": None} == {**found, "environment": None}
     for part in (
         "at 0.5",
         "calibration error (ECE)",
@@ -94,72 +91,80 @@ def test_a_second_evaluation_replaces_the_first(main, place):
     assert written.keys() == {"evaluation.json", "per_class.png", "report.md", "mine.txt"}
 
 
-def test_the_table_of_the_run(main, place):
-    """Only the rows that the run held out, unless others are requested."""
-    shutil.copy("photos.csv", "trained.csv")
-    run = table.read(place / "trained.csv", place / "photos", test_share=0.5, seed=3)
-    done = main("evaluate", "run", "trained.csv", "--root", "photos", "--device", "cpu")
-    found = result(place / "run" / "evaluation")
-    assert found["set"]["images"] == len(run.test.names) < 60 and found["set"]["rows"] == "test rows"
-    assert "note: the run was trained on trained.csv: only its held-out rows are used" in done.stdout
-    assert "test_share 0.5 and seed 3" in found["notes"][0]
-    for rows, images in (("train", len(run.train.names)), ("all", 60)):
-        done = main("evaluate", "run", "trained.csv", "--root", "photos", "--device", "cpu", "--rows", rows)
-        found = result(place / "run" / "evaluation")
-        assert found["set"]["images"] == images and "the figures are too high" in found["notes"][0]
-    assert main("evaluate", "run/model", "trained.csv", "--root", "photos", "--device", "cpu").returncode == 0
-    assert result(place / "evaluation-run")["set"]["images"] == len(run.test.names)
+@pytest.fixture(scope="session")
+def own_run(tmp_path_factory):
+    """A run on a table with a column `task`, without a column `split`: its folder has photographs and table too."""
+    folder, rng = tmp_path_factory.mktemp("own"), np.random.default_rng(0)
+    models.write_images(folder / "photos", 60)
+    rows = []
+    for k in range(60):
+        labels = "abcd"[: 2 + 2 * (k % 2)]
+        shown = [name for name in labels if rng.random() < 0.5] or [labels[k % len(labels)]]
+        rows.append(f"{k}.png|{'+'.join(shown)}|{1 + k % 2}")
+    (folder / "t.csv").write_text("\n".join(["image,labels,task", *rows]).replace("|", ",") + "\n")
+    table = {"test_share": 0.4, "seed": 4, "separator": "+"}
+    small = {"backbone": "tiny", "weights": "none", "image_size": 32, "augment": "crop-flip", "device": "cpu"}
+    given = {"stream": str(folder / "t.csv"), "root": str(folder / "photos"), "stream_options": table, **small}
+    lifelabel.train(folder / "run", method="fine-tuning", **given)
+    return folder
 
 
-@pytest.mark.parametrize("setting", ["seed=5", "test_share=0.9"])
-def test_other_held_out_rows_of_the_table_of_the_run_are_refused(refused, place, setting):
-    shutil.copy("photos.csv", "trained.csv")
-    line = refused("evaluate", "run", "trained.csv", "--root", "photos", "--set", f"stream.{setting}")
-    name = setting.partition("=")[0]
-    assert line.startswith(f"the run was trained on trained.csv with {name} ") and line.endswith(f"stream.{name}")
-    assert not (place / "run" / "evaluation").exists()
+def test_the_table_of_a_run_has_the_figures_of_the_run(main, own_run, tmp_path, monkeypatch):
+    """Its training images are left out, and labels of later tasks are unknown, as in metrics.json."""
+    monkeypatch.chdir(tmp_path)
+    final = json.loads((own_run / "run/metrics.json").read_text())["final"]
+    (tmp_path / "same").symlink_to(own_run / "photos")
+    (tmp_path / "more.csv").write_text((own_run / "t.csv").read_text().replace("\n0.png", "\nno.png,a,1\n0.png"))
+    shutil.copytree(own_run / "run" / "model", "copied")
+    other = "--root", "same", "--set", "stream.separator=+"
+    for words in ((own_run / "run", own_run / "t.csv"), ("copied", "more.csv", *other)):
+        done = main("evaluate", *words, "--device", "cpu", "--out", "e")
+        assert (done.returncode, done.stderr) == (0, "") and "of the model left out (" in done.stdout
+        found = result(tmp_path / "e")
+        assert found["set"]["unknown_labels"] and 10 < found["set"]["images"] < 40
+        for name in ("mAP", "CF1", "OF1"):
+            assert found["headline"]["0.5"][name] == pytest.approx(final[name], abs=1e-6)
+    done = main("calibrate", own_run / "run", own_run / "t.csv", "--device", "cpu", "--dry-run")
+    assert f"{found['set']['images']} images (all rows without training images of t.csv)" in done.stdout
 
 
-def test_the_table_of_an_extended_run(main, place):
-    """It is recognised by its content. Values of other types are ignored."""
-    about = json.loads((place / "run/model/model.json").read_text())
-    entry = {"file": "first.csv", "sha256": sha256(place / "photos.csv")}
-    entry |= {"test_share": 0.5, "seed": 3, "separator": ";"}
-    for tables, images in (
-        ([3, {**entry, "seed": "x"}, {**entry, "sha256": None}, entry], None), ({"a": 1}, 60), ([{"file": []}], 60),
-    ):  # fmt: skip
-        about["training"] = {**about["training"], "extends": {"tables": tables}}
-        (place / "run/model/model.json").write_text(json.dumps(about))
-        done = main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu")
-        held_out = len(table.read(place / "photos.csv", place / "photos", test_share=0.5, seed=3).test.names)
-        assert result(place / "run" / "evaluation")["set"]["images"] == (images or held_out) and held_out < 60
-        assert ("the run was trained on photos.csv: only its held-out rows" in done.stdout) == (images is None)
-    about["training"]["extends"] = {"tables": [{**entry, "file": "photos.csv", "sha256": None}]}
-    (place / "run/model/model.json").write_text(json.dumps(about))
-    main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu")
-    assert result(place / "run" / "evaluation")["notes"][0].startswith("if the model was trained on photos.csv")
+def test_training_images_under_other_names(main, refused, own_run, tmp_path, monkeypatch):
+    """They are recognised by their pixels. A resized one is not, but there is a note."""
+    monkeypatch.chdir(tmp_path)
+    pairs = np.fromfile(own_run / "run/model/training-images.bin", "<u8").reshape(-1, 2)
+    trained = [f"{k}.png" for k in range(60) if hash_names([f"{k}.png"])[0] in pairs[pairs[:, 1] > 0, 0]]
+    assert 20 < len(trained) < 50
+    for place, name in enumerate(trained[:2]):
+        shutil.copy(own_run / "photos" / name, f"copy{place}.png")
+    Image.open(own_run / "photos" / trained[2]).resize((40, 40)).save(trained[2])
+    (tmp_path / "t.csv").write_text("image,labels\ncopy0.png,a;b\ncopy1.png,c;d\n")
+    words = ("evaluate", own_run / "run", "t.csv", "--device", "cpu", "--out", "e")
+    assert refused(*words).startswith("all 2 images (all rows of t.csv) are training images of the model: give others")
+    assert main(*words, "--include-trained").returncode == 0 and result(tmp_path / "e")["set"]["images"] == 2
+    assert result(tmp_path / "e")["notes"][0].startswith("2 of these images are training images (copy0.png, copy1.png)")
+    (tmp_path / "t.csv").write_text(f"image,labels\ncopy0.png,a;b\n{trained[2]},a;b\n")
+    assert main(*words).returncode == 0 and result(tmp_path / "e")["set"]["images"] == 1
+    notes = result(tmp_path / "e")["notes"]
+    assert notes[0] == "1 training image of the model left out (copy0.png); --include-trained uses them"
+    assert notes[1].startswith("1 image has the name of a training image, but other pixels")
 
 
 def test_a_model_folder_by_itself(main, place):
-    """The results are in the current folder. The model may have been trained on a table of this name."""
+    """The results are in the current folder. This model does not say on which images it was trained."""
     shutil.copytree("run/model", "models/mine")
-    shutil.copy("photos.csv", "test.csv")  # the name of its stream is "test"
-    done = main("evaluate", "models/mine", "test.csv", "--root", "photos", "--device", "cpu", "--threshold", "0.3")
+    done = main("evaluate", "models/mine", "photos.csv", "--root", "photos", "--device", "cpu", "--threshold", "0.3")
     assert done.returncode == 0
     found = result(place / "evaluation-mine")
     assert list(found["headline"]) == ["0.5", "0.3"] and found["set"]["images"] == 60
-    assert found["notes"][0].startswith("if the model was trained on test.csv, the figures are too high")
+    assert found["notes"][0].startswith("the model does not say on which images it was trained")
     assert sorted(path.name for path in (place / "models/mine").iterdir()) == [
         "README.md", "model.json", "model.safetensors",
     ]  # fmt: skip
-    share = "--set", "stream.test_share=0.2"
-    main("evaluate", "models/mine", "test.csv", "--root", "photos", "--device", "cpu", *share, "--out", "e")
-    assert result(place / "e")["set"]["images"] < 30
 
 
 def test_a_column_split_decides(main, place):
     (place / "split.csv").write_text(f"image,split,{A}\n0.png,train,1\n1.png,test,1\n2.png,val,0\n3.png,test,\n")
-    for rows, images in (("test", 3), ("train", 1), ("all", 4)):
+    for rows, images in (("test", 2), ("validation", 1), ("training", 1), ("all", 4)):
         out = place / rows
         given = () if rows == "test" else ("--rows", rows)
         assert (
@@ -167,7 +172,7 @@ def test_a_column_split_decides(main, place):
             == 0
         )
         assert result(out)["set"]["images"] == images
-        assert result(out)["set"]["unknown_labels"] == (rows != "train")
+        assert result(out)["set"]["unknown_labels"] == (rows in ("test", "all"))
 
 
 def test_the_stream_of_a_run(main, small, tmp_path, monkeypatch):
@@ -183,7 +188,7 @@ def test_the_stream_of_a_run(main, small, tmp_path, monkeypatch):
         assert found["headline"]["0.5"][name] == pytest.approx(run[name], abs=2e-3)
     assert found["metrics"]["conventions"]["all"] == pytest.approx(run["conventions"], abs=2e-3)
     done = main("evaluate", "run", "--stream", "scenes", *words, "--device", "cpu", "--rows", "train")
-    assert "the run was trained on some of these images" in done.stdout
+    assert "all 60 images (training images of scenes) are training images of the model" in done.stderr
 
 
 def test_class_names_are_not_control_characters(main, place):
@@ -201,13 +206,12 @@ def test_class_names_are_not_control_characters(main, place):
         (("run", "photos.csv", "--stream", "scenes"), "give the labelled images: a TABLE, or --stream NAME (one of"),
         (("run", "no.csv"), "there is no table no.csv"),
         (("run", "photos.csv", "--root", "no"), "there is no folder no: give another --root DIR"),
-        (("run", "photos.csv"), "none of the 60 images of photos.csv can be read (0.png: no such file): check --root"),
-        (("run", "photos.csv", "--rows", "some"), "unknown rows 'some': (known: all, test, train)"),
+        (("run", "photos.csv"), "none of the images of photos.csv can be read (0.png: no such file): check --root"),
+        (("run", "photos.csv", "--rows", "some"), "unknown rows 'some': (known: all, test, train, val)"),
         (("run", "photos.csv", "--rows", "train"), "photos.csv has no train row"),
         (
             ("run", "photos.csv", "--set", "stream.tasks=3"),
-            "stream.tasks cannot be set for a table here: the options are stream.root, stream.separator, "
-            "stream.test_share, stream.seed",
+            "stream.tasks cannot be set for a table here: the options are stream.root, stream.separator",
         ),
         (("run", "photos.csv", "--threshold", "0"), "--threshold must be above 0 and at most 1, not 0"),
         (("run", "photos.csv", "--threshold", "x"), "Invalid value for '--threshold'"),

@@ -101,7 +101,7 @@ def test_data_has_the_flags_of_the_stream_only(main, wide, command):
 
 def test_the_flags_of_train_are_its_own_and_those_of_options():
     params = typer.main.get_command(app).commands["train"].params
-    own = {"out_folder", "resume", "config", "set_", "plugin", "print_config", "overwrite", "quiet"}
+    own = {"out_folder", "resume", "config", "set_", "plugin", "print_config", "overwrite", "quiet", "stream_argument"}
     assert {param.name for param in params} == own | RUN_FLAGS.keys() | STREAM_FLAGS.keys()
 
 
@@ -145,6 +145,16 @@ def test_flags_of_the_stream_are_in_its_section(main, tmp_path):
     done = main("train", "--stream", "photos.csv", "--root", tmp_path, "--tasks", "3", "--print-config")
     options = yaml.safe_load(done.stdout)["stream_options"]
     assert (options["file"], options["root"], options["tasks"]) == ("photos.csv", str(tmp_path), 3)
+
+
+def test_the_stream_may_be_an_argument(main, refused, tmp_path):
+    (tmp_path / "photos.csv").write_text("image,labels\n")
+    as_flag = main("train", "--stream", tmp_path / "photos.csv", "--print-config").stdout
+    assert main("train", tmp_path / "photos.csv", "--print-config").stdout == as_flag and "photos.csv" in as_flag
+    for command in (["compare"], ["tune", "--method", "er"]):
+        assert "there is no" in refused(*command, tmp_path / "no.csv", "--out", tmp_path / "x")
+    line = "two streams: a.csv and --stream b.csv; give one of them"
+    assert refused("train", "a.csv", "--stream", "b.csv", "--out", tmp_path / "x") == line
 
 
 def test_flags_win_over_a_file(main, tmp_path):

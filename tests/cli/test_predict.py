@@ -3,6 +3,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from support import command_server, models
 
 import lifelabel
-from lifelabel.cli.image_files import image_files
+from lifelabel.streams.image_files import image_files
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,17 @@ def test_one_line_per_image(main, folder, images):
     assert done.stdout.splitlines() == lines
     none = main("predict", folder, "photos/0.png", "--threshold", 1)
     assert none.stdout == "photos/0.png  –\n"
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "calibrate", "export", "serve"])
+def test_an_edited_model_is_refused(refused, folder, images, tmp_path, command):
+    """Each command that loads a model checks the digest of model.json."""
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run/model/model.json"
+    path.write_text(path.read_text().replace(models.CLASSES[0], "x"))
+    more = {"predict": ["photos"], "export": ["--out", "x"], "serve": ["--port", "0"]}.get(command, ["photos.csv"])
+    (tmp_path / "photos.csv").write_text("image,labels\n")
+    assert refused(command, tmp_path / "run", *more) == f"{path} is damaged or was edited: copy the model again"
 
 
 def test_json_lines(main, folder, images):
@@ -116,7 +128,7 @@ def test_a_folder_with_a_pattern_in_its_name(images):
 
 def test_files_are_listed_when_they_are_needed(tmp_path, monkeypatch):
     """In blocks, each sorted; linked folders, which may contain themselves, are left out."""
-    monkeypatch.setattr("lifelabel.cli.image_files._BLOCK", 10)
+    monkeypatch.setattr("lifelabel.streams.image_files._BLOCK", 10)
     for number in range(35):
         (tmp_path / f"{number:02}.jpg").write_bytes(b"")
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -168,6 +180,8 @@ def test_no_image_at_all_is_one_line(refused, lifelabel, error_line, folder, ima
         (["--threshold", "high"], "Invalid value for '--threshold'"),
         (["--top", "0"], "top must be at least 1, not 0"),
         (["--json", "--csv"], "--json, --csv and --table: give one of them"),
+        (["--out", "x.json"], "--out x.json: the name must end in .csv, .jsonl (one JSON object per line) or .txt"),
+        (["--out", "x.csv", "--json"], "--out x.csv: the name must end in .jsonl"),
         (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
         (["--batch-size", "5000"], "batch_size must be 1 to 4,096"),
         (["--workers", "-1"], "--workers must be at least 0, not -1"),
@@ -296,7 +310,7 @@ def test_a_folder_that_cannot_be_read_is_listed(main, refused, folder, images, m
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return scan(path)
 
-    monkeypatch.setattr("lifelabel.cli.image_files.os.scandir", scandir)
+    monkeypatch.setattr("lifelabel.streams.image_files.os.scandir", scandir)
     done = main("predict", folder, "photos", "--json")
     assert done.returncode == 1 and list(read_json(done)) == PATHS[:4]
     assert done.stderr == "1 without labels:\n  photos/b/c: cannot be read (Permission denied)\n"
@@ -318,5 +332,29 @@ def test_a_path_with_a_null_byte_is_listed(lifelabel, folder, images):
 
 
 def test_without_results_nothing_is_written(lifelabel, folder, images):
-    done = lifelabel("predict", folder, "-", "--csv", "--annotate", "out", input="none.png\n")
-    assert (done.returncode, done.stdout) == (2, "") and not os.path.exists("out")
+    done = lifelabel("predict", folder, "-", "--out", "labels/x.csv", "--annotate", "out", input="none.png\n")
+    assert (done.returncode, done.stdout) == (2, "") and not os.path.exists("out") and not os.path.exists("labels")
+
+
+@pytest.mark.parametrize(("suffix", "flag"), [(".csv", "--csv"), (".jsonl", "--json"), (".txt", "--table")])
+def test_a_file_has_what_the_command_prints(main, refused, folder, images, suffix, flag):
+    (images / "bad.png").write_bytes(b"no image")
+    name = f"new/labels{suffix}"
+    done = main("predict", folder, "photos", "--out", name)
+    assert (done.returncode, done.stdout) == (1, f"6 images in {name}\n") and "1 without labels" in done.stderr
+    with open(name, encoding="utf-8") as file:
+        assert file.read() == main("predict", folder, "photos", flag).stdout
+    assert os.listdir("new") == [f"labels{suffix}"]
+    assert refused("predict", folder, "photos", "--out", name) == f"{name} exists: give another --out, or --overwrite"
+    done = main("predict", folder, "photos/0.png", "--out", name, flag, "--overwrite")
+    assert (done.returncode, done.stdout) == (0, f"1 image in {name}\n")
+
+
+def test_a_file_is_written_whole_or_not_at_all(main, folder, images, monkeypatch):
+    def stop(path, labels):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lifelabel.cli.predict._annotator", lambda folder: stop)
+    done = main("predict", folder, "photos", "--out", "labels.csv", "--annotate", "x")
+    assert (done.returncode, done.stderr) == (130, "stopped after 0 images; labels.csv is not written\n")
+    assert os.listdir() == ["photos"]

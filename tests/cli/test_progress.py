@@ -11,6 +11,8 @@ from lifelabel.cli.progress import ProgressBar, RunsDisplay
 from lifelabel.engine import history
 from lifelabel.engine import run as engine
 from lifelabel.methods import METHODS, FineTuning
+from lifelabel.report.runs import read_run
+from lifelabel.report.tables import one_line
 from lifelabel.search.scheduler import PlannedRun, run_all
 from lifelabel.streams import Task
 
@@ -29,9 +31,7 @@ def test_one_line_per_run_without_a_terminal(tmp_path):
     lines = sorted(output.getvalue().splitlines())
     assert len(lines) == 2
     for line, each in zip(lines, plans, strict=True):
-        final = json.loads((each.folder / "metrics.json").read_text())["final"]
-        scores = "  ".join(f"{name} {100 * final[name]:.2f}" for name in ("mAP", "CF1", "OF1"))
-        assert line.startswith(f"{each.name}: {scores}  forgetting {100 * final['forgetting']['mAP']:.2f}  ")
+        assert line.startswith(f"{each.name}: {one_line(read_run(each.folder))}  ")
         assert line.endswith(" s")
 
 

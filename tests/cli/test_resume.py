@@ -109,9 +109,33 @@ def test_a_damaged_history(refused, diverged, tmp_path):
     assert "history.jsonl is shorter" in refused("train", "--resume", folder)
 
 
-def test_a_damaged_config(refused, agcn_copy):
-    (agcn_copy / "config.yaml").write_text("stream: [")
+@pytest.mark.parametrize("text", ["stream: [", "mehod: agcn"])
+def test_a_damaged_config(refused, agcn_copy, text):
+    (agcn_copy / "config.yaml").write_text(text)
     assert str(agcn_copy / "config.yaml") in refused("train", "--resume", agcn_copy)
+
+
+@pytest.mark.parametrize("name", ["details/task-1.npz", "model-task-1/README.md"])
+def test_a_damaged_file_that_is_written_once(refused, diverged, tmp_path, name):
+    folder = shutil.copytree(diverged[1], tmp_path / "run")
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+    assert refused("train", "--resume", folder) == (
+        f"{folder / name} is not as the run wrote it (another SHA-256): restore it from a copy, or run again with "
+        "--config and --overwrite"
+    )
+    (folder / name).unlink()
+    assert f"{folder / name} is not as the run wrote it (missing): " in refused("train", "--resume", folder)
+
+
+def test_a_config_with_other_bytes_is_written_again(main, agcn_copy):
+    path = agcn_copy / "config.yaml"
+    text = path.read_text()
+    for other in (text.replace("# learning rate", "# learning late"), text.replace("lr: 0.0003", "lr: 0.009")):
+        path.write_text(other)  # all steps are done: another learning rate has no effect
+        done = main("train", "--resume", agcn_copy)
+        assert f"{path} is not as the run wrote it: it is written again with the options of the run\n" in done.stderr
+        assert path.read_text() == text
+        edit_json(agcn_copy / "metrics.json", finished=False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -153,7 +177,7 @@ def test_divergence_before_any_checkpoint(refused, tmp_path, small):
 def diverged(lifelabel, small, tmp_path_factory):
     """A run that learns the first task and diverges in the second: (process, folder)."""
     folder = tmp_path_factory.mktemp("diverged") / "run"
-    return lifelabel("train", *small, "--later-backbone-lr", "1e30", "--out", folder, "-q"), folder
+    return lifelabel("train", *small, "--later-backbone-lr", "1e30", "--keep-tasks", "--out", folder, "-q"), folder
 
 
 def test_divergence_keeps_the_last_good_checkpoint(diverged, error_line):
@@ -179,13 +203,25 @@ def test_divergence_keeps_the_last_good_checkpoint(diverged, error_line):
     assert len(metrics["per_task"]) == 1
 
 
-def test_a_diverged_run_resumes_with_another_learning_rate(main, diverged, tmp_path):
+def test_a_diverged_run_resumes_with_another_learning_rate(main, diverged, tmp_path, tables_only):
     folder = shutil.copytree(diverged[1], tmp_path / "run")
     values = yaml.safe_load((folder / "config.yaml").read_text())
-    values["later_backbone_lr"] = 6e-4
+    values |= {"later_backbone_lr": 6e-4, "workers": 0}
     (folder / "config.yaml").write_text(yaml.safe_dump(values))
-    assert main("train", "--resume", folder, "-q").returncode == 0
+    done = main("train", "--resume", folder)
+    changed = "later_backbone_lr changed from 1e+30 to 0.0006 before task 2"
+    assert done.returncode == 0 and f"{changed}\n" in done.stderr
+    assert "workers changed from none to 0 before task 2\n" in done.stderr
     assert read_json(folder / "metrics.json")["finished"] is True
+    record = {"option": "later_backbone_lr", "before": 1e30, "after": 6e-4, "task": 2, "step": 0}
+    assert read_json(folder / "environment.json")["changed_options"] == [record]
+    assert (
+        "During the training, later_backbone_lr changed from 1e+30 to 0.0006 before task 2."
+        in (folder / "model/README.md").read_text()
+    )
+    assert f"are those of checkpoint.pt; {changed}\n" in main("verify", folder, "--no-score").stdout
+    main("report", folder, "--out", tmp_path / "report")
+    assert f"NOT the same options in all steps: run: {changed}." in (tmp_path / "report/table.md").read_text()
 
 
 def test_report_of_a_diverged_run_is_refused(refused, diverged, tmp_path):

@@ -37,7 +37,7 @@ def runs(tmp_path, monkeypatch):
     """Five runs: two finished ones, one that stopped in task 2, one in task 1, and a damaged one."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs"
-    write_run(folder / "a", seed=3, mAP=0.5, **forgetting(0.04))
+    write_run(folder / "a", seed=3, mAP=0.5, **forgetting(-0.04))
     write_run(folder / "deep" / "er" / "b", method="multi-task", joint=True, environment={"commit": None})
     stop(write_run(folder / "c", options={"lr": 0.5}))
     stop(write_run(folder / "d", method="er"), 0)
@@ -50,7 +50,7 @@ def test_all_runs_below_a_folder_with_everything_that_is_known(main, runs):
     assert list(found) == ["a", "c", "d", "deep/er/b", "e"]
     assert found["a"] == {
         "folder": "a", "state": "finished", "reason": None, "task": 2, "tasks": 2, "stream": "scenes", "label": "agcn",
-        "seed": 3, "mAP": 0.5, "CF1": 0.25, "OF1": 0.125, "forgetting": 0.04, "seconds": 13.0, "date": "2024-05-06",
+        "seed": 3, "mAP": 0.5, "CF1": 0.25, "OF1": 0.125, "forgetting": -0.04, "seconds": 13.0, "date": "2024-05-06",
         "commit": "abc123",
     }  # fmt: skip
     joint = found["deep/er/b"]
@@ -70,11 +70,12 @@ def test_the_table_has_one_line_per_run(main, runs):
     lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
     assert lines[0] == "folder stream method state seed mAP CF1 OF1 forgetting s date commit"
     assert lines[2:] == [
-        "a scenes agcn finished 3 50.0 25.0 12.5 4.0 13 2024-05-06 abc123",
+        "a scenes agcn finished 3 50.0 25.0 12.5 -4.0 13 2024-05-06 abc123",
         "c scenes agcn (lr=0.5) task 2/2 0 – – – – 10 2024-05-06 abc123",
         "d scenes er task 1 0 – – – – – – –",
         "deep/er/b scenes multi-task finished 0 50.0 25.0 12.5 – 10 2024-05-06 –",
         "e scenes agcn damaged: metrics.json is not JSON 0 – – – – – – –",
+        "forgetting below 0: better than before",
     ]
 
 
@@ -168,8 +169,9 @@ def other(**values):
         ("environment.json", lambda path: path.write_text("{"), "environment.json is not JSON"),
         ("environment.json", other(label=None), "environment.json has other content than that of a run"),
         ("metrics.json", lambda path: (path.unlink(), os.mkfifo(path)), "metrics.json cannot be read"),
+        ("metrics.json", lambda path: path.rename("m") and path.symlink_to("../../m"), "metrics.json cannot be read"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_a_damaged_run_does_not_stop_the_listing(main, runs, name, damage, reason):
     damage(runs / "a" / name)

@@ -10,6 +10,7 @@ import yaml
 from report.run_folders import edit_json
 from support.run_files import read_json, snapshot
 
+import lifelabel
 from lifelabel.config.config import Config
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.metrics import METRICS
@@ -37,12 +38,15 @@ def test_train_prints_its_result_on_the_last_line_and_writes_every_file(agcn_tra
     ]
 
 
-def test_train_prints_the_ap_of_every_class(agcn_train):
+def test_train_prints_the_ap_and_the_test_images_of_every_class(agcn_train):
     done, folder = agcn_train
     metrics = read_json(folder / "metrics.json")
     rows = [line.split() for line in done.stdout.splitlines()[:-1] if line.strip()]
-    assert rows[0] == ["class", "task", "AP", "%"]
-    printed = {name: (int(task), float(ap)) for name, task, ap in rows[2:]}
+    assert rows[0] == ["class", "task", "AP", "%", "test", "images"]
+    test = lifelabel.streams.build("scenes", {"train_images": 60, "test_images": 60}).test
+    positives = dict(zip(metrics["classes"], test.labels.dense().sum(0).tolist(), strict=True))
+    assert {name: int(images) for name, _, _, images in rows[2:]} == positives == metrics["final"]["positives"]
+    printed = {name: (int(task), float(ap)) for name, task, ap, _ in rows[2:]}
     assert {name: task for name, (task, _) in printed.items()} == {
         name: number for number, task in enumerate(metrics["tasks"], 1) for name in task
     }

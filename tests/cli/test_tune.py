@@ -140,7 +140,7 @@ def test_a_trial_that_diverges_is_counted_and_not_repeated(main, refused, tmp_pa
     start = ("--config", tmp_path / "start.yaml")
     given = ("tune", "--method", "fine-tuning", *SMALL, *start, "--out", tmp_path / "t", "-q")
     line = refused(*given, "--trials", "1")
-    assert line.startswith("all 1 trials diverged") and "task 1" in line
+    assert line.startswith("all trials (1) diverged") and "task 1" in line
     done = main(*given, "--trials", "2")
     assert (done.returncode, done.stderr) == (0, "")
     first, second = trials_of(tmp_path / "t")

@@ -11,8 +11,8 @@ def test_one_line_for_each_check(main, agcn_run):
     lines = done.stdout.splitlines()
     assert [line.split(":")[0].split() for line in lines] == [
         ["ok", name]
-        for name in ("checkpoint.pt", "environment.json", "files", "configuration", "stream", "images",
-                     "history.jsonl", "metrics.json", "model", "scores")
+        for name in ("checkpoint.pt", "checkpoint-previous.pt", "environment.json", "files", "configuration",
+                     "stream", "images", "history.jsonl", "metrics.json", "model", "scores")
     ]  # fmt: skip
     assert lines[-1].startswith("ok          scores: 60 test images by the model: mAP ")
     assert lines[-1].endswith("tolerance 0.001")
@@ -23,7 +23,7 @@ def test_a_failed_check_has_exit_code_1(main, agcn_copy):
     done = main("verify", agcn_copy, "--no-score")
     assert (done.returncode, done.stderr) == (1, "")
     assert "FAILED      configuration: seed: config.yaml has 0, metrics.json has 7" in done.stdout
-    assert "\x1b" not in done.stdout and len(done.stdout.splitlines()) == 9
+    assert "\x1b" not in done.stdout and len(done.stdout.splitlines()) == 10
     done = main("verify", agcn_copy, "--no-score", "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 1 and found["ok"] is False

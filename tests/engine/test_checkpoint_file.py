@@ -6,6 +6,7 @@ import zipfile
 
 import pytest
 import torch
+from support.run_files import sign_checkpoint
 
 from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from lifelabel.errors import UserError
@@ -47,12 +48,12 @@ def test_a_file_that_is_cut_short_is_found(path, cut):
             read_checkpoint(path)
 
 
-def test_a_checkpoint_of_an_earlier_version_is_accepted_with_a_note(path):
-    notes = []
+def test_a_checkpoint_of_another_version_is_refused(path):
     torch.save({"format": 3, **STATE}, path)
-    assert read_checkpoint(path, notes.append)["task"] == 2
-    assert notes == [f"{path} was written by an earlier lifelabel and has no SHA-256: damage would not be found"]
-    torch.save({"format": 2, **STATE}, path)
+    with pytest.raises(DamagedCheckpoint, match="it has no SHA-256"):
+        read_checkpoint(path)
+    with open(path, "wb") as handle:
+        write_checkpoint(handle, {**STATE, "format": 4})
     with pytest.raises(UserError, match="is not a checkpoint of this version"):
         read_checkpoint(path)
 
@@ -79,10 +80,11 @@ def test_the_error_of_a_full_disk_is_raised_as_it_is(space):
 
 def test_an_archive_that_unpacks_to_more_than_its_size_is_refused(tmp_path):
     path, packed = tmp_path / "checkpoint.pt", tmp_path / "packed.pt"
-    torch.save({"format": 3, "zeros": torch.zeros(1_000_000)}, path)
+    torch.save({"zeros": torch.zeros(1_000_000)}, path)
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as small:
         for member in archive.infolist():
             small.writestr(member.filename, archive.read(member))
     assert torch.load(packed, weights_only=True)["zeros"].numel() == 1_000_000  # torch would load it
+    sign_checkpoint(packed)
     with pytest.raises(DamagedCheckpoint, match="holds more than its size"):
         read_checkpoint(packed)

@@ -51,7 +51,7 @@ def test_if_all_images_have_a_file_there_is_nothing_to_report(check):
 
 def test_problems_of_the_stream_are_reported(check):
     (note,) = check([*ROWS, *TEST], more_rows=["6.png,,train"])
-    assert note == "1 training images without a label of the stream: 6.png"
+    assert note == "1 training image without a label of the stream: 6.png"
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ def test_the_result_does_not_depend_on_the_number_of_processes(method, processes
     if method in LIKE_OTHERS and pytestconfig.getoption("faults") != "full":
         pytest.skip("it computes nothing that another method does not: only with --faults full")
     train(processes, tmp_path / "run", "--method", method, *options(method))
+    images = [(folder / "model/training-images.bin").read_bytes() for folder in (alone(method), tmp_path / "run")]
+    assert images[0] == images[1] and len(images[0]) > 16 * 20
     one, several = (RunFolder(folder).load_checkpoint()["method"] for folder in (alone(method), tmp_path / "run"))
     difference = metrics(alone(method))["final"]["mAP"] - metrics(tmp_path / "run")["final"]["mAP"]
     assert abs(difference) < (1e-8 if method in CLOSED_FORM else 0.003)

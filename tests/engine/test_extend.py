@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from report.run_folders import edit_json
 from support.methods import same
 from support.run_files import snapshot
 
@@ -16,7 +17,7 @@ import lifelabel
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS
-from lifelabel.nn.weights import sha256
+from lifelabel.streams.image_hashes import hash_names
 
 CLASSES = "abcdef"
 COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
@@ -144,10 +145,13 @@ def test_a_run_is_extended_again_and_again(tables, two, tmp_path):
     assert result.metrics["tasks"] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
     training = json.loads((tmp_path / "2" / "model" / "model.json").read_text())["training"]
     assert training["images"][:2] == [16, 16]
-    earlier = training["extends"]
-    files = {"two.csv": tables / "two.csv", "e.csv": tmp_path / "e.csv"}
-    assert {each["file"]: each["sha256"] for each in earlier["tables"]} == {n: sha256(p) for n, p in files.items()}
-    assert earlier["run"] == "1" and earlier["tables"][0]["test_share"] == 0.2 and earlier["tables"][0]["seed"] == 0
+    assert training["extends"]["run"] == "1"
+    new = [np.frombuffer((run / "model" / "training-images.bin").read_bytes(), "<u8") for run in (two, tmp_path / "2")]
+    images = {
+        row[0] for name in ("two", "three") for row in csv.reader(open(tables / f"{name}.csv")) if row[3] == "train"
+    }
+    assert set(new[0].reshape(-1, 2)[:, 0].tolist()) < set(new[1].reshape(-1, 2)[:, 0].tolist())
+    assert set(new[1].reshape(-1, 2)[:, 0].tolist()) == set(hash_names(images).tolist())
 
 
 def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
@@ -164,7 +168,7 @@ def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
             assert "file w.pth" in text and "my_plugin.py" in text.replace("\\", "") and str(tmp_path) not in text
 
 
-def test_an_extension_that_was_stopped_resumes_to_the_same_bits(tables, two, tmp_path):
+def test_an_extension_that_was_stopped_resumes_to_the_same_bits(main, tables, two, tmp_path):
     class StopAfterSteps(lifelabel.Callback):
         def evaluated(self, record):
             signal.raise_signal(signal.SIGTERM)  # after the old classes have been scored: the first batch still runs
@@ -172,7 +176,10 @@ def test_an_extension_that_was_stopped_resumes_to_the_same_bits(tables, two, tmp
     extend(tables, two, "three", tmp_path / "straight")
     with pytest.raises(Stopped, match="resume with: lifelabel train --resume"):
         extend(tables, two, "three", tmp_path / "stopped", callback=StopAfterSteps())
-    lifelabel.resume(tmp_path / "stopped")
+    done = main("train", "--resume", tmp_path / "stopped")
+    head, line = done.stdout.splitlines()[1], done.stdout.splitlines()[-1]
+    assert head.split("  ")[0].strip() == "class" and "AP before %" in head and "test images" in head
+    assert line.startswith("agcn: 2 new classes, 6 in all; mAP of the new classes ") and " before and " in line
     assert same(method_state(tmp_path / "straight"), method_state(tmp_path / "stopped"))
     assert (tmp_path / "straight/metrics.json").read_bytes() == (tmp_path / "stopped/metrics.json").read_bytes()
 
@@ -242,10 +249,13 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_resumed_before_it_is_extended
 def test_a_mistake_leaves_the_run_in_out_as_it_is(tables, two, tmp_path):
     """With --overwrite too: its files are deleted when everything has been checked."""
     shutil.copytree(two, tmp_path / "run")
-    state = RunFolder(tmp_path / "run").load_checkpoint()
-    RunFolder(tmp_path / "run").save_checkpoint({**state, "weights": "other"})
     shutil.copytree(two, tmp_path / "out")
     before = snapshot(tmp_path / "out")
+    edit_json(tmp_path / "run/model/model.json", image_size=64)
+    with pytest.raises(UserError, match=r"model.json is damaged or was edited: copy the model again"):
+        extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
+    state = RunFolder(tmp_path / "run").load_checkpoint()
+    RunFolder(tmp_path / "run").save_checkpoint({**state, "weights": "other"})
     with pytest.raises(UserError, match=r"the initial weights of .* are not those of none"):
         extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
     assert snapshot(tmp_path / "out") == before

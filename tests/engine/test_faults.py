@@ -85,6 +85,26 @@ def test_other_files_that_cannot_be_written(tmp_path, limit_files):
             call()
 
 
+# A folder that is moved
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_run_whose_folder_is_moved_stops(tmp_path, whole, replaced):
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+
+    def move():
+        folder.rename(moved)
+        if replaced:
+            folder.mkdir()
+
+    with pytest.raises(UserError) as error:
+        engine.train(folder, GIVEN, callback=At(3, move))
+    line = f"{folder} was moved while its run was active, so the run has stopped: its files are in {moved}; resume with"
+    assert str(error.value) == f"{line}: lifelabel train --resume {moved}"
+    assert not replaced or not any(folder.iterdir())
+    assert_resumes(moved, whole)
+
+
 # Killed processes
 
 

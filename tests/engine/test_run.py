@@ -293,7 +293,7 @@ def test_a_stop_does_not_wait_for_a_process_that_does_not_answer(find, number, t
     assert not stop.stopped.is_alive()
     assert not engine.RunFolder(tmp_path / "run").is_finished
     resumed, whole = engine.resume(tmp_path / "run").folder, engine.train(tmp_path / "whole", given).folder
-    for name in ("metrics.json", "history.jsonl"):
+    for name in ("metrics.json", "history.jsonl", "model/training-images.bin"):
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import command_server
+from support.run_files import sign_checkpoint
 
 from lifelabel.engine.checkpoint_file import _FORMAT
 from lifelabel.engine.run_folder import JsonLines, RunFolder
@@ -284,6 +285,7 @@ class Surprise:
 
 def test_a_checkpoint_runs_no_code(made, capsys):
     torch.save({"format": _FORMAT, "surprise": Surprise()}, made / "checkpoint.pt")
+    sign_checkpoint(made / "checkpoint.pt")
     with pytest.raises(UserError, match="damaged"):
         made.load_checkpoint()
     assert "ran" not in capsys.readouterr().out
@@ -292,22 +294,16 @@ def test_a_checkpoint_runs_no_code(made, capsys):
 @pytest.mark.parametrize("state", [{"format": _FORMAT + 1}, {}, [1, 2], torch.zeros(2)], ids=str)
 def test_a_checkpoint_of_another_make(made, state):
     torch.save(state, made / "checkpoint.pt")
+    sign_checkpoint(made / "checkpoint.pt")
     with pytest.raises(UserError, match="is not a checkpoint of this version"):
         made.load_checkpoint()
 
 
-@pytest.mark.parametrize("name", [".lock", ".metrics.json.new", "history.jsonl"])
-def test_a_link_in_a_folder_is_not_followed(name, tmp_path):
-    """The run folder of somebody else must not change files outside of it."""
-    outside, folder = tmp_path / "outside", RunFolder(tmp_path / "run")
+def test_a_link_in_place_of_a_temporary_file(tmp_path):
+    """tests/cli/test_links.py has other links."""
+    outside, folder = tmp_path / "outside", RunFolder(tmp_path)
     outside.write_text("kept")
-    folder.path.mkdir()
-    (folder / name).symlink_to(outside)
-    if name == ".metrics.json.new":
-        assert partial_name("metrics.json") == name
+    (tmp_path / partial_name("metrics.json")).symlink_to(outside)
+    with pytest.raises(UserError, match="is a link, which is not followed"):
         folder.write_json("metrics.json", {})
-        assert not (folder / "metrics.json").is_symlink()
-    else:
-        with pytest.raises(UserError, match="cannot write"), folder.locked():
-            JsonLines(folder / name)
     assert outside.read_text() == "kept"

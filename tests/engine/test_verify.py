@@ -9,6 +9,7 @@ import pytest
 import yaml
 from PIL import Image
 from report.run_folders import edit_json
+from support.models import change_info
 from support.run_files import read_json, snapshot
 
 import lifelabel
@@ -91,20 +92,20 @@ def edit_figure_everywhere(folder):
     def raised(final):
         return {**final, "mAP": final["mAP"] + 0.01}
 
-    metrics, about = read_json(folder / "metrics.json"), read_json(folder / "model/model.json")
+    metrics, training = read_json(folder / "metrics.json"), read_json(folder / "model/model.json")["training"]
     state = RunFolder(folder).load_checkpoint()
     for records in (metrics["per_task"], state["records"]):
         records[-1]["seen"] = raised(records[-1]["seen"])
         records[-1]["cumulative"][-1] = raised(records[-1]["cumulative"][-1])
     tasks = classes_to_tasks(tuple(metrics["classes"]), [len(task) for task in metrics["tasks"]])
     metrics |= summarise(state["records"], tasks)
-    about["training"]["final"] = metrics["final"]
+    RunFolder(folder).write_json("metrics.json", metrics)
+    change_info(folder / "model", training={**training, "final": metrics["final"]})
     sha256 = read_json(folder / "environment.json")["sha256"]
-    for name, values in (("metrics.json", metrics), ("model/model.json", about)):
-        RunFolder(folder).write_json(name, values)
+    for name in ("metrics.json", "model/model.json"):
         sha256[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     edit_json(folder / "environment.json", sha256=sha256)
-    state["environment_sha256"] = hashlib.sha256((folder / "environment.json").read_bytes()).hexdigest()
+    state["digests"]["environment.json"] = hashlib.sha256((folder / "environment.json").read_bytes()).hexdigest()
     state.pop("format")
     RunFolder(folder).save_checkpoint(state)
 
@@ -135,7 +136,7 @@ TAMPERINGS = {
         {"files", "model"},
     ),
     "thresholds that calibrate did not write": (
-        lambda f: edit_json(f / "model/model.json", thresholds=[0.1] * 4, seed=1),
+        lambda f: change_info(f / "model", thresholds=[0.1] * 4, seed=1),
         {"files"},
     ),
     "the model card": (lambda f: (f / "model/README.md").write_text("the best model"), {"files"}),
@@ -149,10 +150,11 @@ TAMPERINGS = {
     "a line of the history twice": (add_line, {"files", "history.jsonl"}),
     "a history that is cut": (lambda f: (f / "history.jsonl").write_text(""), {"files", "history.jsonl"}),
     "the seconds": (lambda f: edit_json(f / "environment.json", seconds=1), {"environment.json"}),
-    "the digests": (forget_digests, {"environment.json"}),
+    "the digests": (forget_digests, {"environment.json", "files"}),
     "the details": (lambda f: flip_bit(f / "details/task-2.npz"), {"files"}),
     "a file that the run did not write": (lambda f: shutil.copy(f / "details/task-2.npz", f / "acm.npz"), {"files"}),
     "a checkpoint that is cut": (lambda f: (f / "checkpoint.pt").write_bytes(b"PK"), {"checkpoint.pt"}),
+    "a bit of the checkpoint before": (lambda f: flip_bit(f / "checkpoint-previous.pt"), {"checkpoint-previous.pt"}),
     "a checkpoint of another position": (
         lambda f: edit_state(f, lambda state: state.update(task=1)),
         {"checkpoint.pt"},
@@ -230,22 +232,19 @@ def test_a_run_that_is_calibrated_is_verified(copy, photos, main):
     assert verification.ok
     files = next(check.found for check in verification.checks if check.name == "files")
     assert files.endswith("; the model was calibrated after the run")
-    edit_json(copy / "model/model.json", label="better")
+    change_info(copy / "model", label="better")
     assert failed(lifelabel.verify(copy, score=False)).keys() == {"files"}
 
 
-def test_a_run_without_a_checkpoint_or_of_an_earlier_version(copy):
-    edit_state(copy, lambda state: state.pop("environment_sha256"))
-    forget_digests(copy)
+def test_a_run_without_checkpoints(copy):
+    for path in copy.glob("checkpoint*.pt"):
+        path.unlink()
     found = lifelabel.verify(copy, score=False)
     assert found.ok and [name for name, state in states(found).items() if state == NOT_CHECKED] == [
-        "environment.json", "files",
+        "checkpoint.pt", "checkpoint-previous.pt", "environment.json",
     ]  # fmt: skip
-    (copy / "checkpoint.pt").unlink()
-    found = lifelabel.verify(copy, score=False)
-    assert found.ok and states(found)["checkpoint.pt"] == NOT_CHECKED
     edit_figure(copy)
-    assert failed(lifelabel.verify(copy, score=False)).keys() == {"metrics.json"}
+    assert failed(lifelabel.verify(copy, score=False)).keys() == {"files", "metrics.json"}
 
 
 @pytest.mark.parametrize("method", ["weighted-ridge", "multi-task"])

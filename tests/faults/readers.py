@@ -13,7 +13,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,8 @@ from faults import mutations as change
 from hypothesis import strategies as st
 from PIL import Image
 from support.drawn_images import noise
+from support.models import change_info
+from support.run_files import sign_checkpoint
 
 import lifelabel
 from lifelabel.config import presets
@@ -159,10 +161,20 @@ def predict(folder):
     return model.predict(folder / "image.png")
 
 
+def compare_images(folder):
+    from lifelabel.model.files import read_model, read_trained
+
+    return read_trained(folder, read_model(folder)[0])
+
+
 def repair_model(folder):
-    data, path = (folder / "model.safetensors").read_bytes(), folder / "model.json"
-    about = json.loads(path.read_text()) | {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    path.write_text(json.dumps(about))
+    data = (folder / "model.safetensors").read_bytes()
+    change_info(folder, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+
+
+def repair_info(folder):
+    with suppress(ValueError, TypeError, RecursionError):  # it is not a JSON object any more
+        change_info(folder)
 
 
 def write_pth(folder, run):
@@ -469,8 +481,18 @@ READERS = [
     Reader("details in a report", "details/task-2.npz", copy_run, change.npz_file, read_report, 20),
     # Hypothesis keeps every input in memory, and a checkpoint is large
     Reader("checkpoint.pt", "checkpoint.pt", copy_unfinished, checkpoint_file, read_checkpoint, 4),
+    Reader(
+        "checkpoint.pt with a valid digest",
+        "checkpoint.pt",
+        copy_unfinished,
+        checkpoint_file,
+        read_checkpoint,
+        4,
+        lambda folder: sign_checkpoint(folder / "checkpoint.pt"),
+    ),
     Reader("scores.npz", "scores.npz", copy_run, change.npz_file, read_scores, 2),
     Reader("model.json", "model.json", copy_model, change.json_file, predict, 4),
+    Reader("model.json with a valid digest", "model.json", copy_model, change.json_file, predict, 4, repair_info),
     Reader("model.safetensors", "model.safetensors", copy_model, change.safetensors_file, predict, 4),
     Reader(
         "model.safetensors with a valid digest",
@@ -481,6 +503,7 @@ READERS = [
         4,
         repair_model,
     ),
+    Reader("training-images.bin", "training-images.bin", copy_model, change.damaged, compare_images, 4),
     Reader("weights.pth", "weights.pth", write_pth, change.zip_file, read_weights("pth")),
     Reader(
         "weights.safetensors",

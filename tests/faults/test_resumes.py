@@ -19,14 +19,14 @@ SMALL = ("--set", "stream.train_images=40", "--set", "stream.test_images=40", "-
 RUN = ("train", "--method", "fine-tuning", *SMALL, *OFTEN)
 FILES = {
     "checkpoint.pt": checkpoint_file, "checkpoint-previous.pt": damaged, "history.jsonl": json_lines,
-    "skipped.jsonl": damaged, "config.yaml": yaml_file,
+    "skipped.jsonl": damaged, "config.yaml": yaml_file, "details/task-1.npz": damaged,
 }  # fmt: skip
 OPTIONS = ("config.yaml",)
 """Files that a user may edit: another valid value gives another run, or is refused."""
 STATE = (
     "format", "task", "step", "images", "seconds", "records", "learned", "bad_train", "bad_test", "history_bytes",
     "skipped_bytes", "config", "stream", "files", "words", "weights", "plugin_files", "random_state", "method",
-    "extends", "unknown",
+    "extends", "trained", "digests", "changed_options", "resolved", "unknown",
 )  # fmt: skip
 """Entries of a checkpoint."""
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_with_other_values(runs, tmp_path, size, seed, count):
 
 
 def test_no_file_but_the_checkpoint_and_the_options_is_needed(runs, tmp_path):
-    """A missing metrics.json, environment.json or details are written again."""
+    """A missing metrics.json or environment.json is written again."""
     cut, whole = runs
     folder = shutil.copytree(cut, tmp_path / "run")
     for name in ("metrics.json", "environment.json"):

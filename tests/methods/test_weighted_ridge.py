@@ -92,7 +92,8 @@ def slow_basis(rows, directions):
         start = torch.randn(WIDTH, directions, generator=generator, dtype=torch.float64).numpy()
         found = np.linalg.qr(z.T @ (z @ start) + 1e-3 * np.mean((z**2).sum(0)) * start).Q
         values, vectors = np.linalg.eigh((z @ found).T @ (z @ found))
-        smallest = np.where(np.arange(directions) <= directions - len(x), 0.1, 1e-3)  # fewer images than directions
+        last = values[::-1][len(x) // 4 - 1 : len(x) // 4]  # four images for each direction with a scale of its own
+        smallest = np.maximum(1e-3, (last / values.mean()).sum())
         vectors = found @ vectors * np.maximum(values / values.mean(), smallest) ** -0.25
     basis = np.zeros((WIDTH + 1, vectors.shape[1] + 1))
     basis[:-1, :-1] = scale[:, None] * vectors
@@ -316,8 +317,8 @@ def test_stored_matrices_in_float32_agree_and_take_half_the_memory():
 
 def test_the_footprint_does_not_grow_with_the_images():
     few, many = learn(make(ridge=None)), learn(make(ridge=None), sizes=(11, 13, 30))
-    # G, three triangles, b and W of seven classes, slopes and shifts, the basis, the errors of seven candidates
-    sums = 21 * 21 + 3 * 11 * 23 + 2 * 21 * 7 + 2 * 7 + (WIDTH + 1) * 21 + 3 * 7
+    # G, three triangles, b and W of seven classes, slopes and shifts, the basis, the errors of eight candidates
+    sums = 21 * 21 + 3 * 11 * 23 + 2 * 21 * 7 + 2 * 7 + (WIDTH + 1) * 21 + 3 * 8
     for method in (few, many):
         acm = method.acm.bytes + method.relations.frozen.nbytes
         assert method.footprint().images == 0 and method.footprint().bytes == 8 * sums + acm
@@ -326,7 +327,7 @@ def test_the_footprint_does_not_grow_with_the_images():
 
 def test_the_chosen_ridge_has_the_smallest_errors_of_all_tasks():
     method = make(ridge=None)
-    total, candidates = np.zeros(7), [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
+    total, candidates = np.zeros(8), [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0]
     for t in range(3):
         learn(method, [t])
         regression = method._regression(t)
@@ -335,7 +336,7 @@ def test_the_chosen_ridge_has_the_smallest_errors_of_all_tasks():
         best = 3 * candidates[total.argmin()]
         expected = torch.cat([method._regression(task).solve(best).weights for task in range(t + 1)], 1)
         assert torch.equal(method.weights, expected)
-    assert method.errors.shape == (3, 7) and np.allclose(method.errors.sum(0), total)
+    assert method.errors.shape == (3, 8) and method.ridge == best and np.allclose(method.errors.sum(0), total)
     assert len(learn(make(ridge=0.5)).errors) == 0
 
 

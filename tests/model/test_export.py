@@ -14,10 +14,9 @@ from PIL import Image
 from support import command_server, models
 from torchvision.models import VisionTransformer
 
+import lifelabel
 from lifelabel.errors import UserError
 from lifelabel.methods import _BUILT_IN
-from lifelabel.model import export
-from lifelabel.model.export import export_model
 from lifelabel.model.probabilities import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
 from lifelabel.nn.activations import Layout
 from lifelabel.nn.backbones import Backbone, build
@@ -166,7 +165,7 @@ def exported(run_folder, tmp_path_factory):
     """The ONNX export with preprocessing, and its check on a photograph."""
     folder = tmp_path_factory.mktemp("exports")
     Image.fromarray(photograph(90, 120)).save(folder / "photo.png")
-    check = export_model(run_folder, folder / "a", preprocess=True, photographs=[folder / "photo.png"])
+    check = lifelabel.export(run_folder, folder / "a", preprocess=True, images=[folder])
     return folder / "a", check
 
 
@@ -191,12 +190,19 @@ def test_an_onnx_file_says_what_it_needs(exported, run_folder):
     (given,), (output,) = session.get_inputs(), session.get_outputs()
     assert (given.name, given.type, given.shape) == ("pixels", "tensor(uint8)", ["batch", "height", "width", 3])
     assert (output.name, output.shape) == ("probabilities", ["batch", 5])
-    assert str(export.__file__).encode() not in (exported[0] / "model.onnx").read_bytes()
+    assert str(lifelabel.__file__).encode() not in (exported[0] / "model.onnx").read_bytes()
+
+
+def turned(path):
+    """Write a photograph that its EXIF data turn upright."""
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.fromarray(photograph(90, 120)).save(path, quality=95, exif=exif)
 
 
 def run_readme(folder):
     """The output of the program in README.md, run in the folder on photo.jpg."""
-    Image.fromarray(photograph(90, 120)).save(folder / "photo.jpg", quality=95)
+    turned(folder / "photo.jpg")
     code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
     done = command_server.run(code=code, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -205,10 +211,8 @@ def run_readme(folder):
 
 
 def assert_readme_works(folder, run_folder, tmp_path):
-    from lifelabel import load
-
-    Image.fromarray(photograph(90, 120)).save(tmp_path / "photo.jpg", quality=95)
-    expected = load(run_folder, "cpu").predict(Image.open(tmp_path / "photo.jpg"))
+    turned(tmp_path / "photo.jpg")
+    expected = lifelabel.load(run_folder, "cpu").predict(Image.open(tmp_path / "photo.jpg"))
     assert expected
     assert run_readme(folder) == pytest.approx(expected, abs=2e-3)
 
@@ -219,20 +223,20 @@ def test_the_readme_has_a_program_that_works(exported, run_folder, tmp_path):
 
 @pytest.mark.parametrize("format", ["onnx", "torch-export"])
 def test_the_readme_without_preprocessing_works_too(format, run_folder, tmp_path):
-    check = export_model(run_folder, tmp_path / "a", format)
+    check = lifelabel.export(run_folder, tmp_path / "a", format)
     assert check.resize_difference is None
     assert_readme_works(tmp_path / "a", run_folder, tmp_path)
 
 
 def test_a_program_of_torch_has_its_description_beside_it(run_folder, tmp_path):
-    check = export_model(run_folder, tmp_path / "a", "torch-export", preprocess=True)
+    check = lifelabel.export(run_folder, tmp_path / "a", "torch-export", preprocess=True)
     assert sorted(check.files) == ["README.md", "model.json", "model.pt2"]
     about = json.loads((tmp_path / "a" / "model.json").read_text())
     assert about["input"] == "pixels: uint8, batch x height x width x 3" and about["classes"] == list(models.CLASSES)
 
 
 def test_a_program_of_torch_has_no_pickled_object_and_no_path(run_folder, tmp_path):
-    export_model(run_folder, tmp_path / "a", "torch-export")
+    lifelabel.export(run_folder, tmp_path / "a", "torch-export")
     with zipfile.ZipFile(tmp_path / "a" / "model.pt2") as archive:
         contents = {name.split("/", 1)[1]: archive.read(name) for name in archive.namelist()}
     assert contents["data/sample_inputs/model.pt"] == b""
@@ -243,7 +247,7 @@ def test_a_program_of_torch_has_no_pickled_object_and_no_path(run_folder, tmp_pa
 
 
 def test_safetensors_is_the_model_folder(run_folder, tmp_path):
-    check = export_model(run_folder, tmp_path / "a", "safetensors")
+    check = lifelabel.export(run_folder, tmp_path / "a", "safetensors")
     assert check.difference <= 1e-6
     for name in ("model.safetensors", "model.json", "README.md"):
         assert (tmp_path / "a" / name).read_bytes() == (run_folder / "model" / name).read_bytes()
@@ -251,14 +255,14 @@ def test_safetensors_is_the_model_folder(run_folder, tmp_path):
 
 def refused(*args, **options):
     with pytest.raises(UserError) as error:
-        export_model(*args, **options)
+        lifelabel.export(*args, **options)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_an_export_that_differs_is_not_written(run_folder, tmp_path, monkeypatch):
     out = tmp_path / "a"
-    monkeypatch.setattr(export, "_TOLERANCE", -1.0)
+    monkeypatch.setattr("lifelabel.model.export._TOLERANCE", -1.0)
     assert "differs from that of the model" in refused(run_folder, out, "torch-export")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
@@ -270,11 +274,11 @@ def test_an_export_that_differs_is_not_written(run_folder, tmp_path, monkeypatch
 def test_other_files_are_not_replaced(run_folder, tmp_path):
     out = tmp_path / "a"
     out.mkdir()
-    export_model(run_folder, out, "torch-export")  # an empty folder
+    lifelabel.export(run_folder, out, "torch-export")  # an empty folder
     assert refused(run_folder, out, "torch-export").endswith("choose another --out, or replace it with --overwrite")
     (out / "mine.txt").write_text("mine")
     (out / "model.pt2").write_bytes(b"old")
-    export_model(run_folder, out, "torch-export", overwrite=True)
+    lifelabel.export(run_folder, out, "torch-export", overwrite=True)
     assert (out / "mine.txt").read_text() == "mine" and (out / "model.pt2").stat().st_size > 1000
     assert "has no model.onnx to replace" in refused(run_folder, out, "onnx", overwrite=True)
     model = run_folder / "model"
@@ -291,7 +295,7 @@ def test_the_parent_of_a_folder_that_exists_is_not_written(run_folder, tmp_path,
     monkeypatch.setattr(
         Path, "mkdir", lambda path, *args, **more: made.append(path.parent) or mkdir(path, *args, **more)
     )
-    export_model(run_folder, tmp_path / "a", "safetensors")
+    lifelabel.export(run_folder, tmp_path / "a", "safetensors")
     assert made and tmp_path not in made
     assert sorted(file.name for file in (tmp_path / "disk").iterdir()) == [
         "README.md", "model.json", "model.safetensors",
@@ -305,13 +309,13 @@ def test_impossible_options_are_refused(run_folder, tmp_path):
     assert "has no meaning" in refused(run_folder, out, "torch-export", opset=20)
     assert "at least 18, not 11" in refused(run_folder, out, opset=11)
     assert "has no model" in refused(tmp_path, out)
-    assert "no such file" in refused(run_folder, out, "torch-export", photographs=[tmp_path / "none.jpg"])
+    assert "no such file" in refused(run_folder, out, "torch-export", images=[tmp_path / "none.jpg"])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_version_of_the_operators_can_be_chosen(run_folder, tmp_path):
     onnx = pytest.importorskip("onnx")
-    export_model(run_folder, tmp_path / "a", opset=18)
+    lifelabel.export(run_folder, tmp_path / "a", opset=18)
     assert onnx.load(tmp_path / "a" / "model.onnx").opset_import[0].version == 18
     assert refused(run_folder, tmp_path / "b", opset=99).endswith("cannot write opset 99; use another --opset")
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ from lifelabel.errors import UserError
 from lifelabel.model import ModelInfo, read_model, write_model
 from lifelabel.nn.backbones import build
 from lifelabel.nn.weights import sha256
+from lifelabel.streams.image_hashes import TrainedImages
 from lifelabel.utils.files import partial_name
 
 
@@ -23,20 +25,13 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 
 
-def change(folder, **values):
-    """Change values of model.json. `...` removes one."""
-    path = folder / "model.json"
-    about = {**json.loads(path.read_text()), **values}
-    path.write_text(json.dumps({key: value for key, value in about.items() if value is not ...}))
-
-
 def change_tensors(folder, change_some):
     """Change the tensors of a folder, with a new checksum."""
     tensors = load_file(folder / "model.safetensors")
     change_some(tensors)
     path = folder / "model.safetensors"
     save_file(tensors, path)
-    change(folder, sha256=sha256(path), bytes=path.stat().st_size)
+    models.change_info(folder, sha256=sha256(path), bytes=path.stat().st_size)
 
 
 def refused(path, reason):
@@ -75,6 +70,21 @@ def test_a_figure_that_is_not_a_number_is_unknown(tmp_path):
     assert read_model(tmp_path)[0].training == {"final": {"mAP": None}}
 
 
+def test_an_edit_of_model_json_is_found(copy):
+    path = copy / "model.json"
+    text = path.read_text()
+    about = json.loads(text)
+    edits = [text.replace(about["values_sha256"], "0" * 64), text.replace(models.CLASSES[1], "x")]
+    edits += [json.dumps({**about, "normalize": [{"mean": [0.1] * 3, "std": [1] * 3}]})]
+    edits += [text.replace('"stream"', f'"deep": {"[" * 900}{"]" * 900}, "stream"')]
+    edits += [json.dumps({name: value for name, value in about.items() if name != "values_sha256"})]
+    for edit in edits:
+        path.write_text(edit)
+        refused(copy, "model.json is damaged")
+    path.write_bytes(text.replace("\n", "\r\n").encode())  # the same values
+    assert lifelabel.load(copy, "cpu").classes == models.CLASSES
+
+
 def test_folders_without_a_model(tmp_path):
     refused(tmp_path, "has no model: there is no model.json in it; give the folder of a finished run")
     refused(tmp_path / "none", "is not a folder")
@@ -94,7 +104,7 @@ def test_other_peoples_files_are_not_models(copy):
 
 
 def test_a_newer_format_is_named(copy):
-    change(copy, format=2, classes=...)
+    models.change_info(copy, format=2, classes=...)
     refused(copy, r"was written by a newer lifelabel \(format 2\): update lifelabel")
 
 
@@ -142,7 +152,7 @@ BAD = {
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD.items() for value in values])
 def test_damaged_values(copy, key, value):
-    change(copy, **{key: value})
+    models.change_info(copy, **{key: value})
     message = refused(copy, "model.json is damaged")
     assert message.isprintable() and len(message) < 400
 
@@ -151,18 +161,18 @@ def test_damaged_values(copy, key, value):
 def test_a_head_that_does_not_fit(tmp_path, changed):
     models.write(tmp_path, "csc", models.learned("csc", width=8))
     head = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))["network"]["head"]
-    change(tmp_path, network={"head": {**head, **changed}})
+    models.change_info(tmp_path, network={"head": {**head, **changed}})
     refused(tmp_path, "do not fit its model.json")
 
 
 def test_unknown_values_are_ignored(copy):
-    change(copy, later={"more": 1}, training={"extended_from": "x"})
+    models.change_info(copy, later={"more": 1}, training={"extended_from": "x"})
     assert lifelabel.load(copy, "cpu").info.training == {"extended_from": "x"}
 
 
 def test_a_model_of_a_version_without_normalised_features_loads(copy):
     expected = lifelabel.load(copy, "cpu").logits(models.pixels(2))
-    change(copy, network={"standardise": False, "context": 0.0})
+    models.change_info(copy, network={"standardise": False, "context": 0.0})
     assert torch.equal(lifelabel.load(copy, "cpu").logits(models.pixels(2)), expected)
 
 
@@ -174,10 +184,25 @@ def test_damaged_tensors(copy):
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     refused(copy, "is damaged, or belongs to another model.json")
     path.write_bytes(b"\xff" * 100)
-    change(copy, sha256=sha256(path), bytes=100)
+    models.change_info(copy, sha256=sha256(path), bytes=100)
     refused(copy, "is damaged")
     path.unlink()
     refused(copy, r"is damaged \(0 bytes")
+
+
+def test_damaged_hashes_of_the_training_images(tmp_path):
+    """They are read only where they are used."""
+    method, path = models.learned("fine-tuning"), tmp_path / "training-images.bin"
+    trained = TrainedImages(np.array([[3, 4], [1, 2], [3, 4]], np.uint64), 32)
+    write_model(tmp_path, method.network(), models.info_of(method, "fine-tuning"), trained)
+    model = lifelabel.load(tmp_path, "cpu")
+    assert model.trained_images().pairs.tolist() == [[1, 2], [3, 4]] and model.trained_images().side == 32
+    for data in (path.read_bytes()[:-16], path.read_bytes() + b"0" * 16, b"1" * 32, None):
+        path.unlink() if data is None else path.write_bytes(data)
+        with pytest.raises(UserError, match=r"training-images\.bin is damaged or missing: copy the whole model folder"):
+            lifelabel.load(tmp_path, "cpu").trained_images()
+    models.change_info(tmp_path, trained={"images": 1 << 40, "side": 32, "sha256": ""})
+    refused(tmp_path, "is damaged .trained")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +233,7 @@ def test_a_backbone_is_compared_before_it_takes_memory(copy, backbone, monkeypat
         made += parameter.numel() if parameter is not None and parameter.device.type != "meta" else 0
 
     monkeypatch.setattr("lifelabel.model.model._MAX_HEAD", 1_000_000)
-    change(copy, backbone="+".join([backbone] * 3), normalize=[{"mean": [0] * 3, "std": [1] * 3}] * 3)
+    models.change_info(copy, backbone="+".join([backbone] * 3), normalize=[{"mean": [0] * 3, "std": [1] * 3}] * 3)
     hook = register_module_parameter_registration_hook(count)
     refused(copy, "the tensors in .* do not fit its model.json: ")
     hook.remove()
@@ -220,7 +245,7 @@ def test_a_network_that_cannot_be_built_without_memory_is_loaded(copy):
     tensors = {f"features.backbone.{name}": tensor for name, tensor in net.state_dict().items()}
     head = {"classifier.weight": torch.zeros(5, net.dim), "classifier.bias": torch.zeros(5)}
     change_tensors(copy, lambda found: (found.clear(), found.update({**tensors, **head})))
-    change(copy, backbone="torchvision/regnet_y_400mf")
+    models.change_info(copy, backbone="torchvision/regnet_y_400mf")
     assert lifelabel.load(copy, "cpu").logits(models.pixels(1)).shape == (1, 5)
 
 
@@ -245,19 +270,19 @@ def test_tensors_of_wrong_values(copy, tensor, reason):
 
 def test_a_backbone_of_a_plug_in_is_named_and_not_imported(copy, plugin_state, tmp_path):
     (tmp_path / "my_net.py").write_text("raise SystemExit('imported')\n")
-    change(copy, backbone="my-net", training={"plugins": ["my_net.py"]})
+    models.change_info(copy, backbone="my-net", training={"plugins": ["my_net.py"]})
     message = refused(copy, "needs a plug-in for its backbone my-net: give --plugin my_net.py, which runs its code")
     assert "lifelabel.load_plugin" in message
-    change(copy, backbone="my_net:Net")
+    models.change_info(copy, backbone="my_net:Net")
     refused(copy, "needs a plug-in for its backbone my_net:Net")
-    change(copy, training={})
+    models.change_info(copy, training={})
     refused(copy, "needs a plug-in for its backbone my_net:Net: give --plugin my_net,")
-    change(copy, backbone="nothing")
+    models.change_info(copy, backbone="nothing")
     refused(copy, "unknown backbone 'nothing'")
 
 
 def test_a_plug_in_backbone_loads_with_its_plug_in(copy, plugin_state, tmp_path):
-    change(copy, backbone="my_tiny:net", training={"plugins": ["my_tiny.py"]})
+    models.change_info(copy, backbone="my_tiny:net", training={"plugins": ["my_tiny.py"]})
     code = (
         "from lifelabel import backbones\ndef net(pool, weights):\n    return backbones.build('tiny', pool, weights)\n"
     )
@@ -267,7 +292,7 @@ def test_a_plug_in_backbone_loads_with_its_plug_in(copy, plugin_state, tmp_path)
 
 
 def test_the_number_of_networks_must_fit(copy):
-    change(copy, backbone="tiny+tiny")
+    models.change_info(copy, backbone="tiny+tiny")
     refused(copy, "model.json is damaged .normalize.")
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import io
 import shutil
 import threading
 
@@ -72,6 +73,13 @@ def test_a_copied_folder_is_enough_in_a_new_process(folder, model, tmp_path):
     )
 
 
+def at_its_end(data):
+    """As after `image.save(stream)`."""
+    stream = io.BytesIO()
+    stream.write(data)
+    return stream
+
+
 def kinds(path, pixels):
     """The same image of every kind."""
     array, image = pixels.numpy(), Image.fromarray(pixels.numpy())
@@ -80,7 +88,8 @@ def kinds(path, pixels):
         "str": str(path), "Path": path, "Pillow": image, "RGBA": image.convert("RGBA"), "array": array,
         "floats": array / 255, "float32": (array / 255).astype(np.float32), "fortran": np.asfortranarray(array),
         "tensor": chw, "HWC tensor": pixels, "float tensor": chw / 255, "half tensor": (chw.double() / 255).half(),
-        "gradient": (chw / 255).requires_grad_(),
+        "gradient": (chw / 255).requires_grad_(), "bytes": path.read_bytes(), "bytearray": bytearray(path.read_bytes()),
+        "open file": open(path, "rb"), "stream": at_its_end(path.read_bytes()),
     }  # fmt: skip
 
 
@@ -171,6 +180,9 @@ def test_calibration_changes_probabilities_only(model):
         (Image.new("F", (8, 8)), "floating-point pixels"),
         ([models.pixels(1)[0], {"no": "image"}], "cannot use image 1: a dict: give a path, a Pillow image"),
         (7, "cannot read images from a int"),
+        (b"", "cannot use image 0: an empty file"),
+        ([b"no image"], "cannot use image 0: not an image of a known format"),
+        (io.StringIO("text"), "an open file that cannot be read as bytes"),
     ],
 )
 def test_images_that_cannot_be_used_are_one_line(model, image, reason):
@@ -179,9 +191,31 @@ def test_images_that_cannot_be_used_are_one_line(model, image, reason):
     assert "\n" not in str(error.value)
 
 
+def test_an_open_file_is_read_up_to_the_limit_of_a_file(model, monkeypatch):
+    endless = io.BytesIO()
+    endless.read = lambda size: bytes(size)
+    monkeypatch.setattr("lifelabel.streams.decode._MAX_FILE_BYTES", 1 << 21)
+    with pytest.raises(UserError, match="cannot use image 0: a file of more than 200 MB"):
+        model.predict(endless)
+
+
+def test_a_bad_image_does_not_lose_the_labels_of_the_others(model, tmp_path):
+    paths, _ = models.write_images(tmp_path, 3)
+    expected = model.predict(paths)
+    paths[1].write_bytes(b"no image")
+    reason = "1.png: not an image of a known format"
+    with pytest.warns(UserWarning, match=f"cannot use 1 of 3 images, whose labels are None: .*{reason}"):
+        assert model.predict(paths, batch_size=2, errors="skip") == [expected[0], None, expected[2]]
+    with pytest.warns(UserWarning, match="cannot use 1 of 1 image, whose"):
+        assert model.predict(paths[1], errors="skip") is None
+    with pytest.raises(UserError, match=reason):
+        model.predict(paths)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        ({"errors": "ignore"}, "unknown errors 'ignore'"),
         ({"threshold": 1.5}, "threshold must be 0 to 1, not 1.5"),
         ({"threshold": "high"}, "threshold must be 0 to 1"),
         ({"threshold": float("nan")}, "threshold must be 0 to 1"),

@@ -108,7 +108,7 @@ def bomb(path):
     ("make", "name", "message"),
     [
         (lambda path: None, "a.pth", "cannot read the weights .*: No such file or directory; give none, imagenet or a"),
-        (lambda path: path.mkdir(), "a.pth", "is not a file of weights"),
+        (lambda path: path.mkdir(), "a.pth", "is not a regular file"),
         (save, "a.onnx", "is not a file of weights: give one that ends in .safetensors, .pth, .pt, .bin"),
         (lambda path: path.write_bytes(b""), "a.pth", "damaged"),
         (lambda path: path.write_bytes(b"not weights"), "a.pt", "damaged"),
@@ -170,5 +170,5 @@ def test_tensors_of_the_same_shape_in_another_order_are_not_mixed_up(tmp_path):
 def test_tensors_of_another_layout_device_or_type_do_not_fit(odd, tmp_path):
     body = layers()
     file = WeightFile(tmp_path / "a.pth", {**body.state_dict(), "1.bias": odd}, "00")
-    with pytest.raises(UserError, match=r"1 tensors differ, the first is 1\.bias"):
+    with pytest.raises(UserError, match=r"1 tensor differs, the first is 1\.bias"):
         weights.fit(file, body, body, "small")

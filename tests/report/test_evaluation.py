@@ -104,9 +104,9 @@ def test_only_common_classes_are_evaluated(made):
     assert found["classes"]["not_evaluated"] == ["cat", "cup"] and found["classes"]["ignored"] == ["unicorn"]
     lines = module.notes(complete(found))
     assert lines[0] == "from the command"
-    assert "1 classes of the set are not classes of the model: their labels are ignored: unicorn" in lines
-    assert "2 classes of the model are not in the set: they are not evaluated: cat, cup" in lines
-    assert "1 images cannot be read: they are left out; skipped.jsonl lists them" in lines
+    assert "1 class that only the set has, whose labels are ignored: unicorn" in lines
+    assert "2 classes that only the model has, not evaluated: cat, cup" in lines
+    assert "1 image that cannot be read, left out and listed in skipped.jsonl" in lines
 
 
 def test_calibration_changes_probabilities_but_not_ap(made):

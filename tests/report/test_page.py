@@ -100,8 +100,10 @@ def test_headings_do_not_skip_a_level(parsed):
 
 
 def test_the_table_has_the_figures(parsed, table):
-    for part in ("60.50 ± 0.71", "40.00", "90.00", "Forgetting ↓", "1.0"):
+    for part in ("60.50 ± 0.71", "40.00", "90.00", "Forgetting ↓", "Forgetting below 0: better than before.", "1.0"):
         assert part in parsed.text
+    assert "The threshold of this section is 0.7 at first" in parsed.text and "not calibrated is 0.5." in parsed.text
+    assert data_of(parsed, "pictures-data")["threshold"] == 0.7
     assert html.unescape(" ".join(notes(table)[-1].split())) in " ".join(parsed.text.split())
 
 

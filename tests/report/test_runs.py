@@ -82,6 +82,7 @@ def test_a_page_without_a_matrix_has_no_table_of_errors(runs):
 
 def test_one_line(runs):
     assert one_line(runs[0]) == "mAP 50.00  CF1 25.00  OF1 12.50  forgetting 10.00"
+    assert one_line(runs[3]).endswith("  forgetting -12.50 (below 0: better than before)")
     assert one_line(runs[4]) == "mAP 90.00  CF1 45.00  OF1 22.50  forgetting –"
 
 

@@ -44,7 +44,7 @@ def test_the_figures(stream):
         {"name": "fork", "task": 2, "visible": 1, "true": 2, "test": 2},
     ]
     assert found["bad"] is None
-    assert found["problems"] == ["1 rows without a label: line 7"]
+    assert found["problems"] == ["1 row without a label: line 7"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -136,18 +136,28 @@ def test_bad_images_are_counted_by_reason_and_listed(stream):
     assert "- train: photo-2.jpg: not an image" in markdown(found)
 
 
-def test_many_images_are_opened_by_several_processes():
-    count = description_module._MAX_SERIAL_IMAGES + 50
-    images = Photographs(count, broken=[3, count - 1])
-    found = list(description_module._open_all(images, np.arange(count)))
-    assert sum(opened for opened, _ in found) == count
-    assert [bad for _, some in found for bad in some] == [(3, "cut short"), (count - 1, "cut short")]
+def test_images_with_equal_pixels_are_named_first_those_in_both_splits(stream):
+    class Copies(Photographs):
+        def read(self, row, min_side=0):
+            return Image.new("RGB", (80, 60), (min(row, 3), 0, 200))
+
+    test = dataclasses.replace(stream.test, images=Copies(len(stream.test)))
+    found = describe(
+        dataclasses.replace(stream, train=dataclasses.replace(stream.train, images=Copies(6)), test=test), None
+    )
+    same = [[f"{image['split']} {image['image']}" for image in images] for images in found["equal"]]
+    assert same[0][:2] == ["train photo-0.jpg", "test photo-0.jpg"] and len(same) == 4
+    for text in (printed(found), markdown(found)):
+        assert (
+            "images are there under several names, both in training and test: photo-0.jpg (train) = photo-0.jpg" in text
+        )
 
 
 def test_scenes(tmp_path):
     stream = build(ScenesOptions(train_images=60, test_images=60))
     found = describe(stream, decode=True)
-    assert found["bad"] == {"opened": 120, "reasons": {}, "images": []}
+    assert found["bad"] == {"opened": 120, "reasons": {}, "images": []} and found["equal"] == []
+    assert describe(stream, decode=None)["bad"] is None  # only photographs are opened without being asked for
     assert sum(task["special"] + task["mixed"] for task in found["tasks"]) == 60
     assert found["tasks"][-1]["test_cumulative"] == 60
     assert figures.write_sheets(stream, tmp_path) == [f"task-{t}.png" for t in range(1, 6)]

@@ -35,7 +35,7 @@ def test_the_summary_fits_the_terminal(stream):
         assert numbers.split() in [line.split() for line in text.splitlines()]
     assert "labels per image: training 2.00 true, 1.20 visible; test 1.50" in text
     assert "hidden labels: 40.0 % of the labels, in 60.0 % of the training rows" in text
-    assert "problem: 1 rows without a label: line 7" in text
+    assert "problem: 1 row without a label: line 7" in text
 
 
 def test_names_are_escaped_in_the_terminal_and_in_markdown(stream):

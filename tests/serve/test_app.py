@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 from report.run_folders import write_run
@@ -81,16 +82,20 @@ def test_other_names_of_the_server_are_refused(make_client, run_folder):
 
 def test_the_report_of_the_run_is_in_a_sandbox(make_client, run_folder, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "model").symlink_to(run_folder / "model")
+    shutil.copytree(run_folder / "model", tmp_path / "run" / "model")
     (tmp_path / "run" / "report.html").write_text("<p>the report</p>")
     with make_client(tmp_path / "run") as client:
         answer = client.get("/report")
+    (tmp_path / "run" / "report.html").rename(tmp_path / "secret")
+    (tmp_path / "run" / "report.html").symlink_to(tmp_path / "secret")
+    with make_client(tmp_path / "run") as client:
+        assert client.get("/report").status_code == 404
     assert answer.text == "<p>the report</p>"
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts allow-downloads; default-src")
 
 
 def test_a_report_is_made_of_a_run_without_one(make_client, run_folder, tmp_path):
-    (write_run(tmp_path / "run") / "model").symlink_to(run_folder / "model")
+    shutil.copytree(run_folder / "model", write_run(tmp_path / "run") / "model")
     with make_client(tmp_path / "run") as client:
         first, second = client.get("/report"), client.get("/report")
     assert first.status_code == 200 and "<html" in first.text and second.text == first.text
@@ -118,7 +123,7 @@ def test_hostile_names_stay_data(make_client, tmp_path):
 
 def test_a_damaged_model_of_a_task(make_client, run_folder, tmp_path, image, caplog):
     (tmp_path / "run" / "model-task-1").mkdir(parents=True)
-    (tmp_path / "run" / "model").symlink_to(run_folder / "model")
+    shutil.copytree(run_folder / "model", tmp_path / "run" / "model")
     with make_client(tmp_path / "run") as client:
         answer = client.post("/predict?task=1", files=[("files", image())])
         assert (answer.status_code, str(tmp_path) in answer.text, str(tmp_path) in caplog.text) == (500, False, True)

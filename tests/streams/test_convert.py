@@ -92,8 +92,8 @@ def test_the_first_folder_is_the_class(run, touch, tmp_path):
     assert (done.format, done.root, done.images, done.found, done.labels) == ("folders", tmp_path / "photos", 4, 4, 4)
     assert set(done.classes) == {"dog", "cat", "black, white"} and done.splits == {}
     assert done.problems.lines() == [
-        "1 HEIC photographs, which are not read and are left out; convert them to JPEG first: dog/8.HEIC",
-        "1 files that are not images: dog/notes.txt",
+        "1 photograph in HEIC, which is not read; convert to JPEG first: dog/8.HEIC",
+        "1 file that is not an image: dog/notes.txt",
         "2 images that are in no class folder: 5.jpg, _unlabeled/6.jpg",
     ]
     assert read(tmp_path, done.root)[1] == {name: {label} for name, label in expected.items()}
@@ -105,9 +105,9 @@ def test_folders_of_splits(run, touch, tmp_path):
     assert splits(tmp_path) == {"train/dog/1.jpg": "train", "Valid/dog/x/1.jpg": "val", "test/cat/1.jpg": "test"}
     assert rows(tmp_path)["test/cat/1.jpg"] == "cat"
     assert done.splits == {"train": 1, "val": 1, "test": 1}
-    assert done.problems.lines() == ["1 images that are in no class folder: train/2.jpg"]
+    assert done.problems.lines() == ["1 image that is in no class folder: train/2.jpg"]
     found = table.read(tmp_path / "out.csv", done.root)
-    assert list(found.train.names) == ["train/dog/1.jpg"] and len(found.test.names) == 2
+    assert list(found.train.names) == ["train/dog/1.jpg"] and list(found.test.names) == ["test/cat/1.jpg"]
 
 
 def test_a_class_called_train_is_a_class_if_other_classes_are_beside_it(run, touch, tmp_path):
@@ -192,17 +192,17 @@ def test_yolo_has_the_classes_of_the_boxes_and_the_splits_of_data_yaml(run, writ
     assert (done.format, done.root, done.found) == ("yolo", tmp_path / "set", 4)
     assert done.splits == {"train": 2, "val": 2}
     assert done.problems.lines() == [
-        "1 splits of data.yaml without a folder: test: ../test/images",
-        "1 images that are in no split of data.yaml: extra/images/d.jpg",
-        "1 images without a label file, read as images without labels: valid/images/e.jpg",
-        "1 lines of label files that cannot be read: train/labels/a.txt, line 5",
-        "1 boxes of a class that has no name: class 7 in train/labels/a.txt, line 6",
+        "1 split of data.yaml without a folder: test: ../test/images",
+        "1 image that is in no split of data.yaml: extra/images/d.jpg",
+        "1 image without a label file, read as images without labels: valid/images/e.jpg",
+        "1 line of label files that cannot be read: train/labels/a.txt, line 5",
+        "1 box of a class that has no name: class 7 in train/labels/a.txt, line 6",
     ]
     write("set/data.yaml", f"train: [train.txt, {tmp_path}/set/extra]\nnames: {{0: person, 1: car}}\n")
     write("set/train.txt", "./train/images/a.jpg\n../secret.jpg\n\n")
     done = run("set/data.yaml", overwrite=True)
     assert rows(tmp_path) == {"train/images/a.jpg": "car;person", "extra/images/d.jpg": ""}
-    assert "1 images of train.txt that have no file: ../secret.jpg" in done.problems.lines()
+    assert "1 image of train.txt without a file: ../secret.jpg" in done.problems.lines()
 
 
 def test_yolo_without_data_yaml_needs_the_names(run, write, touch, tmp_path):
@@ -244,8 +244,8 @@ def test_a_hugging_face_image_folder_has_the_labels_of_its_metadata(run, write, 
                 "train/2.png": "cat"}  # fmt: skip
     assert (done.format, done.splits, rows(tmp_path)) == ("imagefolder", {"train": 3, "test": 2}, expected)
     assert done.problems.lines() == [
-        "1 images without a value of 'objects.categories': train/3.png",
-        "1 images that are in no metadata file: train/4.png",
+        "1 image without a value of 'objects.categories': train/3.png",
+        "1 image that is in no metadata file: train/4.png",
     ]
     write("set/train/metadata.jsonl", '{"file_name": "0.png", "label": 3}\n')
     assert run("set/train/metadata.jsonl", overwrite=True).classes == ("3",)
@@ -348,10 +348,10 @@ def test_entries_of_coco_that_cannot_be_used_are_counted(run, write, tmp_path):
     done = run("x.json")
     assert rows(tmp_path) == {"a.jpg": "dog", "c.jpg": ""}
     assert done.found == 0 and done.problems.lines() == [
-        "1 annotations of an image that is not listed: annotations[1] in x.json",
-        "1 annotations of a category that is not listed: annotations[2] in x.json",
-        "1 images that occur again; their labels are united: a.jpg",
-        "1 images with a path that is not allowed: '../b.jpg': leads out of its folder (\"..\")",
+        "1 annotation of an image that is not listed: annotations[1] in x.json",
+        "1 annotation of a category that is not listed: annotations[2] in x.json",
+        "1 image that occurs again; their labels are united: a.jpg",
+        "1 image with a path that is not allowed: '../b.jpg': leads out of its folder (\"..\")",
         "2 images without a file in the folder of images: a.jpg, c.jpg",
     ]
 
@@ -412,7 +412,7 @@ def test_label_studio_json(run, write, tmp_path):
     assert (done.format, done.labels, set(done.classes)) == ("label-studio JSON", 7, {"dog", "cat", "bird", "egg"})
     assert done.problems.lines()[:2] == [
         "2 tasks without an annotation: tasks[5] in x.json, tasks[6] in x.json",
-        "1 tasks without an image: tasks[7] in x.json",
+        "1 task without an image: tasks[7] in x.json",
     ]
     assert read(tmp_path, None)[1] == {name: set(filter(None, text.split(";"))) for name, text in expected.items()}
 
@@ -519,8 +519,8 @@ def test_cvat_datumaro(run, write, touch, tmp_path):
     assert rows(tmp_path) == expected
     assert (done.format, done.root, done.found) == ("cvat Datumaro", tmp_path / "set", 4)
     assert done.problems.lines() == [
-        "1 annotations without a label that is listed: items[4].annotations[0] in default.json",
-        "1 images that have no file: gone in default.json",
+        "1 annotation without a label that is listed: items[4].annotations[0] in default.json",
+        "1 image that has no file: gone in default.json",
     ]
     assert read(tmp_path, done.root)[0] == {"dog", "cat"}
 
@@ -592,9 +592,9 @@ def test_fiftyone_samples(run, write, touch, tmp_path):
     assert list(splits(tmp_path).values()) == ["train", "val", "test", "train"]
     assert (done.format, done.root, done.found) == ("fiftyone samples", tmp_path / "set", 4)
     assert done.problems.lines() == [
-        "1 samples without the field 'ground_truth': samples[4] in samples.json",
-        "1 samples with the tags of several splits: samples[6] in samples.json",
-        "1 files that are not an export, not used: metadata.json",
+        "1 sample without the field 'ground_truth': samples[4] in samples.json",
+        "1 sample with the tags of several splits: samples[6] in samples.json",
+        "1 file that is not an export, not used: metadata.json",
         "2 images without a split, left out because other images have one: data/f.jpg, data/g.jpg",
     ]
     assert read(tmp_path, done.root)[0] == {"dog", "cat", "bird"}
@@ -705,8 +705,8 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_place(run, write, tmp_pat
         ("x.zip", "", "is an archive: unpack it and give the folder"),
         ("x.txt", "", "cannot be read: give a folder of images, or an export as .json or .csv"),
         ("x/a.json", "{", "a.json is not valid JSON.*; if its folders are classes, give --format folders"),
-        ("x/a.jpg", "", "folders: there is no image that can be used .1 images that are in no class folder."),
-        ("x/note.txt", "", "there is no image that can be used .1 files that are not images."),
+        ("x/a.jpg", "", "folders: there is no image that can be used .1 image that is in no class folder."),
+        ("x/note.txt", "", "there is no image that can be used .1 file that is not an image."),
     ],
 )
 def test_files_that_cannot_be_read(run, write, name, text, message):
@@ -757,7 +757,7 @@ def test_folders_with_other_json_files_are_still_folders(run, write, touch, tmp_
     write("photos/notes.json", {"by": "me"})
     assert run("photos").format == "folders"
     write("photos/broken.json", "{")
-    assert run("photos", format="folders", overwrite=True).problems.counts["files that are not images"] == 2
+    assert run("photos", format="folders", overwrite=True).problems.counts["files that are not an image"] == 2
 
 
 def test_exports_of_several_formats_or_too_many_files_are_refused(run, write, monkeypatch):
@@ -780,7 +780,7 @@ def test_an_image_in_two_splits_is_a_training_image(run, write, tmp_path):
 
 def test_labels_and_the_output_are_checked(run, write, touch, tmp_path):
     path = write("x.json", coco("a.jpg", annotations=[]))
-    with pytest.raises(UserError, match="coco: none of the 1 images has a label"):
+    with pytest.raises(UserError, match="coco: none of the images has a label"):
         run("x.json")
     touch("out.csv")
     with pytest.raises(UserError, match=r"out.csv exists: give another --out, or --overwrite"):

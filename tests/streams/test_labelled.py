@@ -8,10 +8,15 @@ from PIL import Image
 
 from lifelabel import streams
 from lifelabel.errors import UserError
-from lifelabel.streams import table
-from lifelabel.streams.labelled import from_stream, from_table
+from lifelabel.streams.base import Names
+from lifelabel.streams.files import FileImages
+from lifelabel.streams.image_hashes import TrainedImages, hash_images, hash_names
+from lifelabel.streams.labelled import Trained, check_rows, from_stream, from_table
 
-ROWS = [("a.png", "cat;dog", "train"), ("b.png", "", "test"), ("c.png", "dog;?cat", "test"), ("d.png", "?dog", "train")]
+ROWS = [
+    ("a.png", "cat;dog", "train"), ("b.png", "", "test"), ("c.png", "dog;?cat", "test"), ("d.png", "?dog", "train"),
+    ("e.png", "cat", "val"),
+]  # fmt: skip
 
 
 def write(folder, with_split=True, rows=ROWS):
@@ -19,7 +24,7 @@ def write(folder, with_split=True, rows=ROWS):
     path = folder / "photos.csv"
     path.write_text("\n".join(lines) + "\n")
     for row in rows:
-        Image.new("RGB", (8, 6), "red").save(folder / row[0])
+        Image.new("RGB", (8, 6), (len(row[0]), *row[0].encode()[:2])).save(folder / row[0])
     return path
 
 
@@ -34,7 +39,7 @@ def content(labelled):
     return found
 
 
-@pytest.mark.parametrize(("rows", "images"), [("test", "bc"), ("train", "ad"), ("all", "abcd")])
+@pytest.mark.parametrize(("rows", "images"), [("test", "bc"), ("train", "ad"), ("val", "e"), ("all", "abcde")])
 def test_rows_of_a_table_with_a_column_split(tmp_path, rows, images):
     found = from_table(write(tmp_path), None, rows)
     assert content(found) == {name: labels for name, labels, _ in ROWS if name[0] in images}
@@ -44,18 +49,40 @@ def test_rows_of_a_table_with_a_column_split(tmp_path, rows, images):
 
 def test_all_rows_of_a_table_without_a_column_split(tmp_path):
     path = write(tmp_path, with_split=False)
-    assert len(from_table(path, None)) == 4 and from_table(path, None).kind == "all rows"
+    assert len(from_table(path, None)) == 5 and from_table(path, None).kind == "all rows"
     with pytest.raises(UserError, match=r"photos.csv has no train row: .* --rows all"):
         from_table(path, None, "train")
 
 
-def test_the_rows_that_a_run_holds_out(tmp_path):
-    rows = [(f"{k}.png", "cat" if k % 2 else "dog", "") for k in range(60)]
-    path = write(tmp_path, with_split=False, rows=rows)
-    run = table.read(path, None, test_share=0.3, seed=5)
-    found = [content(from_table(path, None, which, test_share=0.3, seed=5)) for which in ("test", "train", "all")]
-    assert set(found[0]) == set(run.test.names) and set(found[1]) == set(run.train.names) and len(found[2]) == 60
-    assert found[2] == {**found[0], **found[1]}
+def test_without_a_choice_the_first_rows_that_there_are(tmp_path):
+    path = write(tmp_path)
+    assert set(content(from_table(path, None))) == {"b.png", "c.png"}
+    assert set(content(from_table(path, None, first="val"))) == {"e.png"}
+    path = write(tmp_path, rows=ROWS[:4])
+    assert from_table(path, None, first="val").kind == "test rows"
+    assert from_table(write(tmp_path, rows=[ROWS[0], ROWS[4]]), None).kind == "val rows"
+
+
+@pytest.mark.parametrize("name", ["train", "Training", "dev", "validation", "testing", "all"])
+def test_names_of_rows(name):
+    assert check_rows(name) == {"Training": "train", "dev": "val", "validation": "val", "testing": "test"}.get(
+        name, name
+    )
+
+
+def test_training_images_are_left_out(tmp_path):
+    path = write(tmp_path, with_split=False)
+    trained = TrainedImages.of_names(hash_names(["d.png"]), 16)
+    trained.add(["moved/a.png"], hash_images(FileImages(tmp_path, Names(["a.png"])), np.arange(1), 16)[0])
+    trained.add(["e.png"], 7)
+    found = from_table(path, None, trained=Trained(trained))
+    assert set(content(found)) == {"b.png", "c.png", "e.png"} and found.kind == "all rows without training images"
+    assert (found.found, found.examples, found.namesakes) == (2, ("a.png", "d.png"), 1)
+    both = from_table(path, None, trained=Trained(trained, included=True))
+    assert len(both) == 5 and both.found == 2 and both.kind == "all rows"
+    trained.add(["b.png", "c.png", "e.png"])
+    with pytest.raises(UserError, match=r"^all 5 images \(all rows of photos.csv\) are training .* --include-trained"):
+        from_table(path, None, trained=Trained(trained))
 
 
 def test_the_labels_may_have_another_separator(tmp_path):

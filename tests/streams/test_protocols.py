@@ -99,7 +99,7 @@ def test_sizes_that_cannot_be(options, message):
 def test_the_last_task_has_the_rest_and_this_is_reported():
     stream = make(random_collection(classes=20), base=10, step=3)
     assert [len(task.classes) for task in stream.tasks] == [10, 3, 3, 3, 1]
-    assert "1 classes in the last task, fewer than stream.step=3: class 19" in stream.problems.lines()
+    assert "1 class in the last task, fewer than stream.step=3: class 19" in stream.problems.lines()
     assert "last task" not in " ".join(make(random_collection(classes=20), base=10, step=2).problems.lines())
 
 
@@ -130,7 +130,7 @@ def test_an_order_file_with_tasks(tmp_path):
     stream = make(source, order=str(file))
     assert classes_of(stream) == ["c a", "b"]
     assert "3 classes left out by order.txt: d, e, f" in stream.problems.lines()
-    assert "1 training images without a label of the stream: 4" in stream.problems.lines()
+    assert "1 training image without a label of the stream: 4" in stream.problems.lines()
     assert stream.rules["order"] == "file order.txt"
     assert make(source, order=str(file), tasks=2, top=3).fingerprint == stream.fingerprint
     with pytest.raises(
@@ -174,8 +174,8 @@ def test_the_order_of_the_paper():
     stream = make(collection(train, classes=classes), "nus-wide", order="paper")
     assert [task.classes for task in stream.tasks] == [paper.SPLIT_WIDE[0][1:], *paper.SPLIT_WIDE[1:]]
     lines = stream.problems.lines()
-    assert "1 classes that made does not have: mountain" in lines
-    assert "1 classes among the 21 most frequent that the paper does not have: zebra" in lines
+    assert "1 class that made does not have: mountain" in lines
+    assert "1 class among the 21 most frequent that the paper does not have: zebra" in lines
     with pytest.raises(UserError, match=r"stream.order=paper exists only for coco and nus-wide: choose another order"):
         make(collection(train, classes=classes), "voc", order="paper")
     with pytest.raises(UserError, match=r"stream.step=4 contradicts order paper, which defines 7 tasks: remove it"):
@@ -239,16 +239,16 @@ def test_problems_of_the_collection_are_kept_and_not_changed():
     source.problems.add("rows without an image", "line 3")
     stream = make(source, top=3, tasks=2)
     lines = stream.problems.lines()
-    assert lines[0] == "1 rows without an image: line 3"
+    assert lines[0] == "1 row without an image: line 3"
     assert "2 classes without a test image: b, c" in lines
-    assert "1 tasks without a test image: 2" in lines
+    assert "1 task without a test image: 2" in lines
     assert source.problems.lines() == lines[:1]
 
 
 def test_a_class_without_an_image_in_its_own_task_is_reported():
     stream = make(collection({"1": "a", "2": "a", "3": "b c", "4": "d"}, classes=tuple("abcd")), tasks=2)
     assert task_of(stream.train)["3"] == [1]
-    assert stream.problems.lines() == ["1 classes that no training image of their task shows: b"]
+    assert stream.problems.lines() == ["1 class that no training image of their task shows: b"]
 
 
 def test_a_task_without_a_training_image_is_refused():
@@ -306,7 +306,7 @@ def test_listed_labels_of_later_tasks_are_unknown_unless_an_image_has_one():
     assert columns.train.unknown is None and columns.test.unknown is None
     stream = make(dataclasses.replace(source, listed=True))
     assert [part.unknown.dense().tolist() for part in (stream.train, stream.test)] == [[[False, True], [False] * 2]] * 2
-    assert "1 test images whose labels of later classes are unknown (none of them has one)" in stream.problems.lines()
+    assert "1 test image whose labels of later classes are unknown (none of them has one)" in stream.problems.lines()
     assert stream.fingerprint != columns.fingerprint and stream.truth is None
     source = collection(train, {"3": "a b", "4": "b"}, train_tasks=[0, 1], test_tasks=[0, 1])
     assert make(dataclasses.replace(source, listed=True)).test.unknown is None
@@ -322,7 +322,7 @@ def test_a_given_task_without_a_new_class_needs_a_class_file(tmp_path):
     file.write_text("a\nb\n\nc\n")
     stream = make(source, order=str(file))
     assert task_of(stream.train) == {"1": [0], "3": [0], "2": [1], "5": [1]}  # 5 goes to the smaller task
-    assert "1 training images whose task owns none of their labels: 4" in stream.problems.lines()
+    assert "1 training image whose task owns none of their labels: 4" in stream.problems.lines()
     assert stream.train.complete and stream.truth is not None
     assert task_of(make(source, order=str(file), protocol="overlap").train)["5"] == [0, 1]
 
@@ -357,7 +357,7 @@ def test_an_order_file_may_have_decomposed_accents(tmp_path):
 
 
 def test_without_a_test_image_there_is_no_stream():
-    with pytest.raises(UserError, match=r"no test image of made shows a class .*\(.*1 test images without a label"):
+    with pytest.raises(UserError, match=r"no test image of made shows a class .*\(.*1 test image without a label"):
         make(collection({"1": "a", "2": "b"}, {"3": ""}), tasks=2, top=2)
 
 
@@ -371,4 +371,4 @@ def test_a_test_image_of_a_task_that_the_stream_does_not_have_is_left_out():
     source = collection({"1": "a", "2": "b"}, {"x": "a", "y": "b"}, train_tasks=[0, 1], test_tasks=[0, 2])
     stream = make(source)
     assert task_of(stream.test) == {"x": [0]}
-    assert "1 test images of a task that the stream does not have: y" in stream.problems.lines()
+    assert "1 test image of a task that the stream does not have: y" in stream.problems.lines()

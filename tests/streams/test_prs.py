@@ -108,10 +108,10 @@ def test_what_the_data_set_does_not_have_is_counted(data, tmp_path):
     lines = build("cocoseq", data).problems.lines()
     assert "2 ids of training images that coco does not have: 900, 901" in lines
     assert any(line.startswith("3 training images that are listed twice; the first task has them") for line in lines)
-    assert "1 classes that coco does not have: zebra" in lines
+    assert "1 class that coco does not have: zebra" in lines
     (line,) = (line for line in lines if "of another task, which is hidden" in line)
     assert line.endswith("COCO_train2014_000000000002.jpg")
-    assert any(line.startswith("1 training images without a label of their task: ") for line in lines)
+    assert any(line.startswith("1 training image without a label of their task: ") for line in lines)
 
 
 @pytest.mark.parametrize("layout", ["flat", "ids", "clone"])
@@ -134,13 +134,13 @@ def test_groups_are_those_of_the_release(data, tmp_path):
         write(tmp_path / "lists" / f"{group}_cats.json", names)
     stream = build("cocoseq", data)
     assert stream.groups == {"major": ("cat", "dog", "fork"), "moderate": ("boat",), "minor": ("bird",)}
-    assert stream.problems.lines() == ["1 classes in no group of the lists: spoon"]
+    assert stream.problems.lines() == ["1 class in no group of the lists: spoon"]
     assert stream.fingerprint != build("cocoseq", {**data, "labels": "known"}).fingerprint
     cut = part_of(stream, Part(first_tasks=2))
     assert cut.groups == {"major": ("cat", "dog", "fork")}
     (tmp_path / "lists/minor_cats.json").unlink()
     other = build("cocoseq", data)
-    assert other.problems.lines()[0].startswith("1 lists of groups missing; groups are by number of training images")
+    assert other.problems.lines()[0].startswith("1 list of groups missing; groups are by number of training images")
     assert other.fingerprint != stream.fingerprint
 
 
@@ -234,7 +234,7 @@ def test_ids_of_nus_wide_are_places_in_the_lists_of_its_split(tmp_path, all_labe
     for name, row in zip(stream.train.names, stream.train.labels, strict=True):
         assert {stream.classes[k] for k in row} == set(labels_of(names.index(name))) - {"person"}
     counted = [line for line in stream.problems.lines() if "nus-wide does not have" in line]
-    assert counted == (["1 ids of training images that nus-wide does not have: 3"] if all_labels else [])
+    assert counted == (["1 id of training images that nus-wide does not have: 3"] if all_labels else [])
 
 
 # Mistakes

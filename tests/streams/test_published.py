@@ -9,6 +9,7 @@ from lifelabel.errors import UserError
 from lifelabel.streams import manifest, paper, published
 from lifelabel.streams.base import Problems
 from lifelabel.streams.labels import Labels
+from lifelabel.utils.text import counted
 
 SMALL = {  # two tasks of two and one classes; a training row is repeated, and test files are cumulative
     "task0/train.csv": "a.jpg,1,0\r\nb.jpg,0,1\r\na.jpg,1,0\r\n",
@@ -57,7 +58,7 @@ def test_a_split_of_any_shape_from_a_folder(tmp_path):
     assert by_task(stream.test) == [["t.jpg"], ["u.jpg"]]
     assert (stream.train.complete, stream.truth) == (False, None)
     assert stream.rules == {"source": "published split", "file": "mine"}
-    assert "1 rows that repeat an earlier one: a.jpg in task0/train.csv of 3 rows\n" in problems_of(stream)
+    assert "1 row that repeats an earlier one: a.jpg in task0/train.csv of 3 rows\n" in problems_of(stream)
     assert (
         "3 classes have no name: put a classes.txt (one name per line, in the order of the columns) next to task0\n"
         in problems_of(stream)
@@ -98,14 +99,14 @@ def test_problems_are_counted(tmp_path):
     }
     stream = published.read(lay(tmp_path, files), None)
     for line in (
-        "1 rows that give an image other labels; the labels are united: b.jpg in task0/train.csv of 4 rows\n",
-        "1 training images that an earlier task has too: b.jpg in task1/train.csv\n",
-        "1 training images without any label: n.jpg\n",
-        "1 test images that a later test file does not have: lost.jpg in task1/test.csv\n",
+        "1 row that gives an image other labels; the labels are united: b.jpg in task0/train.csv of 4 rows\n",
+        "1 training image that an earlier task has too: b.jpg in task1/train.csv\n",
+        "1 training image without any label: n.jpg\n",
+        "1 test image that a later test file does not have: lost.jpg in task1/test.csv\n",
         "2 test images whose labels differ in a later test file; the later labels are used: "
         "turned.jpg in task1/test.csv, turned2.jpg in task1/test.csv\n",
         "2 test images without any label: turned2.jpg, empty.jpg\n",
-        "1 images that are in both training and test: a.jpg\n",
+        "1 image that is in both training and test: a.jpg\n",
     ):
         assert line in problems_of(stream), line
     assert labels_of(stream.train) == {"a.jpg": [0], "b.jpg": [1, 2], "n.jpg": [], "c.jpg": [2]}
@@ -165,7 +166,7 @@ LEFT_OUT = "rows left out because they are not an image and 2 times 0 or 1: f.cs
     ],
 )
 def test_why_a_row_cannot_be_used(row, why):
-    assert parse(f"ok.jpg,1,0\n{row}\r\n") == ({"ok.jpg": [0]}, [f"1 {LEFT_OUT} 2{why}"])
+    assert parse(f"ok.jpg,1,0\n{row}\r\n") == ({"ok.jpg": [0]}, [f"{counted(1, LEFT_OUT)} 2{why}"])
 
 
 def test_malformed_rows_are_reported_before_names_that_are_not_allowed():
@@ -355,7 +356,7 @@ def test_the_labels_of_the_split_are_used_where_both_have_labels(tmp_path):
     )  # task 3 has the classes 8 … 11, and the file has 8
     stream = published.read(folder, tmp_path)
     assert labels_of(stream.train)[name] == [8, 20]
-    kind = "training images that the data set labels differently; the labels of the split are used"
+    kind = "training image that the data set labels differently; the labels of the split are used"
     assert f"1 {kind}: {name}\n" in problems_of(stream)
 
 
@@ -365,7 +366,7 @@ def test_labels_are_completed_for_all_or_not_at_all(tmp_path):
     write_instances(tmp_path, classes, labels)
     stream = published.read(folder, tmp_path)
     assert (stream.train.complete, stream.truth) == (False, None)
-    assert f"1 training images that COCO's annotations do not have; no labels are completed: {name}\n" in problems_of(
+    assert f"1 training image that COCO's annotations do not have; no labels are completed: {name}\n" in problems_of(
         stream
     )
 
@@ -428,7 +429,7 @@ def test_a_class_that_agrees_better_with_another_concept_is_reported(tmp_path):
     assert "2 classes that agree better with another concept of NUS-WIDE; no labels are completed: " in problems_of(
         stream
     )
-    assert f"1 classes whose labels differ a little from NUS-WIDE's: {WIDE[0]} (9" in problems_of(stream)
+    assert f"1 class whose labels differ a little from NUS-WIDE's: {WIDE[0]} (9" in problems_of(stream)
     assert not stream.train.complete
     assert stream.train.images.name(0).startswith("sky/")
 

@@ -167,7 +167,7 @@ def test_members_that_are_not_regular_files_with_a_safe_name_are_reported_and_le
     source = find_images(path, Names(["good.jpg", "a.jpg", "etc/a.jpg", "../a.jpg"]))
     assert source.present.tolist() == [True, False, False, False] and grey(source, 0) == 7
     (line,) = problems_of(source)
-    assert line.startswith("1 tar members ") and "0.tar: " in line and line.isprintable()
+    assert line.startswith("1 tar member ") and "0.tar: " in line and line.isprintable()
 
 
 def test_sizes_that_a_file_may_not_have_are_reported_when_the_image_is_read(tmp_path):
@@ -281,5 +281,5 @@ def test_a_stream_of_shards_has_the_fingerprint_of_the_same_files(tmp_path):
     assert packed.fingerprint == files.fingerprint
     for row in range(len(files.train)):
         assert packed.train.images.read(row) == files.train.images.read(row)
-    assert [line for line in packed.problems.lines() if "tar members" in line] and not files.problems.lines()
+    assert [line for line in packed.problems.lines() if "1 tar member " in line] and not files.problems.lines()
     assert not shards._index.cache_info().currsize

@@ -33,16 +33,28 @@ def test_classes_of_one_column_are_in_the_order_of_first_appearance(tmp_path):
     assert labels_of(found.train, found.classes) == {"b/1.jpg": {"dog", "cat"}, "2.jpg": set()}
     assert labels_of(found.test, found.classes) == {"3.jpg": {"cat", "bird"}}
     assert (found.name, found.root, found.train.task) == ("photos.csv", tmp_path, None)
-    assert found.problems.lines() == ["1 classes without a training image: bird"]
+    assert found.problems.lines() == ["1 class without a training image: bird"]
     assert table.read(path, tmp_path / "elsewhere").root == tmp_path / "elsewhere"
 
 
 def test_one_column_per_class_with_many_spellings_of_yes_and_no(tmp_path):
-    text = "split,cat,path,dog,bird\ntrain,1,a.jpg,True,\nval,0,b.jpg,no,YES\nvalid,0.0,c.jpg,1.0,false\n"
+    text = "split,cat,path,dog,bird\nTraining,1,a.jpg,True,\ntest,0,b.jpg,no,YES\ntesting,0.0,c.jpg,1.0,false\n"
     found = table.read(write(tmp_path, text), None)
     assert found.classes == ("cat", "dog", "bird")
     assert all_labels(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": {"bird"}, "c.jpg": {"dog"}}
     assert list(found.test.names) == ["b.jpg", "c.jpg"]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "dev"])
+def test_val_rows_are_neither_training_nor_test(tmp_path, name):
+    """Without test rows they are used for test."""
+    rows = f"image,labels,split\na.jpg,cat,train\nb.jpg,cat,{name}\n"
+    found = table.read(write(tmp_path, rows + "c.jpg,cat,test\n"), None)
+    assert [list(pool.names) for pool in (found.train, found.val, found.test)] == [["a.jpg"], ["b.jpg"], ["c.jpg"]]
+    assert "1 val images, used neither for training nor for test" in found.problems.lines()[0]
+    found = table.read(write(tmp_path, rows), None)
+    assert list(found.test.names) == ["b.jpg"] and not len(found.val.names)
+    assert "used for test because the table has no test image" in found.problems.lines()[0]
 
 
 def test_quotes_commas_accents_line_breaks_and_a_byte_order_mark(tmp_path):
@@ -96,13 +108,13 @@ def test_rows_that_cannot_be_used_are_skipped_and_counted_with_their_lines(tmp_p
     assert set(all_labels(found)) == {"ok.jpg", "fine.jpg"}
     lines = "\n".join(found.problems.lines())
     for expected in (
-        "1 rows without an image: line 3\n",
-        "1 rows with fewer fields than the header: line 4: 2 instead of 4\n",
+        "1 row without an image: line 3\n",
+        "1 row with fewer fields than the header: line 4: 2 instead of 4\n",
         "line 5: 'dog' is 'perhaps'",
         "line 6: 'somewhere'",
         "2 rows with an image path that is not allowed: line 7: '../out.jpg': leads out",
         "line 8: '/etc/x.jpg': an absolute path",
-        "1 classes without a training image: dog",
+        "1 class without a training image: dog",
     ):
         assert expected in lines + "\n", expected
 
@@ -128,7 +140,7 @@ def test_an_unclosed_quote_skips_only_the_lines_up_to_the_field_limit(tmp_path):
     rows = 'image,labels,split\na.jpg,x,train\nb.jpg,"x,train\n' + f"c.jpg,{'y' * long},train\n" * 12 + "t.jpg,x,test\n"
     found = table.read(write(tmp_path, rows), None)
     assert set(all_labels(found)) == {"a.jpg", "t.jpg"}
-    assert "1 parts of the file that cannot be read: lines 3 to 13" in found.problems.lines()[0]
+    assert "1 part of the file that cannot be read: lines 3 to 13" in found.problems.lines()[0]
 
 
 def test_class_names_have_limits(tmp_path):
@@ -144,16 +156,16 @@ def test_class_names_have_limits(tmp_path):
     [
         (b"", "is empty"),
         (b"image,labels\n", "no row that can be used"),
-        (b"image,labels\n../a,x\n", "no row that can be used: 1 rows with an image path"),
+        (b"image,labels\n../a,x\n", "no row that can be used: 1 row with an image path"),
         (b"picture,labels\na.jpg,x\n", "no image column: name one column image, file"),
         (b"image;labels\na.jpg;x\n", "separate the columns by commas"),
         (b"image,split\na.jpg,train\n", "no labels: add a column 'labels'"),
-        (b"image,labels,split\na.jpg,,train\nb.jpg,;,test\n", "none of its 2 images has a label"),
+        (b"image,labels,split\na.jpg,,train\nb.jpg,;,test\n", "none of its images has a label"),
         (b"image,cat,cat \na.jpg,1,0\n", "columns 2 and 3 are both called 'cat'"),
         (b"image,cat,\na.jpg,1,0\n", "column 3 is a class without a name"),
         (b"image,labels,split,Split\na.jpg,x,train,train\n", "2 columns called 'split'"),
         (b"image,labels,split\na.jpg,x,train\n", "no test image: check its column 'split'"),
-        (b"image,labels,split\na.jpg,x,train\nb.jpg,x\n", "'split' (1 rows with fewer fields than the header)"),
+        (b"image,labels,split\na.jpg,x,train\nb.jpg,x\n", "'split' (1 row with fewer fields than the header)"),
         (b"image,labels,split\na.jpg,x,test\n", "no training image"),
         (
             "image,labels\na.jpg,x\nb.jpg,\u00e9t\u00e9\n".encode("latin-1"),
@@ -201,7 +213,7 @@ def test_parquet_gives_the_same_result_as_text(tmp_path):
     assert all_labels(found) == {"a.jpg": {"cat", "dog"}, "b.jpg": set()}
     assert unknown_of(found.test, found.classes) == {"b.jpg": {"cat"}}
     assert np.array_equal(found.train.task, [1])
-    assert found.problems.lines()[0] == "1 rows without an image: row 3"
+    assert found.problems.lines()[0] == "1 row without an image: row 3"
 
     lists = {"file": ["a.jpg", "b.jpg"], "labels": [["x;y", " z ", "?w", None], []], "split": ["train", "test"]}
     parquet.write_table(arrow.table(lists), tmp_path / "b.parquet")
@@ -301,7 +313,7 @@ def test_most_rows_with_another_mark_than_1_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"6 of 9 rows .* neither 0 nor 1 \(line 2: 'cat' is 'x'\): write 1 or 0"):
         table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
     rows = "".join(f"{i}.jpg,{'x' if i < 4 else 0},0\n" for i in range(9))
-    with pytest.raises(UserError, match=r"of its 5 images has a label \(4 rows with a label that is neither 0 nor 1\)"):
+    with pytest.raises(UserError, match=r"none of its images has a label \(4 rows with a label that is neither 0 nor 1\)"):
         table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
 
 
@@ -435,7 +447,7 @@ def test_names_that_differ_only_in_case_spaces_or_underscores_are_reported(tmp_p
 
 def test_a_class_that_is_never_0_is_reported(tmp_path):
     found = table.read(write(tmp_path, "image,cat,dog,split\na,1,,train\nb,,1,train\nc,0,1,train\nt,1,1,test\n"), None)
-    line = "1 classes that no training image is known to lack (an empty field is unknown, not 0): dog"
+    line = "1 class that no training image is known to lack (an empty field is unknown, not 0): dog"
     assert found.problems.lines() == [line]
 
 
@@ -455,7 +467,7 @@ def test_absolute_paths_under_the_root_become_relative(tmp_path):
 
 def test_images_must_be_files(tmp_path):
     some = listed(["x", "x"]) + "https://host/a.jpg,x,train\n"
-    assert "1 rows whose image is a URL" in table.read(write(tmp_path, some), None).problems.lines()[0]
+    assert "1 row whose image is a URL" in table.read(write(tmp_path, some), None).problems.lines()[0]
     most = "image,labels\n" + "".join(f"{kind}://host/a.jpg,x\n" for kind in ("http", "s3", "gs", "file")) + "a.jpg,x\n"
     with pytest.raises(UserError, match=r"4 of 5 images are URLs \(line 2: http://host/a.jpg\): images must be files"):
         table.read(write(tmp_path, most), None)

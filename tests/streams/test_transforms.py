@@ -9,7 +9,7 @@ from support.drawn_images import BLUE, GREEN, RED, WHITE, noise, quarters
 
 from lifelabel.streams import transforms
 from lifelabel.streams.base import BadImage
-from lifelabel.streams.transforms import AUGMENTATIONS, _min_side_for, _transform, load_batch
+from lifelabel.streams.transforms import AUGMENTATIONS, _transform, load_batch, min_side_for
 
 
 def rng(seed=0):
@@ -75,8 +75,8 @@ def test_a_crop_of_one_pixel_is_that_pixel():
 
 
 def test_no_crop_of_an_image_of_the_minimum_side_is_enlarged():
-    side = _min_side_for(224, "crop-flip")
-    assert _min_side_for(224, "none") == _min_side_for(224, "flip") == 224 and 360 <= side <= 373
+    side = min_side_for(224, "crop-flip")
+    assert min_side_for(224, "none") == min_side_for(224, "flip") == 224 and 360 <= side <= 373
     assert min(min(transforms._crop(side, side, rng(seed))[2:]) for seed in range(2000)) >= 224
 
 
@@ -149,4 +149,4 @@ def test_evaluation_does_not_augment_and_reads_images_at_the_size_it_needs():
     np.testing.assert_array_equal(out, load_batch(source, rows, 16, "none", (0,))[0])
     assert source.min_sides == {16}
     load_batch(source, rows, 16, "crop-flip", (0,))
-    assert source.min_sides == {16, _min_side_for(16, "crop-flip")}
+    assert source.min_sides == {16, min_side_for(16, "crop-flip")}

@@ -144,7 +144,7 @@ def test_an_image_that_is_missing_in_a_list_is_skipped(tmp_path):
     (make(tmp_path) / "ImageSets/Main/cat_trainval.txt").write_text("000005 -1\n000012 -1\n000099 1\n")
     found = voc.read(tmp_path)
     assert rows(found.train) == [[CHAIR, PERSON], []] and len(found.train.names) == 2
-    assert found.problems.lines() == ["1 images skipped: missing in the list of a class: 000007 in cat_trainval.txt"]
+    assert found.problems.lines() == ["1 image skipped: missing in the list of a class: 000007 in cat_trainval.txt"]
 
 
 ENTITY = '<!DOCTYPE annotation [<!ENTITY thing "car">]>'
@@ -171,7 +171,7 @@ def test_an_image_whose_annotation_cannot_be_used_is_skipped(tmp_path, data, rea
     assert rows(found.train) == [[CHAIR, PERSON], []]
     assert list(found.train.names) == ["VOC2007/JPEGImages/000005.jpg", "VOC2007/JPEGImages/000012.jpg"]
     (line,) = found.problems.lines()
-    assert line.startswith("1 images skipped: the annotation cannot be read: 000007.xml") and reason in line
+    assert line.startswith("1 image skipped: the annotation cannot be read: 000007.xml") and reason in line
 
 
 def test_unknown_objects_are_counted(tmp_path):
@@ -179,10 +179,10 @@ def test_unknown_objects_are_counted(tmp_path):
     path.write_text(annotation([("car", 0), ("unicorn", 0)]))
     found = voc.read(tmp_path)
     assert rows(found.train)[1] == [CAR]
-    assert found.problems.lines() == ["1 objects of an unknown class: 'unicorn' in 000007.xml"]
+    assert found.problems.lines() == ["1 object of an unknown class: 'unicorn' in 000007.xml"]
 
 
 def test_a_set_without_any_label_is_refused(tmp_path):
     (make(tmp_path, lists=False) / "Annotations/000001.xml").unlink()
-    with pytest.raises(UserError, match=r"none of the images of .*test.txt has labels: 1 images skipped"):
+    with pytest.raises(UserError, match=r"none of the images of .*test.txt has labels: 1 image skipped"):
         voc.read(tmp_path)

@@ -1,10 +1,13 @@
 """Small models for tests: a method that has learned two tasks, and its model folder."""
 
+import json
+
 import numpy as np
 import torch
 from PIL import Image
 
 from lifelabel.model import ModelInfo, write_model
+from lifelabel.model.files import _values_sha256
 from support.replay import SMALL_OPTIONS, TASKS, batch, make
 
 SIZE = 32
@@ -43,6 +46,14 @@ def write(folder, name="fine-tuning", method=None, **more):
     method = method or learned(name)
     write_model(folder, method.network(), info_of(method, name, **more))
     return method
+
+
+def change_info(folder, **values):
+    """Change values of model.json, with its new digest. `...` removes one."""
+    path = folder / "model.json"
+    about = {**json.loads(path.read_text()), **values}
+    about = {key: value for key, value in about.items() if value is not ...}
+    path.write_text(json.dumps({**about, "values_sha256": _values_sha256(about)}))
 
 
 def pixels(count=5, size=SIZE, seed=0):

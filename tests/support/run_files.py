@@ -4,10 +4,17 @@ import json
 import signal
 
 from lifelabel.engine.callback import Callback
+from lifelabel.engine.checkpoint_file import _MARK
+from lifelabel.nn.weights import sha256
 
 
 def read_json(path):
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sign_checkpoint(path):
+    """Append the SHA-256 that a checkpoint ends with."""
+    path.write_bytes(path.read_bytes() + _MARK + sha256(path).encode())
 
 
 def snapshot(folder):

@@ -63,7 +63,8 @@ def test_a_file_is_read_up_to_a_limit(path):
 
 def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name in ("pipe", "."):
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", ".", "endless"):
         with pytest.raises(UserError, match="is not a regular file: give the path of a file"):
             read_limited(tmp_path / name, 100)
     with pytest.raises(UserError, match=r"cannot read .*missing: No such file"):

@@ -13,6 +13,7 @@ import typer
 from lifelabel.cli.common import check_jobs
 from lifelabel.cli.completion import complete_name
 from lifelabel.errors import UserError, unknown
+from lifelabel.utils.files import below
 
 if TYPE_CHECKING:
     from lifelabel.search.scheduler import Outcome, PlannedRun
@@ -88,4 +89,4 @@ class Place:
     def _cluster(self, folder: Path, device: object) -> Cluster:
         from lifelabel.search import slurm
 
-        return slurm.Cluster(folder.absolute() / "slurm", slurm.job_options(self.options, str(device)))
+        return slurm.Cluster(below(folder.absolute(), "slurm"), slurm.job_options(self.options, str(device)))

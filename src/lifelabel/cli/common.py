@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lifelabel.cli.console import err
+from lifelabel.cli.console import err, print_table
 from lifelabel.errors import UserError, unknown
 from lifelabel.utils.text import shorten
 from lifelabel.utils.torchrun import is_first_process
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONTEXT", "check_fidelity", "check_file", "check_jobs", "make_callback", "make_display", "make_folder",
-    "parse_methods", "parse_seeds", "parse_settings", "progress_bar", "stream_settings",
+    "parse_methods", "parse_seeds", "parse_settings", "print_class_table", "progress_bar", "stream_settings",
 ]  # fmt: skip
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -134,6 +134,17 @@ def make_display(quiet: bool) -> Display | None:
     return None if quiet else RunsDisplay(err)
 
 
+def print_class_table(
+    metrics: Mapping[str, Any], ap: Mapping[str, float | None], more: Mapping[str, Sequence[Any]] | None = None
+) -> None:
+    """The AP of classes after a run, with the number of their test images. `metrics` is metrics.json."""
+    from lifelabel.report.per_class import per_class_table
+
+    task_of = {name: number for number, classes in enumerate(metrics["tasks"], 1) for name in classes}
+    columns = {**(more or {}), "test images": [metrics["final"]["positives"][name] for name in ap]}
+    print_table(per_class_table([*ap], [task_of[name] for name in ap], [*ap.values()], columns))
+
+
 @contextmanager
 def make_folder(folder: Path) -> Iterator[Path]:
     """Create a folder for output. Errors of the file system inside the block become one line."""
@@ -160,7 +171,7 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
         if not bar.tasks:
             bar.add_task(what, total=total)
             bar.start()
-        bar.update(bar.task_ids[0], completed=done)
+        bar.update(bar.task_ids[0], completed=done, total=total)
 
     try:
         yield update

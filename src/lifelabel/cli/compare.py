@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lifelabel.search.compare import Plan, Variant
     from lifelabel.search.scheduler import Outcome
 from lifelabel.utils.processes import start_fork_server
+from lifelabel.utils.text import counted
 
 __all__ = ["Jobs", "Overwrite", "Quiet", "Seeds", "commands", "given_command", "read_row"]
 
@@ -77,7 +78,7 @@ Examples:
 `lifelabel compare --on slurm --slurm partition=gpu --device cuda --dry-run --out runs/cluster`
 """,
 )
-@with_option_flags(without=tuple(VARIED))
+@with_option_flags(without=tuple(VARIED), stream_argument=True)
 def _compare(
     methods: Annotated[
         str,
@@ -114,8 +115,8 @@ def _compare(
     given = given_options(flags, set_, plugin)
     variants = method_variants(parse_methods(methods))
     plan = _make_plan(variants, seeds, orders, out_folder, config, given, place)
-    number = "1 method" if len(variants) == 1 else f"{len(variants)} methods"
-    layout = {"title": f"{number} on {plan.shared.get('stream', 'scenes')}", "head": ("method",)}
+    title = f"{counted(len(variants), 'methods')} on {plan.shared.get('stream', 'scenes')}"
+    layout = {"title": title, "head": ("method",)}
     _run(plan, place, jobs, overwrite, quiet, layout)
 
 

@@ -16,7 +16,7 @@ from lifelabel.cli.console import print_line, print_wide
 from lifelabel.cli.flags import Plugins, load_plugins, with_option_flags
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import counted, printable
 
 if TYPE_CHECKING:
     from lifelabel.report.stream import Progress
@@ -67,7 +67,13 @@ def _inspect(
         Path | None,
         typer.Option("--out", help="Folder for report.md, stream.json and figures [default: runs/inspect/NAME]."),
     ] = None,
-    decode: Annotated[bool, typer.Option("--decode", help="Open every image, and list unusable ones.")] = False,
+    decode: Annotated[
+        bool | None,
+        typer.Option(
+            "--decode/--no-decode",
+            help="Open every image, and list unusable ones and those with equal pixels [default: up to 10,000 photos].",
+        ),
+    ] = None,
     no_sheets: Annotated[bool, typer.Option("--no-sheets", help="No contact sheets.")] = False,
     *,
     flags: dict[str, Any],
@@ -86,8 +92,8 @@ def _inspect(
         with progress_bar("contact sheets") as progress:
             images = _write(description, folder, None if no_sheets else source, progress)
         missing = _write_missing(source, folder / "missing.txt")
-    listed = f", missing.txt ({missing:,} images without a file)" if missing else ""
-    print_line(f"written to {folder}: report.md, stream.json{listed} and {len(images):,} figures")
+    listed = f", missing.txt ({counted(missing, 'images without a file')})" if missing else ""
+    print_line(f"written to {folder}: report.md, stream.json{listed} and {counted(len(images), 'figures')}")
 
 
 @commands.command(
@@ -124,8 +130,8 @@ def _build(
     with make_folder(out_file.parent):
         digest = write_manifest(source, out_file, complete)
     train, test = (sum(map(len, split.rows)) for split in (source.train, source.test))
-    tasks, classes = len(source.tasks), len(source.classes)
-    print_line(f"{source.name}: {tasks:,} tasks, {classes:,} classes, {train:,} training and {test:,} test images")
+    tasks, classes = counted(len(source.tasks), "tasks"), counted(len(source.classes), "classes")
+    print_line(f"{source.name}: {tasks}, {classes}, {train:,} training and {counted(test, 'test images')}")
     for line in source.problems.lines():
         print_line(f"problem: {line}", "yellow")
     print_line(f"sha256 {digest}")

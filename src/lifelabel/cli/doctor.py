@@ -24,6 +24,7 @@ from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.errors import reason
 from lifelabel.utils.processes import num_cores
+from lifelabel.utils.text import counted
 from lifelabel.version import __version__
 
 __all__ = ["Check", "commands", "examine"]
@@ -232,7 +233,7 @@ def _cpu() -> Iterator[Check]:
     quota = _cgroup("cpu.max", lambda text: float(text.split()[0]) / float(text.split()[1]))
     limit = f", limited to {quota:g} by the container" if quota and quota < cores else ""
     name = machine(torch.device("cpu"))["device"]
-    text = f"{name}; {cores} of {os.cpu_count()} cores{limit}; {torch.get_num_threads()} threads in torch"
+    text = f"{name}; {cores} of {os.cpu_count()} cores{limit}; {counted(torch.get_num_threads(), 'threads')} in torch"
     text += f", OMP_NUM_THREADS={omp}" if omp else ""
     many = torch.get_num_threads() > (min(cores, quota) if quota else cores)
     advice = "more threads than cores are slow: set OMP_NUM_THREADS to the number of cores" if many else ""

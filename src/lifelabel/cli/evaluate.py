@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from lifelabel.cli import labelled
-from lifelabel.cli.common import CONTEXT, make_folder
+from lifelabel.cli.common import CONTEXT, progress_bar, stream_settings
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.cli.metrics import print_metrics
-from lifelabel.errors import UserError
-from lifelabel.utils.files import write_text
-
-if TYPE_CHECKING:
-    from lifelabel.model.model import Model
-    from lifelabel.report.evaluation import Evaluation
+from lifelabel.utils.files import below
+from lifelabel.utils.text import counted
 
 __all__ = ["commands"]
 
@@ -49,6 +43,7 @@ def _evaluate(
     root: labelled.Root = None,
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
+    include_trained: labelled.IncludeTrained = False,
     threshold: Annotated[
         float | None,
         typer.Option(metavar="T", help="The threshold of all classes [default: those of the model, else 0.5]."),
@@ -69,110 +64,29 @@ def _evaluate(
 
     Classes are matched by name. Images that cannot be read are left out and listed.
     """
-    if threshold is not None and not 0 < threshold <= 1:
-        raise UserError(f"--threshold must be above 0 and at most 1, not {threshold:g}")
-    if save_scores is not None and save_scores.suffix != ".npz":
-        raise UserError(f"--save-scores {save_scores}: the name must end in .npz")
     load_plugins(plugin)
     from lifelabel.model.files import find_model
-    from lifelabel.model.model import load
-    from lifelabel.report.evaluation import Evaluation
+    from lifelabel.report.evaluate import FILES, evaluate
 
-    begin = time.monotonic()
-    model_folder = find_model(run)
-    folder = out_folder or _default_folder(run, model_folder)
-    if folder.resolve().is_relative_to(model_folder.resolve()):
-        raise UserError(f"{folder} is in the model folder: choose another --out")
-    labelled.check_writable(folder)
-    if save_scores is not None:
-        _check_scores(save_scores, model_folder)
-    model = load(run, device)
-    given = labelled.read_labelled(run, table, stream, root, set_, rows, model.info)
-    evaluation = Evaluation(model, given.images, labelled.score(model, given.images, batch_size, workers), threshold)
-    found = _complete(evaluation, model_folder, given, time.monotonic() - begin)
-    with make_folder(folder):
-        written = _write(evaluation, found, folder)
-    if save_scores is not None:
-        _write_scores(evaluation, save_scores)
+    folder = out_folder or _default_folder(run, find_model(run))
+    with progress_bar("images") as progress:
+        found = evaluate(
+            run, table, stream=stream, root=root, stream_options=stream_settings(set_ or []), rows=rows,
+            include_trained=include_trained, threshold=threshold, save_scores=save_scores, out=folder, device=device,
+            batch_size=batch_size, workers=workers, progress=progress,
+        )  # fmt: skip
     _print(found)
-    print_line(f"written to {folder}: {', '.join(written)}" + (f"; scores in {save_scores}" if save_scores else ""))
-
-
-def _check_scores(path: Path, model_folder: Path) -> None:
-    if path.resolve().is_relative_to(model_folder.resolve()):
-        raise UserError(f"{path} is in the model folder: choose another --save-scores")
-    try:
-        labelled.check_writable(path.parent)
-    except UserError:
-        raise UserError(f"cannot write {path}: choose another --save-scores") from None
+    written = ", ".join(name for name in FILES if (folder / name).exists())
+    print_line(f"written to {folder}: {written}" + (f"; scores in {save_scores}" if save_scores else ""))
 
 
 def _default_folder(run: Path, model_folder: Path) -> Path:
     """`evaluation` in the run folder; in the current folder if RUN is a model folder or cannot be written."""
     if model_folder != run and os.access(run, os.W_OK):
-        return run / "evaluation"
+        return below(run, "evaluation")
     resolved = run.resolve()
     name = resolved.parent.name if resolved.name == "model" else resolved.name
     return Path("evaluation-" + (re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "model"))
-
-
-def _complete(evaluation: Evaluation, model_folder: Path, given: labelled.Labelled, seconds: float) -> dict[str, Any]:
-    """The content of evaluation.json."""
-    from lifelabel.engine.environment import machine
-    from lifelabel.nn.weights import sha256
-
-    model = evaluation.model
-    info, found = model.info, evaluation.found
-    notes = [*given.notes]
-    if _calibrated_on(model, found["set"]["fingerprint"]):
-        notes.append("the model was calibrated on these images: figures that depend on thresholds are too high")
-    return {
-        "model": {
-            "path": str(model_folder), "method": info.method, "label": info.label, "backbone": info.backbone,
-            "image_size": info.image_size, "classes": len(info.classes),
-            "calibrated_by": (info.calibration or {}).get("by"),
-            "tensors_sha256": sha256(model_folder / "model.safetensors"),
-            "info_sha256": sha256(model_folder / "model.json"),
-        },
-        "notes": notes,
-        **found,
-        "environment": {**machine(model.device), "precision": model.precision, "seconds": round(seconds, 2)},
-    }  # fmt: skip
-
-
-def _calibrated_on(model: Model, fingerprint: str) -> bool:
-    images = (model.info.calibration or {}).get("images_of")
-    return isinstance(images, dict) and images.get("fingerprint") == fingerprint
-
-
-def _write(evaluation: Evaluation, found: dict[str, Any], folder: Path) -> list[str]:
-    """Write all files. Returns their names."""
-    from lifelabel.report.evaluation import draw_per_class, markdown, write_mistakes
-
-    skipped = evaluation.scores.skipped
-    for name in ("mistakes.png", "per_class.png", "skipped.jsonl"):
-        (folder / name).unlink(missing_ok=True)  # of an earlier evaluation
-    figures = []
-    if draw_per_class(found, folder / "per_class.png"):
-        figures.append("per_class.png")
-    if write_mistakes(evaluation, folder / "mistakes.png"):
-        figures.append("mistakes.png")
-    if skipped:
-        lines = (json.dumps({"image": name, "reason": reason}) for name, reason in skipped)
-        write_text(folder / "skipped.jsonl", "\n".join(lines) + "\n")
-    write_text(folder / "report.md", markdown(found, figures))
-    write_text(folder / "evaluation.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
-    return ["evaluation.json", "report.md", *figures, *(["skipped.jsonl"] if skipped else [])]
-
-
-def _write_scores(evaluation: Evaluation, path: Path) -> None:
-    from lifelabel.engine.run_folder import RunFolder
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        RunFolder(path.parent).write_arrays(path.name, evaluation.arrays())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --save-scores") from None
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -184,8 +98,8 @@ def _print(found: dict[str, Any]) -> None:
 
     given = found["set"]
     print_line(
-        f"{found['model']['label']} on {given['images']:,} images ({given['rows']} of {given['name']}), "
-        f"{found['classes']['evaluated']:,} classes. All in %."
+        f"{found['model']['label']} on {counted(given['images'], 'images')} ({given['rows']} of {given['name']}), "
+        f"{counted(found['classes']['evaluated'], 'classes')}. All in %."
     )
     heads, rows = text.headline_table(found)
     print_table(rich_grid(heads, rows, 1, box=box.SIMPLE))

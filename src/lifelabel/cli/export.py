@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +10,10 @@ import typer
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, load_plugins
-from lifelabel.cli.image_files import image_files
-from lifelabel.errors import UserError
 
 __all__ = ["commands"]
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-_MAX_IMAGES = 32
 
 
 @commands.command(
@@ -56,7 +51,7 @@ def _export(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help=f"Check the export with photographs too: a file or a folder (the first {_MAX_IMAGES} are used).",
+            help="Check the export with photographs too: a file or a folder (the first 32 are used).",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an export in DIR.")] = False,
@@ -64,14 +59,13 @@ def _export(
 ) -> None:
     """Export a finished model: images in, calibrated probabilities out. The export is compared with the model."""
     load_plugins(plugin)
-    from lifelabel.model.export import RUNTIMES, export_model
+    from lifelabel.model.export import RUNTIMES, export
     from lifelabel.utils.memory import keep_freed_memory
 
     keep_freed_memory()
-    check = export_model(
-        run, out_folder, file_format, preprocess=preprocess, opset=opset, overwrite=overwrite,
-        photographs=_photographs(images or []),
-    )  # fmt: skip
+    check = export(
+        run, out_folder, file_format, preprocess=preprocess, opset=opset, overwrite=overwrite, images=images or ()
+    )
     print_line(f"largest difference from the model: {check.difference:.1e}, {check.images} images in batches of 1 to 8")
     if check.resize_difference is not None:
         print_line(f"largest difference with images of other sizes, which are resized: {check.resize_difference:.1e}")
@@ -80,12 +74,3 @@ def _export(
         f"{check.speed / check.model_speed:.2f}"
     )
     print_line(f"written to {out_folder}: {', '.join(check.files)}")
-
-
-def _photographs(paths: list[Path]) -> list[Path]:
-    """The first files among the paths and in the folders among them."""
-
-    def refuse(path: str, reason: str) -> None:
-        raise UserError(f"--images {path}: {reason}; give another folder or a file")
-
-    return [Path(name) for name in islice(image_files([str(path) for path in paths], refuse), _MAX_IMAGES)]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_callback
-from lifelabel.cli.console import print_line, print_table
+from lifelabel.cli.common import CONTEXT, make_callback, print_class_table
+from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.config.run_options import RunOptions
 from lifelabel.options import declared
 from lifelabel.utils.processes import start_fork_server
+from lifelabel.utils.text import counted
 from lifelabel.utils.torchrun import is_first_process
 
-__all__ = ["commands"]
+__all__ = ["commands", "print_extension"]
 
 commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
@@ -62,36 +63,28 @@ def _extend(
 
     given = given_options(flags, set_, plugin)
     result = extend(run, table, out_folder, given, overwrite=overwrite, callback=make_callback(quiet))
-    if not is_first_process():
-        return
-    metrics = result.metrics
+    if is_first_process():
+        print_extension(result.metrics, out_folder, quiet)
+
+
+def print_extension(metrics: Mapping[str, Any], folder: Path, quiet: bool) -> None:
+    """The result of an extension: the AP of the held-out classes, unless `quiet`, and the line of before and after."""
     before, after = metrics["per_task"][0]["ap"], metrics["final"]["ap"]
-    if not quiet:
-        _print_classes(metrics["tasks"], before, after)
     old = [name for name, value in before.items() if value is not None]
     new = [name for name in after if name not in before]
+    if not quiet:
+        shown = {name: value for name, value in after.items() if value is not None}
+        print_class_table(metrics, shown, {"AP before": [before.get(name) for name in shown]})
     change = f"{_mean(before, old)} before and {_mean(after, old)} after" if old else "not known"
     print_line(
-        f"{metrics['method']}: {len(new)} new classes, {len(after)} in all; mAP of the new classes "
-        f"{_mean(after, new)}, of the old ones {change}  → {out_folder}"
+        f"{metrics['method']}: {counted(len(new), 'new classes')}, {len(after)} in all; mAP of the new classes "
+        f"{_mean(after, new)}, of the old ones {change}  → {folder}"
     )
     if not old and not quiet:
         print_line(
-            f"the held-out images of {table} have no label of an old class: measure the old classes on other images "
-            f"with `lifelabel evaluate {shlex.quote(str(out_folder))} TABLE --root DIR`"
+            "the held-out images have no label of an old class: measure the old classes on other images with "
+            f"`lifelabel evaluate {shlex.quote(str(folder))} TABLE --root DIR`"
         )
-
-
-def _print_classes(
-    tasks: Sequence[Sequence[str]], before: Mapping[str, float | None], after: Mapping[str, float | None]
-) -> None:
-    """The AP of every class that the held-out images show: after the extension, and before it."""
-    from lifelabel.report.per_class import per_class_table
-
-    task_of = {name: number for number, classes in enumerate(tasks, 1) for name in classes}
-    shown = [name for name in task_of if after[name] is not None]
-    numbers, values = [task_of[name] for name in shown], [after[name] for name in shown]
-    print_table(per_class_table(shown, numbers, values, {"AP before": [before.get(name) for name in shown]}))
 
 
 def _mean(ap: Mapping[str, float | None], names: Collection[str]) -> str:

@@ -15,7 +15,9 @@ import typer
 from lifelabel.cli.completion import complete_name, method_names, stream_names
 from lifelabel.config.fidelities import FIDELITIES, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
+from lifelabel.errors import UserError
 from lifelabel.options import declared
+from lifelabel.utils.text import shorten
 
 __all__ = ["Plugins", "Settings", "given_options", "load_plugins", "with_option_flags"]
 
@@ -37,13 +39,25 @@ Plugins = Annotated[
     typer.Option("--plugin", metavar="FILE.py", help="A plug-in, a file or a module, whose code is run. Repeatable."),
 ]
 
+_ARGUMENT = "stream_argument"
+_StreamArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STREAM",
+        help="The same as --stream: a table such as photos.csv, or a name of `lifelabel list streams`.",
+        autocompletion=complete_name(stream_names),
+        show_default=False,
+    ),
+]
+
 
 def with_option_flags(
-    *, without: Sequence[str] = (), stream_only: bool = False
+    *, without: Sequence[str] = (), stream_only: bool = False, stream_argument: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a command: add a flag for every option of a run that declares one, or only for those of the stream.
 
-    `without` lists the options that the command sets itself. The command gets the flags that were given as one dict, in
+    `without` lists the options that the command sets itself. With `stream_argument` the stream can be given without
+    --stream, as an argument. The command gets the flags that were given as one dict, in
     its parameter `flags`. Their values are text: they are checked like the values of a YAML file.
     """
     owners: dict[str, type] = {} if stream_only else dict.fromkeys(declared(RunOptions, "flag"), RunOptions)
@@ -54,15 +68,27 @@ def with_option_flags(
         @functools.wraps(command)
         def with_flags(**arguments: Any) -> None:
             flags = {name: arguments.pop(name) for name in owners}
+            if stream_argument:
+                flags["stream"] = _one_stream(arguments.pop(_ARGUMENT), flags["stream"])
             command(**arguments, flags={name: value for name, value in flags.items() if value not in (None, False)})
 
         parameters = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
         parameters += [_parameter(name, cls) for name, cls in owners.items()]
+        if stream_argument:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(_ARGUMENT, kind, default=None, annotation=_StreamArgument))
         with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_flags.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_flags
 
     return decorate
+
+
+def _one_stream(argument: str | None, flag: str | None) -> str | None:
+    """The stream that is given as an argument or by its flag."""
+    if argument is not None and flag not in (None, argument):
+        raise UserError(f"two streams: {shorten(argument)} and --stream {shorten(flag)}; give one of them")
+    return flag if argument is None else argument
 
 
 def _parameter(name: str, owner: type) -> inspect.Parameter:

@@ -20,7 +20,7 @@ from lifelabel.cli.report import chart_obstacle
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
-from lifelabel.utils.files import read_limited, write_text
+from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.processes import start_fork_server
 
 if TYPE_CHECKING:
@@ -166,12 +166,13 @@ def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
     found: list[Outcome | None] = []
     of_row: dict[tuple[Path, str], Config] = {}
     for plan in planned:
-        if not RunFolder(plan.folder).is_run:
+        folder = RunFolder(plan.folder)
+        if not folder.is_run:
             found.append(None)
             continue
         reason = None
         try:
-            config = Config.make(read_yaml(plan.folder / "config.yaml"))
+            config = Config.make(read_yaml(folder / "config.yaml"))
             for name in ("method", "fidelity", "seed"):
                 if getattr(config, name) != plan.values[name]:
                     reason = f"{plan.folder} holds a run with another {name}: move it to another folder"
@@ -240,5 +241,5 @@ def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
 def _page_command(folder: Path) -> str:
     """The command that trained the runs of a folder, or the one that was given if it is not known."""
     with contextlib.suppress(UserError):
-        return read_limited(folder / _COMMAND, _MAX_COMMAND).decode(errors="replace").strip()
+        return read_limited(below(folder, _COMMAND), _MAX_COMMAND).decode(errors="replace").strip()
     return given_command({"--page-only", "--quiet", "-q"})

@@ -13,6 +13,7 @@ from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.utils.files import write_text
+from lifelabel.utils.text import counted
 
 __all__ = ["commands", "print_metrics"]
 
@@ -59,13 +60,16 @@ def print_metrics(found: Mapping[str, Any]) -> None:
     from lifelabel.metrics.functions import BUILT_IN, HEADLINE
 
     print_line(
-        f"{found['images']:,} images, {found['classes']:,} classes, {found['empty_classes']:,} of them empty; the "
+        f"{counted(found['images'], 'images')}, {counted(found['classes'], 'classes')}, {found['empty_classes']:,} of "
+        "them empty; the "
         f"scores are {found['scores']}. All in %. CF1 is the harmonic mean of CP and CR, or the mean of the classes' "
         "F1, at a threshold; a class without a positive image is left out of mAP, or counts 0."
     )
-    _print_part(_table(found, "all", f"all {found['images']:,} images"))
+    _print_part(_table(found, "all", f"all {counted(found['images'], 'images')}"))
     if found["labelled_images"] < found["images"]:
-        _print_part(_table(found, "labelled", f"the {found['labelled_images']:,} images with at least one label"))
+        _print_part(
+            _table(found, "labelled", f"the {counted(found['labelled_images'], 'images')} with at least one label")
+        )
     else:
         _print_part(["Every image has a label: leaving out images without one changes nothing."])
     for name, value in found["conventions"]["all"].items():

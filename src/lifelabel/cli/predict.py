@@ -13,16 +13,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO, cast
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.common import CONTEXT, make_folder
 from lifelabel.cli.console import err, print_line
 from lifelabel.cli.flags import Plugins, load_plugins
-from lifelabel.cli.image_files import STDIN, image_files
 from lifelabel.errors import Stopped, UserError
-from lifelabel.utils.text import printable
+from lifelabel.streams.image_files import STDIN, image_files
+from lifelabel.utils.files import atomic_write
+from lifelabel.utils.text import counted, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +51,7 @@ Examples:
 
 `lifelabel predict runs/a photo.jpg`
 
-`lifelabel predict runs/a photos/ --csv > labels.csv`
+`lifelabel predict runs/a photos/ --out labels.csv`
 
 `lifelabel predict runs/a 'photos/**/*.jpg' --top 3 --json`
 
@@ -79,6 +80,15 @@ def _predict(
         bool, typer.Option("--csv", help="A table: image, labels, probabilities, with ; in between.")
     ] = False,
     table: Annotated[bool, typer.Option("--table", help="One line per image, to read [default].")] = False,
+    out_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write a file in place of printing: .csv as --csv, .jsonl as --json, .txt as --table.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
     annotate: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A new folder for copies of the images with their labels drawn onto them."),
@@ -90,12 +100,13 @@ def _predict(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     plugin: Plugins = None,
 ) -> None:
-    """Print the labels of images with their probabilities.
+    """Print the labels of images with their probabilities, or write them to a file.
 
     Images that cannot be read are skipped and listed at the end; then the exit code is 1.
     """
     if json_ + csv_ + table > 1:
         raise UserError("--json, --csv and --table: give one of them")
+    make_writer = _writer(".jsonl" if json_ else ".csv" if csv_ else ".txt" if table else "", out_file, overwrite)
     if workers is not None and workers < 0:
         raise UserError(f"--workers must be at least 0, not {workers}")
     if batch_size is not None and batch_size < 1:
@@ -109,32 +120,39 @@ def _predict(
             raise problems.none_found()
         load_plugins(plugin)
         model = _load(run, device, threshold, top)
-        if csv_:
+        if make_writer is _csv_table:
             _check_separator(model.classes)
-        write: _Write | None = None
-        draw: Callable[[str, _Labels], None] | None = None
-        for batch in _batches(model, itertools.chain([first], files), images, batch_size, workers):
-            found = []
-            for path, scores in batch:
-                if isinstance(scores, str):
-                    problems.add(path, scores)
-                else:
-                    found.append((path, model.labels(scores, threshold, top)))
-            if not found:
-                continue
-            if write is None:  # not earlier: a command without results writes no header and creates no folder
-                draw = _annotator(annotate) if annotate is not None else None
-                write = _json_lines if json_ else _csv_table() if csv_ else _text_table()
-            write(found)
-            sys.stdout.flush()
-            if draw is not None:
-                for path, labels in found:
-                    draw(path, labels)
-            done += len(found)
+        with contextlib.ExitStack() as closing:
+            file: TextIO | None = None
+            draw: Callable[[str, _Labels], None] | None = None
+            disturbs = STDIN in images or (out_file is None and sys.stdout.isatty())
+            counted_images = [] if disturbs else images
+            for batch in _batches(model, itertools.chain([first], files), counted_images, batch_size, workers):
+                found = []
+                for path, scores in batch:
+                    if isinstance(scores, str):
+                        problems.add(path, scores)
+                    else:
+                        found.append((path, model.labels(scores, threshold, top)))
+                if not found:
+                    continue
+                if file is None:  # not earlier: a command without results writes no header and creates no folder
+                    draw = _annotator(annotate) if annotate is not None else None
+                    file = closing.enter_context(_results(out_file))
+                    write = make_writer(file)
+                write(found)
+                file.flush()
+                if draw is not None:
+                    for path, labels in found:
+                        draw(path, labels)
+                done += len(found)
     except KeyboardInterrupt:
-        raise Stopped(f"stopped after {done:,} images") from None
+        unwritten = f"; {out_file} is not written" if out_file else ""
+        raise Stopped(f"stopped after {counted(done, 'images')}{unwritten}") from None
     if not done and problems.missing == problems.count:
         raise problems.none_found()
+    if done and out_file is not None:
+        print_line(f"{counted(done, 'images')} in {out_file}")
     problems.print()
     if problems.count:
         raise typer.Exit(1)
@@ -181,12 +199,11 @@ class _Problems:
 def _batches(
     model: Model, files: Iterator[str], arguments: list[str], batch_size: int | None, workers: int | None
 ) -> Iterator[list[tuple[str, np.ndarray | str]]]:
-    """The scores of the files in lists, one list per batch. With a bar, if it does not disturb the output."""
+    """The scores of the files in lists, one list per batch. With a bar in a terminal, if `arguments` name many."""
     from lifelabel.model.inputs import batches_of
 
     scored = batches_of(model.score_files(files, batch_size, workers), batch_size or model.batch_size)
-    show = err.is_interactive and not sys.stdout.isatty() and STDIN not in arguments
-    total = sum(1 for _ in image_files(arguments, lambda *_: None)) if show else 0
+    total = sum(1 for _ in image_files(arguments, lambda *_: None)) if err.is_interactive else 0
     if total < _BAR_FROM:
         yield from scored
         return
@@ -204,10 +221,25 @@ def _batches(
         bar.stop()
 
 
-def _json_lines(found: _Found) -> None:
-    for path, labels in found:
-        rounded = {name: _rounded(probability) for name, probability in labels.items()}
-        sys.stdout.write(json.dumps({"image": path, "labels": rounded}) + "\n")
+@contextlib.contextmanager
+def _results(path: Path | None) -> Iterator[TextIO]:
+    """Where results are written: stdout, or a file that appears when it has all of them."""
+    if path is None:
+        yield sys.stdout
+        return
+    with make_folder(path.parent), atomic_write(path) as handle:
+        text = io.TextIOWrapper(cast(BinaryIO, handle), "utf-8", newline="")
+        yield text
+        text.detach()
+
+
+def _json_lines(file: TextIO) -> _Write:
+    def write(found: _Found) -> None:
+        for path, labels in found:
+            rounded = {name: _rounded(probability) for name, probability in labels.items()}
+            file.write(json.dumps({"image": path, "labels": rounded}) + "\n")
+
+    return write
 
 
 def _check_separator(classes: Sequence[str]) -> None:
@@ -216,12 +248,12 @@ def _check_separator(classes: Sequence[str]) -> None:
             raise UserError(f"the class '{name}' has a ;, which separates labels in the table of --csv: use --json")
 
 
-def _csv_table() -> _Write:
-    if isinstance(sys.stdout, io.TextIOWrapper):
+def _csv_table(file: TextIO) -> _Write:
+    if isinstance(file, io.TextIOWrapper):
         # UTF-8, whatever the language of the system is; file names may have bytes that are not UTF-8
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
-    safe = printable if sys.stdout.isatty() else str
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+        file.reconfigure(encoding="utf-8", errors="surrogateescape")
+    safe = printable if file.isatty() else str
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("image", "labels", "probabilities"))
 
     def write(found: _Found) -> None:
@@ -232,7 +264,7 @@ def _csv_table() -> _Write:
     return write
 
 
-def _text_table() -> _Write:
+def _text_table(file: TextIO) -> _Write:
     from rich.cells import cell_len
 
     width = 0
@@ -243,9 +275,23 @@ def _text_table() -> _Write:
         width = min(_MAX_WIDTH, max([width, *(cell_len(path) for path, _ in lines)]))
         for path, labels in lines:
             text = "  ".join(f"{printable(name)} {probability:.2f}" for name, probability in labels.items())
-            sys.stdout.write(f"{path}{' ' * (width - cell_len(path))}  {text or '–'}\n")
+            file.write(f"{path}{' ' * (width - cell_len(path))}  {text or '–'}\n")
 
     return write
+
+
+_WRITERS = {".csv": _csv_table, ".jsonl": _json_lines, ".txt": _text_table}
+
+
+def _writer(flag: str, out: Path | None, overwrite: bool) -> Callable[[TextIO], _Write]:
+    """The function for the format of a flag or of the file in --out. `flag` is its suffix, or empty."""
+    suffix = ".txt" if out is None else out.suffix.lower()
+    if out is not None and (suffix not in _WRITERS or flag not in ("", suffix)):
+        ends = flag or ".csv, .jsonl (one JSON object per line) or .txt"
+        raise UserError(f"--out {out}: the name must end in {ends}")
+    if out is not None and out.exists() and not overwrite:
+        raise UserError(f"{out} exists: give another --out, or --overwrite")
+    return _WRITERS[flag or suffix]
 
 
 def _rounded(probability: float) -> float:

@@ -29,7 +29,7 @@ from lifelabel.report.runs import read_run
 from lifelabel.report.tables import one_line
 from lifelabel.search.scheduler import ActiveRun, Display, Outcome
 from lifelabel.streams import Task
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import counted, printable
 
 __all__ = ["ProgressBar", "RunsDisplay"]
 
@@ -57,7 +57,7 @@ class ProgressBar(Callback):
     def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
         self.method, self.tasks = config.method, tasks
         if learned:
-            line = f"{self.method}: resumed after {learned:,} images, in task {task + 1}/{len(tasks)}"
+            line = f"{self.method}: resumed after {counted(learned, 'images')}, in task {task + 1}/{len(tasks)}"
             print_line(line, None, self.console)
         self.id = self.bar.add_task(self._describe(task), total=images, completed=learned, losses="")
         self.bar.start()

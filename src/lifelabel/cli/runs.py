@@ -12,6 +12,7 @@ import typer
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import err, print_line, print_table
 from lifelabel.errors import UserError
+from lifelabel.utils.text import BELOW_ZERO
 
 if TYPE_CHECKING:
     from lifelabel.report.listing import ListedRun
@@ -67,6 +68,8 @@ def _print(runs: list[ListedRun]) -> None:
     from lifelabel.report.grids import rich_grid
 
     print_table(rich_grid(_HEADS, map(_cells, runs), _LEFT, max_width=40, box=box.SIMPLE))
+    if any((run.forgetting or 0) < 0 for run in runs):
+        print_line(f"forgetting {BELOW_ZERO}")
 
 
 def _cells(run: ListedRun) -> list[str]:

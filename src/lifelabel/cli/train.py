@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callback
-from lifelabel.cli.console import print_line, print_table
+from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callback, print_class_table
+from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.errors import UserError
 from lifelabel.utils.processes import start_fork_server
@@ -41,14 +41,14 @@ Examples:
 
 `lifelabel train --stream cocoseq --root DIR --set stream.lists=LISTS --method prs --out runs/cocoseq`
 
-`lifelabel train --stream photos.csv --root DIR --tasks 4 --out runs/mine`
+`lifelabel train photos.csv --root DIR --tasks 4 --out runs/mine`
 
 `lifelabel train --method my_method.py:MyMethod --out runs/my-method`
 
 `torchrun --nproc-per-node 8 -m lifelabel train --stream split-coco --root DIR --out runs/coco`
 """,
 )
-@with_option_flags()
+@with_option_flags(stream_argument=True)
 def _train(
     out_folder: Annotated[Path | None, typer.Option("--out", help="The new run folder.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
@@ -97,15 +97,17 @@ def _print_result(folder: Path, quiet: bool) -> None:
     """The average precision of each class, unless `quiet`, and the result on the last line."""
     if not is_first_process():
         return
-    from lifelabel.report.per_class import per_class_table
+    from lifelabel.cli.extend import print_extension
     from lifelabel.report.runs import read_run
     from lifelabel.report.tables import one_line
 
     run = read_run(folder)
+    first, *later = run.metrics["per_task"]
+    if later and "ap" in first:  # the AP before the new tasks
+        print_extension(run.metrics, folder, quiet)
+        return
     if not quiet:
-        names, ap = run.metrics["classes"], run.metrics["final"]["ap"]
-        tasks = [number for number, classes in enumerate(run.metrics["tasks"], 1) for _ in classes]
-        print_table(per_class_table(names, tasks, [ap[name] for name in names]))
+        print_class_table(run.metrics, run.metrics["final"]["ap"])
     print_line(f"{run.metrics['method']}: {one_line(run)}  → {folder}")
 
 

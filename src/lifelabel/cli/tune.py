@@ -48,7 +48,7 @@ Examples:
 `lifelabel tune --method er,lwf --on slurm --slurm partition=gpu --device cuda --out runs/tune-cluster`
 """,
 )
-@with_option_flags(without=SET_BY_TUNE)
+@with_option_flags(without=SET_BY_TUNE, stream_argument=True)
 def _tune(
     method: Annotated[
         str,

@@ -26,6 +26,7 @@ from lifelabel.methods.buffer import BufferOptions
 from lifelabel.options import read
 from lifelabel.registry import check_plugins
 from lifelabel.streams import STREAMS, resolve
+from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import shorten
 from lifelabel.utils.yaml_reader import parse_yaml
 
@@ -167,8 +168,8 @@ class Config(RunOptions):
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The options in a YAML file."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_YAML_BYTES + 1)  # a device or a pipe has no size
+        with open_regular(path) as file:
+            data = file.read(_MAX_YAML_BYTES + 1)
         if len(data) > _MAX_YAML_BYTES:
             raise UserError(f"{path} is larger than {_MAX_YAML_BYTES:,} bytes: not a configuration")
     except OSError as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +18,10 @@ from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.utils.text import shorten
 
-__all__ = ["Progress", "check_same_run", "extended_run", "get_random_state", "kept_lines", "set_random_state"]
+__all__ = [
+    "Progress", "affects_figures", "changed_options", "check_same_run", "extended_run", "get_random_state",
+    "kept_lines", "new_changes", "recorded_digests", "set_random_state", "trained_pairs",
+]  # fmt: skip
 
 _DIFFERENCES = {
     "stream": "on another stream",
@@ -24,6 +29,9 @@ _DIFFERENCES = {
     "words": "with other word vectors",
     "weights": "from other initial weights",
 }
+
+_ROUNDING = ("device", "compile")
+"""Free options with which a run goes on with other rounding."""
 
 
 @dataclass
@@ -82,14 +90,63 @@ def kept_lines(state: Mapping[str, Any], name: str) -> tuple[int, str | None]:
     return length, digest
 
 
+def recorded_digests(state: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of the files that the run had written before a checkpoint, by their paths."""
+    found = state["digests"]
+    _require(isinstance(found, dict), "digests", found)
+    _require(all(isinstance(each, str) for pair in found.items() for each in pair), "digests", found)
+    return dict(found)
+
+
+def changed_options(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The options that were changed during the run before a checkpoint."""
+    found = _listed(state["changed_options"], "changed_options")
+    _require(all(isinstance(each, dict) for each in found), "changed_options", found)
+    return list(json.loads(json.dumps(found, allow_nan=False)))  # raises what environment.json cannot hold
+
+
+def new_changes(
+    state: Mapping[str, Any], config: Config, resolved: Mapping[str, str], progress: Progress
+) -> list[dict[str, Any]]:
+    """The options that have changed since a checkpoint, and the position at which they did.
+
+    `resolved` has the device and the precision: `auto` can be another one on another machine.
+    """
+    saved, at = Config.make(state["config"]).entries(), {"task": progress.task + 1, "step": progress.step}
+    pairs = {name: (state["resolved"][name], value) for name, value in resolved.items()}
+    _require(all(isinstance(before, str) for before, _ in pairs.values()), "resolved", state["resolved"])
+    for name, (value, _) in config.entries().items():
+        if value != saved[name].value:
+            pairs[name] = saved[name].value, value
+    return [
+        {"option": name, "before": before, "after": after, **at}
+        for name, (before, after) in pairs.items()
+        if before != after
+    ]
+
+
+def affects_figures(config: Config, name: str) -> bool:
+    """Whether the figures of a run can depend on a change of an option. Files that have moved have the same content."""
+    declaration = config.entries()[name].declaration
+    return name in _ROUNDING or not (declaration.get("free") or declaration.get("path"))
+
+
 def extended_run(state: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a checkpoint has of the run that its run extends; None if it extends none."""
     found = state.get("extends")
     if found is not None:
         _require(isinstance(found, dict) and isinstance(found.get("run"), str), "extends", found)
-        for each in (*_listed(found.get("images"), "extends"), *_listed(found.get("tables"), "extends")):
-            _require(each is None or type(each) in (int, dict), "extends", found)
+        for each in _listed(found.get("images"), "extends"):
+            _require(each is None or type(each) is int, "extends", found)
     return found
+
+
+def trained_pairs(state: Mapping[str, Any]) -> np.ndarray:
+    """The hashes of the training images so far, as `TrainedImages` has them."""
+    found = state["trained"]
+    fit = isinstance(found, Tensor) and found.dtype == torch.int64 and found.ndim == 2 and found.shape[1] == 2
+    _require(fit, "trained", type(found))
+    return found.numpy().view(np.uint64)
 
 
 def _listed(value: Any, name: str) -> list[Any]:

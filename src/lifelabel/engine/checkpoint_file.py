@@ -8,19 +8,18 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from lifelabel.errors import UserError
+from lifelabel.utils.files import open_regular
 
 __all__ = ["DamagedCheckpoint", "read_checkpoint", "write_checkpoint"]
 
-_FORMAT = 4
-_WITHOUT_DIGEST = 3
-"""The format of earlier versions. Their files have no SHA-256."""
+_FORMAT = 5
 _MARK = b"\nlifelabel sha256 "
 _DIGITS = 2 * hashlib.sha256().digest_size
 _BLOCK = 1 << 20
@@ -62,21 +61,17 @@ class _HashingFile:
         """The caller flushes the file."""
 
 
-def read_checkpoint(path: Path, note: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """The state in a checkpoint, loaded as data (`weights_only`). Its SHA-256 is checked first.
-
-    A checkpoint of an earlier version has none. It is accepted with a note: a run that was begun before an update must
-    not be lost.
-    """
-    if not path.is_file():  # a named pipe could block forever
-        raise DamagedCheckpoint(f"{path} is not a regular file")
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The state in a checkpoint, loaded as data (`weights_only`). Its SHA-256 is checked first."""
     try:
-        handle = open(path, "rb")
+        handle = open_regular(path)
+    except UserError:
+        raise DamagedCheckpoint(f"{path} is not a regular file") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     try:
         with handle:
-            checked = _check_digest(handle, path)
+            _check_digest(handle, path)
             _check_sizes(handle, path)
             handle.seek(0)
             state = torch.load(handle, map_location="cpu", weights_only=True)
@@ -84,13 +79,7 @@ def read_checkpoint(path: Path, note: Callable[[str], None] | None = None) -> di
         raise
     except Exception:  # a damaged file raises errors of torch, zipfile and pickle, a damaged disk an OSError
         raise DamagedCheckpoint(f"{path} is damaged or cut short") from None
-    number = state.get("format") if isinstance(state, dict) else None
-    if number == _FORMAT and not checked:
-        raise DamagedCheckpoint(f"{path} is damaged or cut short: it has no SHA-256")
-    if number == _WITHOUT_DIGEST:
-        if note:
-            note(f"{path} was written by an earlier lifelabel and has no SHA-256: damage would not be found")
-    elif number != _FORMAT:
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise UserError(f"{path} is not a checkpoint of this version of lifelabel (format {_FORMAT})")
     return state
 
@@ -103,16 +92,14 @@ def _check_sizes(handle: IO[bytes], path: Path) -> None:
         raise DamagedCheckpoint(f"{path} is damaged: it holds more than its size")
 
 
-def _check_digest(handle: IO[bytes], path: Path) -> bool:
-    """Whether the file has a SHA-256. One that differs is an error."""
+def _check_digest(handle: IO[bytes], path: Path) -> None:
+    """Refuse a file that has no SHA-256 at its end, or another one."""
     left = handle.seek(0, os.SEEK_END) - len(_MARK) - _DIGITS
-    if left < 0:
-        return False
-    handle.seek(left)
+    handle.seek(max(0, left))
     mark = handle.read(len(_MARK))
     written = handle.read(_DIGITS)
     if mark != _MARK:
-        return False
+        raise DamagedCheckpoint(f"{path} is damaged or cut short: it has no SHA-256")
     handle.seek(0)
     found = hashlib.sha256()
     while left and (block := handle.read(min(_BLOCK, left))):
@@ -120,4 +107,3 @@ def _check_digest(handle: IO[bytes], path: Path) -> bool:
         left -= len(block)
     if found.hexdigest().encode() != written:
         raise DamagedCheckpoint(f"{path} is damaged or cut short: its SHA-256 is another one")
-    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -16,16 +15,13 @@ from lifelabel.engine.run import Result, Run, continues, make_folder, resume_wit
 from lifelabel.engine.run_folder import MODEL, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.nn.weights import sha256
+from lifelabel.model.files import read_info
 from lifelabel.options import declared
 from lifelabel.registry import loaded_plugins
 from lifelabel.streams import resolve
 from lifelabel.utils.group import Group, join_group, note_begin
 
 __all__ = ["extend"]
-
-_MAX_HASHED = 1 << 30
-"""The largest table, in bytes, that is recognised by its SHA-256."""
 
 
 def extend(
@@ -124,28 +120,10 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
 
 
 def _is_calibrated(run: RunFolder) -> bool:
-    try:
-        info = run.read_json(f"{MODEL}/model.json")
-    except UserError:  # the run has no model
+    if not (run / MODEL / "model.json").exists():
         return False
-    return isinstance(info, dict) and bool(info.get("calibration") or info.get("thresholds"))
-
-
-def _tables(old: RunFolder, state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tables of the old run and of those before it, with the options that choose their held-out rows.
-
-    `lifelabel evaluate` recognises a table by its SHA-256, also if only the model folder was copied.
-    """
-    earlier: list[dict[str, Any]] = list((state.get("extends") or {}).get("tables") or [])
-    config = Config.make(read_yaml(old / "config.yaml"))
-    if config.stream != "table":
-        return earlier
-    options: Any = config.stream_options
-    path, digest = Path(options.file), None
-    with contextlib.suppress(OSError):  # the table may be gone
-        digest = sha256(path) if path.stat().st_size <= _MAX_HASHED else None
-    chosen = {"test_share": options.test_share, "seed": options.seed, "separator": options.separator}
-    return [*earlier, {"file": path.name, "sha256": digest, **chosen}]
+    info = read_info(run / MODEL)
+    return bool(info.calibration or info.thresholds)
 
 
 def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[str, Any]:
@@ -156,11 +134,9 @@ def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[
     images = old.read_json("environment.json").get("images_by_task")
     if images and new.info.learned == 1:
         images = [sum(images)]  # an upper bound learned all tasks as one
-    extends = {
-        "run": str(old.path), "stream": state["stream"], "images": images or [None] * new.info.learned,
-        "tables": _tables(old, state),
-    }  # fmt: skip
+    extends = {"run": str(old.path), "stream": state["stream"], "images": images or [None] * new.info.learned}
     return {
         **state, **new.made_from, **Progress(task=new.info.learned - 1).to_dict(), "config": new.config.to_dict(),
         "extends": extends, "history_bytes": 0, "skipped_bytes": 0, "history_sha256": None, "skipped_sha256": None,
+        "digests": {},
     }  # fmt: skip

@@ -30,6 +30,7 @@ def judge(
     `seen` is over the classes so far on the cumulative test set (the images of the tasks so far). `by_task` is row t of
     a[t][j]: the classes of task j on all test images, the same images for all t. After the last task all metrics are
     computed, also by group of classes, and before the first task of a stream that extends a run the AP of every class.
+    `positives` has the number of test images of each class.
 
     The details are over all test images: the AP of each class, `score_counts` by task of the class, and after the last
     task `precision_over_recall` with probabilities as thresholds.
@@ -51,6 +52,8 @@ def judge(
             record["groups"] = _groups(stream, logits, labels)
     if done in (stream.learned, len(tasks)):
         record["ap"] = dict(zip(stream.classes[: tasks[done - 1].end], details["ap"].tolist(), strict=True))
+    if done == len(tasks):
+        record["positives"] = dict(zip(stream.classes, labels.sum(0).tolist(), strict=True))
     if matrix is not None and stream.truth is not None:
         record["acm_error"] = _acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], tasks[:done])
     return without_nan(record), details
@@ -135,7 +138,7 @@ def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[
             final["acm_error"] = last["acm_error"]
         if "groups" in last:
             final["groups"] = last["groups"]
-        summary["final"] = {**final, "conventions": last["conventions"], "ap": last["ap"]}
+        summary["final"] = {**final, **{name: last[name] for name in ("conventions", "ap", "positives")}}
     return without_nan(summary)
 
 

@@ -27,6 +27,7 @@ from lifelabel.errors import HiddenLabel, Interrupted, UserError
 from lifelabel.metrics.functions import METRICS
 from lifelabel.registry import register_items
 from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
+from lifelabel.streams.image_hashes import hash_names
 from lifelabel.streams.parts import Part, part_of, sort_by_name
 from lifelabel.utils.group import ALONE, Group
 from lifelabel.utils.processes import end_child, init_child, receive, start_child
@@ -66,6 +67,8 @@ class StreamInfo:
     """The number of first tasks that were learned before."""
     overlapping: bool
     """Whether a training image belongs to every task that owns one of its labels."""
+    left_out: np.ndarray
+    """Hashes of the names of training images that have no file, or that the stream leaves out."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -77,13 +80,14 @@ class StreamInfo:
         used = [train.used(), test.used()]
         present = [split.images.present[rows] for split, rows in zip((train, test), used, strict=True)]
         files = hashlib.sha256(b"".join(np.packbits(mask).tobytes() for mask in present)).hexdigest()
+        left_out = [*train.left_out, *map(train.images.name, np.flatnonzero(~train.images.present).tolist())]
         return StreamInfo(
             stream.name, stream.tasks, train.images.handle(), test.images.handle(),
             tuple(int(train.images.present[rows].sum()) for rows in train.rows), int(present[0].sum()),
             used[1][present[1]], train.complete, stream.truth is not None, stream.fingerprint, files,
             (int((~present[0]).sum()), int((~present[1]).sum())),
             stream.dataset, stream.image_size, tuple(stream.problems.lines()), stream.learned,
-            stream.overlapping,
+            stream.overlapping, hash_names(left_out),
         )  # fmt: skip
 
 

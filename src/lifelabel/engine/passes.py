@@ -49,4 +49,5 @@ class TaskPasses:
         for step in range(start, self.total):
             batch, number = self.batch(step), self.number(step)
             seed = (self.config.seed, self.task, *([number] if number else []))
-            yield Job("train", self.view.rows[batch[group.rows(len(batch))]], self.config.augment, seed)
+            rows = self.view.rows[batch[group.rows(len(batch))]]
+            yield Job("train", rows, self.config.augment, seed, hashed=not number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import math
 import shlex
 import signal
@@ -22,14 +23,18 @@ from lifelabel.config.config import Config, merge, nest_flags, read_yaml
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import (
     Progress,
+    affects_figures,
+    changed_options,
     check_same_run,
     extended_run,
     get_random_state,
     kept_lines,
+    new_changes,
+    recorded_digests,
     set_random_state,
+    trained_pairs,
 )
 from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_passes, check_state
-from lifelabel.engine.digests import run_digests
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.evaluation import Evaluator
 from lifelabel.engine.history import LossHistory, PendingStep
@@ -37,7 +42,7 @@ from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.engine.model_folder import describe_model
 from lifelabel.engine.passes import TaskPasses
-from lifelabel.engine.run_folder import MODEL, JsonLines, RunFolder
+from lifelabel.engine.run_folder import MODEL, JsonLines, RunFolder, json_text
 from lifelabel.engine.saving import AsyncSaver, all_finite
 from lifelabel.engine.setup import build_method
 from lifelabel.engine.sharing import BatchExchange, SilentFolder, SilentLines
@@ -48,9 +53,10 @@ from lifelabel.model.files import write_model
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.weights import sha256
-from lifelabel.options import declared
+from lifelabel.options import change_text, declared
 from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
 from lifelabel.streams import Task, TrainView
+from lifelabel.streams.image_hashes import TrainedImages
 from lifelabel.streams.loading import (
     DEFAULT_IMAGE_SIZE,
     SCORING_BYTES,
@@ -59,6 +65,7 @@ from lifelabel.streams.loading import (
     default_workers,
 )
 from lifelabel.streams.parts import Part
+from lifelabel.streams.transforms import min_side_for
 from lifelabel.utils.group import ALONE, Group, has_begun, join_group, note_begin
 from lifelabel.utils.memory import keep_freed_memory, release_freed_memory
 from lifelabel.utils.processes import catch_stop_signals
@@ -68,6 +75,9 @@ from lifelabel.utils.transfer import to_device
 from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Result", "Run", "continues", "make_folder", "resume", "resume_with", "train"]
+
+_WRITTEN_AGAIN = ("config.yaml", "environment.json", "metrics.json")
+"""Files of which a run writes another content when it goes on."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,11 @@ def resume(folder: str | Path, callback: Callback | None = None) -> Result:
 def _read_config(folder: RunFolder) -> Config:
     if not folder.is_run:
         raise UserError(f"{folder.path} is not a run folder: it has no config.yaml")
-    return Config.make(read_yaml(folder / "config.yaml"))
+    values = read_yaml(folder / "config.yaml")
+    try:
+        return Config.make(values)
+    except UserError as error:
+        raise UserError(f"{folder / 'config.yaml'} cannot be used: {error}") from None
 
 
 def resume_with(folder: RunFolder, config: Config, callback: Callback | None, group: Group) -> Result:
@@ -170,6 +184,10 @@ class Run:
         self.stop_requested = False
         self.extends: dict[str, Any] | None = None
         """The run that this one extends: its folder, its stream, and its training images by task."""
+        self.changed_options: list[dict[str, Any]] = []
+        """The options that affect figures and were changed during the run: see `new_changes`."""
+        self.new_changes: list[dict[str, Any]] = []
+        """The options that have changed since the checkpoint."""
         self.processes = contextlib.ExitStack()
         try:
             self.set_up()
@@ -212,6 +230,7 @@ class Run:
             self.random_state = get_random_state(self.gpus)
         workers = default_workers(self.device) if c.workers is None else c.workers
         size = self.image_size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
+        self.trained = TrainedImages.of_names(info.left_out, min_side_for(size, c.augment))
         scoring_bytes = SCORING_BYTES[self.device.type]
         sources = {"train": info.train, "test": info.test}
         self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
@@ -231,6 +250,7 @@ class Run:
             if state is None and self.info.learned:
                 raise UserError(f"{self.folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")
             history_kept, skipped_kept = self.restore(state) if state else ((), ())
+            self.group.share(lambda: self.check_folder(state))
             if self.progress.task < len(self.tasks):
                 self.history = self.open_lines("history.jsonl", *history_kept)
                 self.events = self.make_log()
@@ -254,6 +274,33 @@ class Run:
         self.folder.write_json("metrics.json", summary)  # after the last checkpoint: it marks a finished run
         environment = self.group.share(lambda: self.folder.read_json("environment.json"))
         return Result(self.folder.path, self.config, summary, environment)
+
+    def check_folder(self, state: dict[str, Any] | None) -> None:
+        """Check the files that are written once, and report changed options. Other bytes of config.yaml are replaced.
+
+        The changes of options are recorded, unless the run has trained to its end.
+        """
+        folder, config, path = self.folder, self.config, self.folder / "config.yaml"
+        changes, recorded = self.new_changes, recorded_digests(state) if state else folder.digests
+        for name, what in folder.changes(recorded).items():
+            if name in recorded and name not in _WRITTEN_AGAIN:
+                raise UserError(
+                    f"{folder / name} is not as the run wrote it ({what}): restore it from a copy, or run again with "
+                    "--config and --overwrite"
+                )
+        folder.digests = recorded
+        if state and self.progress.task == len(self.tasks):
+            changes, config = [], Config.make(state["config"])
+        for change in changes:
+            self.callback.note(change_text(change))
+            if affects_figures(config, change["option"]):
+                self.changed_options.append(change)
+        if sha256(path) != recorded.get("config.yaml"):
+            if recorded and not changes:
+                self.callback.note(
+                    f"{path} is not as the run wrote it: it is written again with the options of the run"
+                )
+            folder.write_text("config.yaml", config.to_yaml())
 
     def open_lines(self, name: str, *kept: Any) -> JsonLines:
         return JsonLines(self.folder / name, *kept) if self.group.first else SilentLines()
@@ -315,10 +362,12 @@ class Run:
             loaded, stop, due = self.exchange(own, len(rows), self.stop_requested, self.checkpoint_due())
             if (p.skipped + len(loaded.bad)) / len(view) > self.config.max_skipped and not self.config.strict:
                 self.stop_before(batch, loaded.bad, len(view))
+            self.folder.check_place()
             p.step += 1
             p.skipped += len(loaded.bad)
             for row, reason in loaded.bad:
                 self.skip_image("train", row, reason)
+            self.note_trained(view.rows[rows[loaded.good]], loaded)
             if len(loaded.good):
                 batch = self.make_batch(view, rows[loaded.good], loaded, first_pass=not number)
                 p.images += len(loaded.good)
@@ -333,6 +382,12 @@ class Run:
             if p.step == passes.total or due or stop:
                 self.end_step(batch, stop)
         self.method.end_task()
+
+    def note_trained(self, rows: np.ndarray, loaded: Loaded) -> None:
+        """Keep the hashes of a batch of the first pass: these images are not used to evaluate the model."""
+        if loaded.hashes is not None:
+            self.trained.add(map(self.info.train.name, rows.tolist()), loaded.hashes)
+            self.trained.add(self.info.train.name(row) for row, _ in loaded.bad)
 
     def begin_pass(self, number: int) -> None:
         """Begin another pass over the images of a task."""
@@ -447,10 +502,12 @@ class Run:
         self.saver.save(
             {
                 **self.made_from, "plugin_files": plugin_digests(), "config": self.config.to_dict(), **p.to_dict(),
+                "resolved": self.resolved(), "changed_options": self.changed_options,
                 "image_size": self.image_size, "extends": self.extends, "method": method,
+                "trained": torch.from_numpy(self.trained.pairs.view(np.int64)),
                 "random_state": get_random_state(self.gpus), "history_bytes": self.history.sync(),
                 "skipped_bytes": self.skipped.sync(), "history_sha256": self.history.sha256,
-                "skipped_sha256": self.skipped.sha256, "environment_sha256": self.environment_digest(),
+                "skipped_sha256": self.skipped.sha256, "digests": self.folder.digests,
             }
         )  # fmt: skip
         if not self.config.checkpoint_seconds:  # a checkpoint after every step
@@ -466,9 +523,13 @@ class Run:
             self.method.load_state_dict(state["method"])
             set_random_state(state["random_state"], self.gpus)
             self.progress, self.extends = Progress.from_dict(state), extended_run(state)
+            self.trained.add_pairs(trained_pairs(state))
             sizes = (self.info.joint_size,) if self.joint else self.info.sizes
             steps = [self.config.epochs * math.ceil(size / self.config.batch_size) for size in sizes]
             self.progress.check(len(self.tasks), max(self.info.learned - 1, 0), steps)
+            recorded_digests(state)  # checked here; `check_folder` uses them
+            self.changed_options = changed_options(state)
+            self.new_changes = new_changes(state, self.config, self.resolved(), self.progress)
             return kept_lines(state, "history"), kept_lines(state, "skipped")
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -492,14 +553,13 @@ class Run:
         if finished:
             self.history.sync()
             self.skipped.sync()
-            environment["sha256"] = run_digests(self.folder, self.summary())
+            metrics = hashlib.sha256(json_text(self.summary()).encode()).hexdigest()  # written last
+            lines = {"history.jsonl": self.history.sha256, "skipped.jsonl": self.skipped.sha256}
+            digests = {**self.folder.digests, **lines, "metrics.json": metrics}
+            environment["sha256"] = {name: digests[name] for name in sorted(digests) if name != "environment.json"}
         self.folder.write_json("environment.json", environment)
         if not finished:
             self.folder.write_json("metrics.json", self.summary())
-
-    def environment_digest(self) -> str | None:
-        """The SHA-256 of environment.json, which has those of the other files; None before the end of the run."""
-        return sha256(self.folder / "environment.json") if self.progress.task == len(self.tasks) else None
 
     def write_model(self) -> None:
         """Write the model folder after the last task, and with `keep_tasks` one after every task."""
@@ -518,18 +578,22 @@ class Run:
         final = self.summary()["final"] if finished else {**record["seen"], "ap": record.get("ap")}
         training: dict[str, Any] = {
             **machine(self.device), "seed": self.config.seed, "images": self.images_by_task(), "final": final,
-            "epochs": self.config.epochs, "extends": self.extends,
+            "epochs": self.config.epochs, "changed_options": self.changed_options, "extends": self.extends,
         }  # fmt: skip
         info = describe_model(self.config, self.info, self.method, network, self.image_size, training)
-        if self.config.keep_tasks:
-            write_model(self.folder / f"{MODEL}-task-{p.task}", network, info)
-        if finished:
-            write_model(self.folder / MODEL, network, info)
+        folders = [f"{MODEL}-task-{p.task}"] if self.config.keep_tasks else []
+        for folder in [*folders, MODEL] if finished else folders:
+            digests = write_model(self.folder / folder, network, info, self.trained)
+            self.folder.digests |= {f"{folder}/{name}": digest for name, digest in digests.items()}
 
     def images_by_task(self) -> list[int | None]:
         """The number of training images of each task so far, also of those that were learned before."""
         earlier = self.extends["images"] if self.extends else []
         return [*earlier, *self.info.sizes[len(earlier) : None if self.joint else self.progress.task]]
+
+    def resolved(self) -> dict[str, str]:
+        """The device and the precision of the run, which `auto` leaves to the machine."""
+        return {"device": self.device.type, "precision": self.method.setting.precision}
 
     def environment(self) -> dict[str, Any]:
         """What the run ran on, and what it has cost so far."""
@@ -541,6 +605,7 @@ class Run:
             "label": self.config.label,
             "equal": self.config.equal_options(),
             "preset": self.config.has_preset,
+            "changed_options": self.changed_options,
             "precision": self.method.setting.precision,
             "recorded": self.method.setting.record,
             "compiled": self.method.setting.compile,

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint, write_checkpoint
-from lifelabel.errors import UserError
-from lifelabel.utils.files import atomic_write, partial_name, read_limited, write_text, writing
+from lifelabel.errors import Interrupted, UserError
+from lifelabel.nn.weights import sha256
+from lifelabel.utils.files import atomic_write, below, open_regular, partial_name, read_limited, write_text, writing
 
 __all__ = ["CHECKPOINTS", "DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder", "json_text"]
 
@@ -42,7 +44,7 @@ _FILES = (
     "environment.json",
 )
 _IN_FOLDERS = {
-    MODEL: ("model.json", "model.safetensors", "README.md"),
+    MODEL: ("model.json", "model.safetensors", "training-images.bin", "README.md"),
     DETAILS: ("task-*.npz", "examples.npz"),
     TENSORBOARD: (EVENT_FILES,),
     "evaluation": ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl", "scores.npz"),
@@ -60,19 +62,46 @@ def json_text(value: Any) -> str:
 
 
 class RunFolder:
-    """A folder that belongs to one run. `new` locks it for a new run, `locked` for an existing one."""
+    """A folder that belongs to one run. `new` locks it for a new run, `locked` for an existing one.
+
+    Every file in it is named by `folder / name`, which refuses links, and a folder that was moved while it is locked.
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self._descriptor: int | None = None
+        """Of the folder, while it is locked."""
         self._last_is_good = False
         """Whether checkpoint.pt was written or checked through this object."""
+        self.digests: dict[str, str] = {}
+        """The SHA-256 of each file of the run, by its path in the folder, recorded when the file was written."""
 
     def __truediv__(self, name: str) -> Path:
-        return self.path / name
+        self.check_place()
+        return below(self.path, name)
+
+    def check_place(self) -> None:
+        """Refuse to go on if the locked folder was moved: files at its path would belong to something else."""
+        if self._descriptor is None:
+            return
+        status = os.fstat(self._descriptor)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(status, os.stat(self.path)):
+                return
+        if not status.st_nlink:
+            raise UserError(f"{self.path} was deleted while its run was active: start the run again")
+        where, argument = "the folder that was moved", "FOLDER"
+        with contextlib.suppress(OSError):  # Linux knows the place
+            where = os.readlink(f"/proc/self/fd/{self._descriptor}")
+            argument = shlex.quote(where)
+        raise UserError(
+            f"{self.path} was moved while its run was active, so the run has stopped: its files are in {where}; "
+            f"resume with: lifelabel train --resume {argument}"
+        )
 
     @property
     def is_run(self) -> bool:
-        return (self / "config.yaml").is_file()
+        return (self.path / "config.yaml").is_file()
 
     @property
     def is_finished(self) -> bool:
@@ -109,32 +138,46 @@ class RunFolder:
         self.check(overwrite)
         self.create()
         with self.locked():
-            others = (self / name for name in _IN_FOLDERS)
-            for folder in (*others, *self.path.glob(f"{MODEL}-task-*")):
-                for pattern in _IN_FOLDERS[folder.name.partition("-")[0]]:
-                    for path in folder.glob(pattern):
-                        path.unlink()
-                with contextlib.suppress(OSError):  # not there, or it has other files
-                    folder.rmdir()
-            for name in reversed(_FILES):  # config.yaml last: until then the folder still holds a run
-                (self / name).unlink(missing_ok=True)
+            for path in self._own_paths():
+                if path.is_dir():
+                    with contextlib.suppress(OSError):  # it has other files
+                        path.rmdir()
+                else:
+                    path.unlink(missing_ok=True)
             yield
+
+    def _own_paths(self) -> list[Path]:
+        """The files and folders of a run, in the order in which they are deleted. None of them is a link."""
+        paths = []
+        for name in (*_IN_FOLDERS, *(path.name for path in self.path.glob(f"{MODEL}-task-*"))):
+            patterns = _IN_FOLDERS[name.partition("-")[0]]
+            files = [path.name for pattern in patterns for path in (self / name).glob(pattern)]
+            paths += [self / each for each in (*(f"{name}/{file}" for file in files), name)]
+        # config.yaml last: until then the folder still holds a run
+        return [*paths, *(self / name for name in reversed(_FILES))]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for this process. A second process is refused. The lock ends with the process."""
+        """Lock the folder for this process. A second process is refused. The lock ends with the process.
+
+        If something in the folder is a link, this is reported here and not when it is written, after hours.
+        """
+        self._own_paths()
         try:
             import fcntl
         except ImportError:  # not on Windows
             yield
             return
-        try:
-            # not through a link, and without waiting for the reader of a named pipe
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-            handle = os.fdopen(os.open(self / _LOCK, flags, 0o666), "r+b", 0)
-        except OSError as error:
-            raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
-        with handle:
+        with contextlib.ExitStack() as opened:
+            try:
+                descriptor = os.open(self.path, os.O_RDONLY)
+                opened.callback(os.close, descriptor)
+                # not through a link, and without waiting for the reader of a named pipe
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+                lock = os.open(below(self.path, _LOCK), flags, 0o666)
+                handle = opened.enter_context(os.fdopen(lock, "r+b", 0))
+            except OSError as error:
+                raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
             try:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,14 +186,20 @@ class RunFolder:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"{self.path} is in use by another process; wait for it or stop it first") from None
+            self._descriptor = descriptor
             try:
                 yield
+            except Interrupted:
+                self.check_place()  # the reason why a file could not be written
+                raise
             finally:
+                self._descriptor = None
                 # a process that was forked in between holds the lock too, and may run longer
                 fcntl.flock(handle, fcntl.LOCK_UN)
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self / name, text)
+        self.digests[name] = hashlib.sha256(text.encode()).hexdigest()
 
     def write_json(self, name: str, value: Any) -> None:
         self.write_text(name, json_text(value))
@@ -177,12 +226,28 @@ class RunFolder:
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write a compressed .npz array by array. Views of one array take no more memory than the array."""
-        with writing(self / name):
-            (self / name).parent.mkdir(exist_ok=True)
-        with atomic_write(self / name) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
+        path = self / name
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+        with atomic_write(path) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
             for key, array in arrays.items():
                 with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+        self.digests[name] = sha256(self / name)  # now: a .zip file is not written from its first byte to its last
+
+    def changes(self, recorded: Mapping[str, str]) -> dict[str, str]:
+        """What is wrong with each file that is not as `recorded`, the digests of all files of the run, by its path."""
+        folders = (MODEL, f"{MODEL}-task-*", DETAILS)
+        inside = [f"{folder}/{name}" for folder in folders for name in _IN_FOLDERS[folder.partition("-")[0]]]
+        own = [name for name in _FILES if name not in (*CHECKPOINTS, "environment.json")]
+        paths = (path for name in (*own, *inside) for path in self.path.glob(name) if path.is_file())
+        names = [path.relative_to(self.path).as_posix() for path in paths]
+        found = {name: sha256(self / name) for name in names}
+        both = found.keys() & recorded.keys()
+        wrong = {name: "another SHA-256" for name in both if found[name] != recorded[name]}
+        wrong |= dict.fromkeys(recorded.keys() - found.keys(), "missing")
+        wrong |= dict.fromkeys(found.keys() - recorded.keys(), "not written by the run")
+        return dict(sorted(wrong.items()))
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Write checkpoint.pt. The one before it is kept as checkpoint-previous.pt, unless it is damaged."""
@@ -200,7 +265,7 @@ class RunFolder:
         damage = f"{last} is missing"
         if last.exists():
             try:
-                state = read_checkpoint(last, note)
+                state = read_checkpoint(last)
                 self._last_is_good = True
                 return state
             except DamagedCheckpoint as error:
@@ -210,7 +275,7 @@ class RunFolder:
         try:
             if not previous.exists():
                 raise DamagedCheckpoint(f"there is no {previous.name}")
-            state = read_checkpoint(previous, note)
+            state = read_checkpoint(previous)
         except DamagedCheckpoint as error:
             raise UserError(f"{damage}, and {error}: run again with --config and --overwrite") from None
         if note:
@@ -226,7 +291,7 @@ class JsonLines:
 
     def __init__(self, path: Path, keep_bytes: int = 0, sha256: str | None = None):
         self.path, self._sha256 = path, hashlib.sha256()
-        if path.is_symlink() or (path.exists() and not path.is_file()):
+        if path.exists() and not path.is_file():
             raise UserError(f"cannot write {path}: not a regular file; delete it, or run again with --overwrite")
         with writing(path):
             self._file = open(path, "ab")
@@ -242,7 +307,7 @@ class JsonLines:
     def _check(self, keep_bytes: int, sha256: str | None) -> None:
         if self._file.tell() < keep_bytes:
             raise UserError(f"{self.path} is shorter than when the checkpoint was written: it was cut or changed since")
-        with open(self.path, "rb") as file:
+        with open_regular(self.path) as file:
             left = keep_bytes
             while left and (block := file.read(min(_BLOCK, left))):
                 self._sha256.update(block)

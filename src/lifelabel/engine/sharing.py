@@ -27,7 +27,8 @@ class BatchExchange:
         self.group = group
         rows = math.ceil(batch_size / group.size)
         pixels = ("pixels", np.uint8, (rows, image_size, image_size, 3))
-        self.message = np.zeros(1, [("stop", bool), ("due", bool), ("bad", bool), ("good", bool, rows), pixels])
+        flags = [(name, bool) for name in ("stop", "due", "bad")]
+        self.message = np.zeros(1, [*flags, ("good", bool, rows), ("hashes", np.uint64, rows), pixels])
 
     def __call__(self, own: Loaded, count: int, stop: bool, due: bool) -> tuple[Loaded, bool, bool]:
         """The `count` rows of the batch, whether a process was asked to stop, and whether the first wants to save."""
@@ -38,12 +39,16 @@ class BatchExchange:
         message["good"] = False
         message["good"][own.good] = True
         message["pixels"][: len(own.pixels)] = own.pixels.numpy()
+        if own.hashes is not None:
+            message["hashes"][: len(own.hashes)] = own.hashes
         every = self.group.gather_bytes(self.message.view(np.uint8)).view(self.message.dtype)[:, 0]
         bad = [each for part in self.group.collect(own.bad) for each in part] if every["bad"].any() else []
         starts = [self.group.rows(count, rank).start for rank in range(self.group.size)]
         good = [start + np.flatnonzero(mask) for start, mask in zip(starts, every["good"], strict=True)]
         pixels = [part[: len(rows)] for part, rows in zip(every["pixels"], good, strict=True)]
-        batch = Loaded(torch.from_numpy(np.concatenate(pixels)), np.concatenate(good), bad)
+        hashes = [part[: len(rows)] for part, rows in zip(every["hashes"], good, strict=True)]
+        known = None if own.hashes is None else np.concatenate(hashes)
+        batch = Loaded(torch.from_numpy(np.concatenate(pixels)), np.concatenate(good), bad, known)
         return batch, bool(every["stop"].any()), bool(every["due"][0])
 
 

@@ -17,6 +17,7 @@ from lifelabel.engine.run_folder import EVENT_FILES, TENSORBOARD, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import HEADLINE, forgetting
 from lifelabel.streams.base import Task
+from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable
 
 __all__ = ["EventLog", "check_tensorboard", "draw_matrix"]
@@ -145,7 +146,7 @@ def draw_matrix(matrix: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 
 def _history(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of history.jsonl. A damaged one is a `UserError`."""
-    with open(path, encoding="utf-8", errors="replace") as lines:
+    with open_regular(path, "r", encoding="utf-8", errors="replace") as lines:
         for number, text in enumerate(lines, 1):
             try:
                 line = json.loads(text)

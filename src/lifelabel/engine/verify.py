@@ -19,7 +19,6 @@ from torch import Tensor
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint_file import read_checkpoint
-from lifelabel.engine.digests import METRICS, file_digests
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.engine.run import Run
@@ -31,17 +30,18 @@ from lifelabel.model.files import digests_before_calibration
 from lifelabel.model.model import Model, load
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.weights import sha256
-from lifelabel.options import declared, read
+from lifelabel.options import change_text, declared, read
 from lifelabel.streams import STREAMS
 from lifelabel.streams.loading import TestImages
 from lifelabel.streams.parts import Part
-from lifelabel.utils.files import check_regular
-from lifelabel.utils.text import printable, shorten
+from lifelabel.utils.files import open_regular
+from lifelabel.utils.text import counted, printable, shorten
 from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "Check", "Verification", "verify"]
 
 OK, FAILED, NOT_CHECKED = "ok", "FAILED", "not checked"
+_METRICS = "metrics.json"
 _TOLERANCE = {"fp32": 0.001, "bf16": 0.01}
 """The largest difference of a figure, as a fraction, by the precision of the training. The folded network of a model
 rounds in another order than the method, and in bfloat16 with 8 bits."""
@@ -122,7 +122,7 @@ def verify(
 
 def _checked(name: str, check: Callable[[], str]) -> Check:
     try:
-        return Check(name, OK, check())
+        return Check(name, OK, printable(check()))
     except _NotChecked as reason:
         return Check(name, NOT_CHECKED, printable(str(reason)))
     except UserError as error:
@@ -141,9 +141,9 @@ class _Verifier:
     ):  # fmt: skip
         self.folder, self.device, self.processes = folder, device, processes
         self.config = _Read(lambda: Config.make(read_yaml(folder / "config.yaml")))
-        self.metrics = _Read(lambda: _object(folder, METRICS))
+        self.metrics = _Read(lambda: _object(folder, _METRICS))
         self.environment = _Read(lambda: _object(folder, "environment.json"))
-        last = folder / CHECKPOINTS[0]  # not the one before it, which a run would resume from if the last is damaged
+        last = folder / CHECKPOINTS[0]
         self.state = _Read(lambda: read_checkpoint(last) if last.exists() else None)
         self.model_info = _Read(lambda: _object(folder, f"{MODEL}/model.json") if (folder / MODEL).is_dir() else None)
         self.moved_config = _with_paths(self.config.value(), moved) if self.config.error is None else None
@@ -152,9 +152,10 @@ class _Verifier:
 
     def checks(self) -> dict[str, Callable[[], str]]:
         return {
-            "checkpoint.pt": self.checkpoint, "environment.json": self.environment_file, "files": self.files,
-            "configuration": self.configuration, "stream": self.stream, "images": self.images,
-            "history.jsonl": self.history, "metrics.json": self.metrics_file, "model": self.model,
+            "checkpoint.pt": self.checkpoint, CHECKPOINTS[1]: self.previous_checkpoint,
+            "environment.json": self.environment_file, "files": self.files, "configuration": self.configuration,
+            "stream": self.stream, "images": self.images, "history.jsonl": self.history,
+            "metrics.json": self.metrics_file, "model": self.model,
         }  # fmt: skip
 
     # Digests
@@ -166,48 +167,47 @@ class _Verifier:
             raise UserError(f"checkpoint.pt is not that of the end of the run: task {state['task']} of {tasks} is done")
         return f"SHA-256 {sha256(self.folder / 'checkpoint.pt')}"
 
+    def previous_checkpoint(self) -> str:
+        """The checkpoint from which a run resumes if the last one is damaged."""
+        path = self.folder / CHECKPOINTS[1]
+        if not path.exists():
+            raise _NotChecked(f"there is no {path.name}")
+        read_checkpoint(path)
+        return "has the SHA-256 that it records"
+
     def environment_file(self) -> str:
         """environment.json has the digests of the other files, and the checkpoint has that of environment.json."""
         self.environment.required()
-        recorded = self.saved().get("environment_sha256")
-        if recorded is None:
-            raise _NotChecked("its SHA-256 is not recorded: the run was made by an earlier lifelabel")
-        if recorded != sha256(self.folder / "environment.json"):
+        if self.saved()["digests"]["environment.json"] != sha256(self.folder / "environment.json"):
             raise UserError("environment.json has another SHA-256 than checkpoint.pt records")
         return "has the SHA-256 that checkpoint.pt records"
 
     def files(self) -> str:
-        recorded = self.environment.value().get("sha256")
-        if recorded is None:
-            raise _NotChecked("their SHA-256 are not recorded: the run was made by an earlier lifelabel")
-        found = {**file_digests(self.folder), METRICS: sha256(self.folder / METRICS)}
-        wrong = [name for name in sorted(recorded.keys() | found.keys()) if recorded.get(name) != found.get(name)]
-        calibrated = f"{MODEL}/model.json" in wrong and self.is_only_calibrated(recorded)
-        if calibrated:
-            wrong = [name for name in wrong if name not in (f"{MODEL}/model.json", f"{MODEL}/README.md")]
-        if wrong:
-            what = [f"{name} ({_difference(recorded.get(name), found.get(name))})" for name in wrong]
+        recorded = self.environment.value()["sha256"]
+        wrong, before = self.folder.changes(recorded), {}
+        if f"{MODEL}/model.json" in wrong:
+            with contextlib.suppress(UserError):  # it is damaged or missing
+                before = digests_before_calibration(self.folder / MODEL)
+        calibrated = {f"{MODEL}/{name}" for name, digest in before.items() if recorded[f"{MODEL}/{name}"] == digest}
+        what = [f"{name} ({how})" for name, how in wrong.items() if name not in calibrated]
+        if what:
             raise UserError(f"not as environment.json records: {', '.join(what[:5])}{' …' if len(what) > 5 else ''}")
         after = "; the model was calibrated after the run" if calibrated else ""
         return f"{len(recorded):,} files have the SHA-256 that environment.json records{after}"
-
-    def is_only_calibrated(self, recorded: Mapping[str, str]) -> bool:
-        """Whether `lifelabel calibrate`, and nothing else, has changed the model."""
-        before = digests_before_calibration(self.folder / MODEL)
-        return bool(before) and all(recorded.get(f"{MODEL}/{name}") == digest for name, digest in before.items())
 
     # The configuration against the results
 
     def configuration(self) -> str:
         config, metrics, state = self.config.required(), self.metrics.value(), self.optional_state()
         for name in ("method", "fidelity", "seed"):
-            _compare(name, {"config.yaml": getattr(config, name), METRICS: metrics[name]})
+            _compare(name, {"config.yaml": getattr(config, name), _METRICS: metrics[name]})
         if state is None:
             return "method, fidelity and seed of config.yaml are those of metrics.json"
         entries, saved = config.entries(), Config.make(state["config"]).entries()
         for name, entry in entries.items():
             _compare(name, {"config.yaml": entry.value, "checkpoint.pt": saved[name].value})
-        return f"{len(entries)} options of config.yaml are those of checkpoint.pt"
+        changes = [f"; {change_text(change)}" for change in state["changed_options"]]
+        return f"{len(entries)} options of config.yaml are those of checkpoint.pt{''.join(changes)}"
 
     def stream(self) -> str:
         """Build the stream again, and compare its SHA-256, its tasks and its files."""
@@ -218,13 +218,14 @@ class _Verifier:
         if (model := self.model_info.value()) is not None:
             stated["model.json"] = model["stream"]["fingerprint"]
         _compare("SHA-256 of the stream", stated)
-        _compare("name of the stream", {"config.yaml": info.name, METRICS: metrics["stream"]})
+        _compare("name of the stream", {"config.yaml": info.name, _METRICS: metrics["stream"]})
         tasks = [list(task.classes) for task in info.tasks]
-        _compare("tasks", {"config.yaml": tasks, METRICS: metrics["tasks"]})
-        _compare("classes", {"config.yaml": list(info.classes), METRICS: metrics["classes"]})
+        _compare("tasks", {"config.yaml": tasks, _METRICS: metrics["tasks"]})
+        _compare("classes", {"config.yaml": list(info.classes), _METRICS: metrics["classes"]})
         if state is not None and state["files"] != info.files:
             raise UserError("other images have a file than during the run: if they moved, give --root DIR")
-        counts = f"{len(tasks)} tasks, {len(info.classes):,} classes, {len(info.test_rows):,} test images"
+        sizes = {"tasks": len(tasks), "classes": len(info.classes), "test images": len(info.test_rows)}
+        counts = ", ".join(counted(size, noun) for noun, size in sizes.items())
         return f"{counts}, SHA-256 {info.fingerprint}"
 
     def images(self) -> str:
@@ -241,12 +242,12 @@ class _Verifier:
         epochs = self.config.value().epochs
         total = info.joint_size if self.joint else sum(info.sizes[new])
         if state is None:
-            return f"{total:,} training images"
+            return counted(total, "training images")
         skipped = len(state["bad_train"]) + len(state["bad_test"])
         _compare("skipped images", {"checkpoint.pt": skipped, "environment.json": environment["images_skipped"]})
         if not state["bad_train"]:
             _compare("learned images", {"config.yaml": epochs * total, "checkpoint.pt": state["images"]})
-        return f"{total:,} training images, {state['images']:,} learned, {skipped:,} skipped"
+        return f"{counted(total, 'training images')}, {state['images']:,} learned, {skipped:,} skipped"
 
     def history(self) -> str:
         """Steps and images of history.jsonl add up, and are those of the stream and of the checkpoint."""
@@ -268,7 +269,7 @@ class _Verifier:
             _compare("learned images", {"history.jsonl": images, "checkpoint.pt": state["images"]})
         if not self.environment.value()["images_skipped"]:
             _compare("number of steps", {"history.jsonl": lines, "config.yaml": epochs * sum(steps.values())})
-        return f"{lines:,} steps, {images:,} images"
+        return f"{counted(lines, 'steps')}, {counted(images, 'images')}"
 
     def metrics_file(self) -> str:
         """All of metrics.json follows from the figures of each task, which the checkpoint has too."""
@@ -276,9 +277,9 @@ class _Verifier:
         records, source = (metrics["per_task"], "per_task") if state is None else (state["records"], "checkpoint.pt")
         expected = json.loads(json.dumps(summarise(records, self.server.value().info.tasks)))
         for name, value in expected.items():
-            _compare(name, {METRICS: metrics[name], source: value})
+            _compare(name, {_METRICS: metrics[name], source: value})
         if (model := self.model_info.value()) is not None:
-            _compare("final", {METRICS: metrics["final"], "model.json": model["training"]["final"]})
+            _compare("final", {_METRICS: metrics["final"], "model.json": model["training"]["final"]})
         return f"all figures follow from {'per_task' if state is None else 'the records of checkpoint.pt'}"
 
     def model(self) -> str:
@@ -289,7 +290,7 @@ class _Verifier:
         for name in ("method", "backbone", "pool"):
             _compare(name, {"config.yaml": getattr(config, name), "model.json": values[name]})
         _compare("seed", {"config.yaml": config.seed, "model.json": values["training"]["seed"]})
-        _compare("classes", {METRICS: self.metrics.value()["classes"], "model.json": values["classes"]})
+        _compare("classes", {_METRICS: self.metrics.value()["classes"], "model.json": values["classes"]})
         if state is not None:
             _compare("image_size", {"checkpoint.pt": state["image_size"], "model.json": values["image_size"]})
         self.loaded = load(self.folder / MODEL, self.device, "fp32" if values["precision"] == "fp32" else "auto")
@@ -318,7 +319,7 @@ class _Verifier:
         figures = {name: record[name] for name in ("conventions", "ap", "groups") if name in record}
         found = _flat({**record["seen"], **figures})
         tolerance = _TOLERANCE[self.environment.value()["precision"]]
-        return _compare_figures(found, _flat(final), f"{len(rows):,} test images by {by}", tolerance)
+        return _compare_figures(found, _flat(final), f"{counted(len(rows), 'test images')} by {by}", tolerance)
 
     def scores_of_checkpoint(self, progress: _Progress | None) -> tuple[np.ndarray, np.ndarray]:
         """Logits of the test images by the method as the checkpoint has it, and the rows of these images."""
@@ -414,8 +415,7 @@ def _object(folder: RunFolder, name: str) -> dict[str, Any]:
 
 def _lines(path: Path) -> Iterator[Any]:
     """The lines of a .jsonl file. A line of this length is not one of a run."""
-    check_regular(path)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while line := file.readline(_MAX_LINE):
             yield json.loads(line)
 
@@ -427,12 +427,6 @@ def _counted(images: TestImages, progress: _Progress | None) -> Iterator[Tensor]
         done += len(pixels)
         if progress is not None:
             progress(done, len(images.all_rows))
-
-
-def _difference(recorded: str | None, found: str | None) -> str:
-    if recorded is None:
-        return "not written by the run"
-    return "missing" if found is None else "another SHA-256"
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:

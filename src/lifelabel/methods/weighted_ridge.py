@@ -30,7 +30,7 @@ from lifelabel.options import option
 
 __all__ = ["RIDGES", "WeightedRidge"]
 
-RIDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+RIDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """The strengths of regularisation that are compared."""
 _MORE_THAN_CHOSEN = 3.0
 """The comparison is on images of a task's own. For images of other tasks, which are less like the ones that were
@@ -138,7 +138,20 @@ class WeightedRidge(Method):
         if len(self.tasks) == 1:
             self.basis = choose_basis(self.sums.total, self.extract.standardised, self.options.directions)
             self.sums.change_basis(self.basis)
-        ridge = self.options.ridge or self._choose_ridge()
+        if self.options.ridge is None:
+            regression = self._regression(len(self.tasks) - 1)
+            errors = torch.stack([regression.solve(ridge).error for ridge in RIDGES])
+            # relative, so that tasks of different difficulty are equal
+            self.errors = torch.cat([self.errors, (errors / errors.min())[None]])
+        self.solve(self.ridge)
+
+    @property
+    def ridge(self) -> float:
+        """The strength of regularisation: the option, or 3 times the candidate with the smallest errors so far."""
+        return self.options.ridge or _MORE_THAN_CHOSEN * RIDGES[int(self.errors.mean(0).argmin())]
+
+    def solve(self, ridge: float) -> None:
+        """Solve the systems of all tasks with a strength of regularisation. The last task must have ended."""
         solutions = [self._regression(task).solve(ridge) for task in range(len(self.tasks))]
         slopes, shifts = zip(*(solution.calibrate() for solution in solutions), strict=True)
         self.weights = torch.cat([solution.weights for solution in solutions], 1)
@@ -146,13 +159,6 @@ class WeightedRidge(Method):
 
     def _regression(self, task: int) -> Regression:
         return Regression(self.sums.total, *self.sums.of_task(task), self.options.alpha)
-
-    def _choose_ridge(self) -> float:
-        """The strength of regularisation: the candidate with the smallest errors, over all tasks so far, times 3."""
-        regression = self._regression(len(self.tasks) - 1)
-        errors = torch.stack([regression.solve(ridge).error for ridge in RIDGES])
-        self.errors = torch.cat([self.errors, (errors / errors.min())[None]])  # tasks of different difficulty are equal
-        return _MORE_THAN_CHOSEN * RIDGES[int(self.errors.mean(0).argmin())]
 
     def features(self, images: Tensor) -> Tensor:
         """The features of images and a 1: those of the backbone in the first task, then their main directions."""

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lifelabel.model.info import ModelInfo, is_int
+from lifelabel.options import change_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import BELOW_ZERO, shorten
 
 __all__ = ["model_card"]
 
@@ -86,6 +87,10 @@ def _training_data(info: ModelInfo, tasks: int) -> Iterator[str]:
         count = _whole(images[task]) if images else ""
         rows.append([f"{task + 1}", ", ".join(names[:_MAX_NAMES]) + more, *([count] if images else [])])
     yield "\n".join(grid(["task", "classes", *(["training images"] if images else [])], rows, left=2))
+    changes = info.training.get("changed_options")
+    for change in changes if isinstance(changes, list) else []:
+        if isinstance(change, dict):
+            yield f"During the training, {escape(change_text(change))}."
 
 
 def _network(info: ModelInfo) -> Iterator[str]:
@@ -107,7 +112,10 @@ def _figures(training: Mapping[str, Any]) -> Iterator[str]:
     forgetting = forgetting if isinstance(forgetting, dict) else {}
     rows = [[name, _percent(final.get(name)), _percent(forgetting.get(name))] for name in _FIGURES]
     yield "## Figures"
-    yield "On the test images of the stream, after the last task, at a threshold of 0.5. Forgetting: lower is better."
+    yield (
+        "On the test images of the stream, after the last task, at a threshold of 0.5. Forgetting: lower is better, "
+        f"{BELOW_ZERO}."
+    )
     yield "\n".join(grid(["metric", "value %", "forgetting %"], rows, left=1))
 
 

@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +33,17 @@ from lifelabel.nn.onnx_runtime import open_session
 from lifelabel.nn.weights import sha256
 from lifelabel.streams.base import BadImage
 from lifelabel.streams.decode import open_image
+from lifelabel.streams.image_files import image_files
 from lifelabel.streams.transforms import load_batch
+from lifelabel.utils.files import below
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["RUNTIMES", "Check", "export_model"]
+__all__ = ["RUNTIMES", "Check", "export"]
 
 RUNTIMES = {"onnx": "ONNX Runtime", "torch-export": "torch", "safetensors": "lifelabel, from DIR"}
 """The formats, and what runs them."""
+_MAX_IMAGES = 32
+"""Photographs with which an export is checked."""
 _MAIN_FILE = {"onnx": "model.onnx", "torch-export": "model.pt2", "safetensors": "model.safetensors"}
 _FROM_OPSET = 18
 """The first version with an antialiased Resize, and the oldest that the exporter of torch writes itself."""
@@ -71,25 +76,36 @@ class Check:
     """Images/s of the model."""
 
 
-def export_model(
-    path: str | Path, out: str | Path, format: str = "onnx", *, preprocess: bool = False, opset: int | None = None,
-    overwrite: bool = False, photographs: Sequence[str | Path] = (),
+def export(
+    run: str | Path, out: str | Path, format: str = "onnx", *, preprocess: bool = False, opset: int | None = None,
+    overwrite: bool = False, images: Sequence[str | Path] = (),
 ) -> Check:  # fmt: skip
-    """Export the model of a run folder or a model folder to the folder `out`.
+    """Export the model of a run folder or a model folder to the folder `out`, as `lifelabel export` does.
 
-    With `preprocess` the export takes pixels of images of any size. The export is compared with the model on random
-    images and on `photographs`. If probabilities differ by more than 1e-4, nothing is written.
+    `format` is onnx, torch-export or safetensors. With `preprocess` the export takes pixels of images of any size. It
+    is compared with the model on random images, and on the first 32 of `images`, files and folders. If probabilities
+    differ by more than 1e-4, nothing is written.
     """
     _check_options(format, preprocess, opset)
-    source, out = find_model(path), Path(out)
+    source, out = find_model(run), Path(out)
+    photographs = _photographs(images)
     _check_folder(out, source, format, overwrite)
     if format == "onnx":
         _check_installed()
     model = load(source, "cpu", "fp32")
     with _new_folder(out) as folder:
-        run = _write(model, source, folder, format, preprocess, opset)
+        exported = _write(model, source, folder, format, preprocess, opset)
         files = tuple(sorted(file.name for file in folder.iterdir()))
-        return _check(model, run, files, preprocess, photographs)
+        return _check(model, exported, files, preprocess, photographs)
+
+
+def _photographs(paths: Sequence[str | Path]) -> list[str]:
+    """The first files among the paths and in the folders among them."""
+
+    def refuse(path: str, reason: str) -> None:
+        raise UserError(f"--images {path}: {reason}; give another folder or a file")
+
+    return list(islice(image_files([str(path) for path in paths], refuse), _MAX_IMAGES))
 
 
 def _check_options(format: str, preprocess: bool, opset: int | None) -> None:
@@ -111,7 +127,7 @@ def _check_folder(out: Path, source: Path, format: str, overwrite: bool) -> None
         return
     if out.resolve() == source.resolve():
         raise UserError(f"{out} is the folder of the model itself: choose another --out")
-    if not (out / _MAIN_FILE[format]).exists():
+    if not below(out, _MAIN_FILE[format]).exists():
         raise UserError(f"{out} is not empty, and has no {_MAIN_FILE[format]} to replace: choose another --out")
     if not overwrite:
         raise UserError(f"{out} has an export: choose another --out, or replace it with --overwrite")
@@ -139,7 +155,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         if out.exists():
             # model.json last: it has the checksum of a model folder
             for file in sorted(folder.iterdir(), key=lambda file: file.name == "model.json"):
-                os.replace(file, out / file.name)
+                os.replace(file, below(out, file.name))
         else:
             folder.rename(out)
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import Any
 from lifelabel.model.info import ModelInfo
 from lifelabel.model.probabilities import Exportable, PixelNetwork
 from lifelabel.utils.markdown import escape
+from lifelabel.utils.text import counted
 from lifelabel.version import __version__
 
 __all__ = ["metadata", "metadata_texts", "readme"]
@@ -89,9 +90,9 @@ def readme(info: ModelInfo, network: Exportable, format: str) -> str:
     program = _PROGRAMS[format].format(read=_INPUT[name], name=name) + _PRINT
     return f"""# {escape(info.label)}
 
-A model of {len(info.classes)} classes with the backbone {escape(info.backbone)}, exported by lifelabel {__version__}.
-The input is `{name}`, the output the probability of each class. Names of the classes, thresholds and everything else
-that a program needs are in {_WHERE[format]}.
+A model of {counted(len(info.classes), "classes")} with the backbone {escape(info.backbone)}, exported by lifelabel
+{__version__}. The input is `{name}`, the output the probability of each class. Names of the classes, thresholds and
+everything else that a program needs are in {_WHERE[format]}.
 
     pip install {_PACKAGES[format]}
 

@@ -1,4 +1,4 @@
-"""The folder of a model: model.safetensors, model.json and README.md.
+"""The folder of a model: model.safetensors, training-images.bin, model.json and README.md.
 
 A folder is untrusted: it may come from anywhere. Reading it runs no code in it, and sizes are checked before memory is
 used.
@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,43 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 from lifelabel.model.card import model_card
-from lifelabel.model.info import ModelInfo, is_int, require
+from lifelabel.model.info import MAX_TRAINED, ModelInfo, is_int, require
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.weights import sha256
-from lifelabel.utils.files import atomic_write, read_limited, write_text, writing
+from lifelabel.streams.image_hashes import PAIR_BYTES, TrainedImages
+from lifelabel.utils.files import atomic_write, below, read_limited, write_text, writing
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["ModelInfo", "digests_before_calibration", "find_model", "read_model", "write_model"]
+__all__ = [
+    "ModelInfo", "digests_before_calibration", "find_model", "read_info", "read_model", "read_trained",
+    "write_model",
+]  # fmt: skip
 
 _KIND, _FORMAT = "lifelabel model", 1
 _ABOUT = ("kind", "format", "sha256", "bytes")
 """The first keys of model.json: its kind and format, and the digest and size of model.safetensors."""
-_TENSORS, _INFO, _CARD = "model.safetensors", "model.json", "README.md"
+_OWN = "values_sha256"
+"""The last key of model.json: the digest of all other values in it."""
+_TENSORS, _INFO, _CARD, _IMAGES = "model.safetensors", "model.json", "README.md", "training-images.bin"
 _MAX_JSON, _MAX_TENSOR_BYTES, _MAX_TENSORS = 100 << 20, 16 << 30, 100_000
 _DTYPES = ("F32", "I64")
 """Weights, and the step counters of batch norm."""
 
 
-def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> None:
-    """Write the folder of a model. model.json is written last: a folder without it is not a model."""
+def write_model(
+    folder: Path, network: InferenceNetwork, info: ModelInfo, trained: TrainedImages | None = None
+) -> dict[str, str]:
+    """Write the folder of a model. model.json is written last: a folder without it is not a model.
+
+    Returns the SHA-256 of each file by its name.
+    """
     folder = Path(folder)
+    images, about_images, digests = b"", None, {}
+    if trained is not None:
+        images = trained.to_bytes()
+        digests[_IMAGES] = hashlib.sha256(images).hexdigest()
+        about_images = {"images": len(images) // PAIR_BYTES, "side": trained.side, "sha256": digests[_IMAGES]}
+    info = dataclasses.replace(info, trained=about_images)
     tensors = {name: _on_cpu(tensor) for name, tensor in network.state_dict().items()}
     data_set = info.stream.get("dataset") or info.stream.get("name")
     trained_on = " + ".join(str(name) for name in (info.provenance.get("trained_on"), data_set) if name)
@@ -51,14 +69,29 @@ def write_model(folder: Path, network: InferenceNetwork, info: ModelInfo) -> Non
         folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / _TENSORS) as file:
         file.write(data)
+    if trained is not None:
+        with atomic_write(folder / _IMAGES) as file:
+            file.write(images)
     for name, text in texts.items():
         write_text(folder / name, text)
+    return {**digests, _TENSORS: about[2], **_digests(texts)}
+
+
+def _digests(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
 def _texts(about: dict[str, Any], info: ModelInfo) -> dict[str, str]:
     """The content of README.md and of model.json, in the order in which they are written."""
     values = _without_nan({**about, **info.to_dict()})
+    values[_OWN] = _values_sha256(values)
     return {_CARD: model_card(info), _INFO: json.dumps(values, indent=1, allow_nan=False) + "\n"}
+
+
+def _values_sha256(values: Mapping[str, Any]) -> str:
+    """The digest that model.json has of its other values: the SHA-256 of them as JSON with sorted keys."""
+    text = json.dumps({name: value for name, value in values.items() if name != _OWN}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digests_before_calibration(folder: Path) -> dict[str, str]:
@@ -66,18 +99,14 @@ def digests_before_calibration(folder: Path) -> dict[str, str]:
 
     Empty if the model is not calibrated, or if its files differ from those that `calibrate` writes.
     """
-    values = _read_json(folder / _INFO)
-    try:
-        info = ModelInfo.from_dict(values)
-    except (ValueError, TypeError):
-        return {}
+    values, info = _read_info(folder)
     about = {name: values.get(name) for name in _ABOUT}
     if info.calibration is None and info.thresholds is None:
         return {}
-    if any(read_limited(folder / name, _MAX_JSON) != text.encode() for name, text in _texts(about, info).items()):
+    if any(read_limited(below(folder, name), _MAX_JSON) != text.encode() for name, text in _texts(about, info).items()):
         return {}
     before = dataclasses.replace(info, calibration=None, thresholds=None)
-    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in _texts(about, before).items()}
+    return _digests(_texts(about, before))
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
@@ -96,8 +125,8 @@ def _without_nan(value: Any) -> Any:
 def find_model(path: str | Path) -> Path:
     """The model folder at `path`: a model folder, or a run folder that has one."""
     path = Path(path)
-    for folder in (path, path / "model"):
-        if (folder / _INFO).exists():
+    for folder in (path, below(path, "model")):
+        if below(folder, _INFO).exists():
             return folder
     if (path / "config.yaml").exists():
         if _is_finished(path):
@@ -122,14 +151,8 @@ def _is_finished(run: Path) -> bool:
 def read_model(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
     """The content of model.json and the tensors of a model folder, or of the one in a run folder."""
     folder = find_model(path)
-    values = _read_json(folder / _INFO)
-    tensors = folder / _TENSORS
-    try:
-        info = ModelInfo.from_dict(values)
-        size, digest = values.get("bytes"), values.get("sha256")
-        require(is_int(size, 1, _MAX_TENSOR_BYTES) and isinstance(digest, str), "size or sha256 of the tensors")
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{folder / _INFO} is damaged ({printable(error)}): copy the model again") from None
+    values, info = _read_info(folder)
+    tensors, size, digest = below(folder, _TENSORS), values["bytes"], values["sha256"]
     try:
         found = tensors.stat().st_size if tensors.is_file() else 0
         if found != size:
@@ -141,6 +164,35 @@ def read_model(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
         raise UserError(f"cannot read {tensors}: {error.strerror or error}") from None
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{tensors} is damaged ({shorten(printable(error))}): copy the model again") from None
+
+
+def read_info(folder: Path) -> ModelInfo:
+    """The content of model.json in a model folder, without the tensors."""
+    return _read_info(folder)[1]
+
+
+def _read_info(folder: Path) -> tuple[dict[str, Any], ModelInfo]:
+    """All values of model.json, and those that describe the model."""
+    values = _read_json(below(folder, _INFO))
+    try:
+        info = ModelInfo.from_dict(values)
+        size, digest = values.get("bytes"), values.get("sha256")
+        require(is_int(size, 1, _MAX_TENSOR_BYTES) and isinstance(digest, str), "size or sha256 of the tensors")
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{folder / _INFO} is damaged ({printable(error)}): copy the model again") from None
+    return values, info
+
+
+def read_trained(path: str | Path, info: ModelInfo) -> TrainedImages | None:
+    """The images that a model was trained on, for a model folder or a run folder. None if the model does not say."""
+    if info.trained is None:
+        return None
+    file = below(find_model(path), _IMAGES)
+    data = read_limited(file, MAX_TRAINED * PAIR_BYTES) if file.exists() else b""
+    digest = hashlib.sha256(data).hexdigest()
+    if len(data) != info.trained["images"] * PAIR_BYTES or digest != info.trained["sha256"]:
+        raise UserError(f"{file} is damaged or missing: copy the whole model folder again")
+    return TrainedImages.from_bytes(data, info.trained["side"])
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -155,7 +207,10 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: its format is not a number; copy the model again")
     if number > _FORMAT:
         raise UserError(f"{path} was written by a newer lifelabel (format {number}): update lifelabel")
-    return values
+    with contextlib.suppress(RecursionError):
+        if values.get(_OWN) == _values_sha256(values):
+            return values
+    raise UserError(f"{path} is damaged or was edited: copy the model again")
 
 
 def _refuse(constant: str) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 from lifelabel.nn.frozen_features import PARTS
 from lifelabel.streams.table import class_name
 
-__all__ = ["ModelInfo", "is_int", "require"]
+__all__ = ["MAX_TRAINED", "ModelInfo", "is_int", "require"]
 
 _MAX_CLASSES, _MAX_TEXT, _MAX_RELATIONS, _MAX_PARTS = 100_000, 10_000, 100, 8
 _MIN_SIZE, _MAX_SIZE = 16, 4096
+MAX_TRAINED = 1 << 26
+"""Training images whose hashes are read: 1 GiB."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class ModelInfo:
     """`slope` and `shift` of each class: the probability is sigmoid(slope * logit + shift). None: 1 and 0."""
     relations: tuple[tuple[tuple[int, float], ...], ...] | None = None
     """For each class, the most probable other classes in an image of it: pairs of index and probability."""
+    trained: dict[str, Any] | None = None
+    """The `images`, the `side` and the `sha256` of training-images.bin. None: it is not known which they are."""
     stream: dict[str, Any] = field(default_factory=dict)
     """`name` and `fingerprint` of the stream, and its `dataset` if it is a public one."""
     training: dict[str, Any] = field(default_factory=dict)
@@ -128,6 +132,9 @@ def _check(info: ModelInfo) -> None:
             require(_are_numbers(info.calibration.get(key), len(classes)), f"calibration: {key}")
     if info.relations is not None:
         _check_relations(info.relations, len(classes))
+    if (trained := info.trained) is not None:
+        good = isinstance(trained, dict) and is_int(trained.get("images"), 0, MAX_TRAINED)
+        require(good and is_int(trained.get("side"), 1, 2 * _MAX_SIZE) and _is_text(trained.get("sha256")), "trained")
     require(isinstance(info.stream, dict) and isinstance(info.training, dict), "stream or training")
 
 

@@ -1,22 +1,22 @@
-"""The images that a model takes: files, Pillow images, arrays and tensors, each as a Pillow image in RGB."""
+"""The images that a model takes: files, bytes, Pillow images, arrays and tensors, each as a Pillow image in RGB."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
 from lifelabel.streams.base import BadImage
-from lifelabel.streams.decode import open_image, upright_rgb
+from lifelabel.streams.decode import decode_image, file_bytes, open_image, upright_rgb
 
 __all__ = ["ImageLike", "Images", "batches_of", "is_single"]
 
-ImageLike = str | Path | Image.Image | np.ndarray | Tensor
+ImageLike = str | Path | bytes | bytearray | BinaryIO | Image.Image | np.ndarray | Tensor
 _OVERSHOOT = 0.01
 """Floats may leave 0 to 1 by this much, as those of an image that was resized by a cubic filter do."""
 
@@ -50,14 +50,16 @@ class Images:
             return open_image(item, min_side)
         if isinstance(item, Image.Image):
             return upright_rgb(item)
-        return Image.fromarray(_pixels(item))
+        if isinstance(item, np.ndarray | Tensor) or not (isinstance(item, bytes | bytearray) or hasattr(item, "read")):
+            return Image.fromarray(_pixels(item))
+        return decode_image(file_bytes(item), min_side)
 
 
 def is_single(images: object) -> bool:
     """Whether `images` is one image, and not many."""
     if isinstance(images, np.ndarray | Tensor):
         return images.ndim < 4
-    return isinstance(images, str | Path | Image.Image)
+    return isinstance(images, str | Path | bytes | bytearray | Image.Image) or hasattr(images, "read")
 
 
 def batches_of(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
@@ -80,7 +82,7 @@ def _pixels(image: object) -> np.ndarray:
     elif isinstance(image, np.ndarray):
         array = image
     else:
-        raise BadImage(f"a {type(image).__name__}: give a path, a Pillow image, an array or a tensor")
+        raise BadImage(f"a {type(image).__name__}: give a path, a Pillow image, an array, a tensor, or bytes")
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:

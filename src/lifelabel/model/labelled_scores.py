@@ -82,8 +82,7 @@ def score_labelled(
     if not len(logits):
         name, reason = skipped[0]
         raise UserError(
-            f"none of the {total:,} images of {labelled.name} can be read ({printable(shorten(name))}: {reason}): "
-            "check --root"
+            f"none of the images of {labelled.name} can be read ({printable(shorten(name))}: {reason}): check --root"
         )
     if not np.isfinite(logits).all():
         raise UserError("the scores of the model are not finite: it cannot be used")

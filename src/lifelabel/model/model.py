@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.func import functional_call
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.model.files import ModelInfo, find_model, read_model, write_model
+from lifelabel.model.files import ModelInfo, find_model, read_model, read_trained, write_model
 from lifelabel.model.inputs import ImageLike, Images, batches_of, is_single
 from lifelabel.nn import backbones
 from lifelabel.nn.device import resolve_device, resolve_precision
@@ -26,9 +27,10 @@ from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.normalize import Normalize
 from lifelabel.streams.base import ImageHandle
+from lifelabel.streams.image_hashes import TrainedImages
 from lifelabel.streams.loading import SCORING_BYTES, Job, Loaded, Loader, default_workers
 from lifelabel.streams.transforms import load_batch
-from lifelabel.utils.text import printable, shorten
+from lifelabel.utils.text import counted, printable, shorten
 from lifelabel.utils.transfer import HostCopy
 from lifelabel.utils.workers import WorkerDied
 
@@ -50,7 +52,9 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Mod
         raise UserError(f"unknown precision '{shorten(precision)}': give auto, fp32 or bf16")
     where = resolve_device(str(device))
     info, tensors = read_model(path)
-    return Model(_restore(find_model(path), info, tensors), info, where, precision)
+    model = Model(_restore(find_model(path), info, tensors), info, where, precision)
+    model.folder = find_model(path)
+    return model
 
 
 class Model:
@@ -65,11 +69,14 @@ class Model:
     ):
         self.network, self.info, self._precision = network.eval(), info, precision
         self._lock = threading.Lock()
+        self.folder: Path | None = None
         self.to(device)
 
     def __repr__(self) -> str:
         size = self.info.image_size
-        return f"Model({self.info.label}, {len(self.classes)} classes, {size} x {size} pixels, {self.device})"
+        return (
+            f"Model({self.info.label}, {counted(len(self.classes), 'classes')}, {size} x {size} pixels, {self.device})"
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -93,7 +100,11 @@ class Model:
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a model folder, with the thresholds and the calibration that it has now."""
-        write_model(Path(folder), self.network, self.info)
+        write_model(Path(folder), self.network, self.info, self.trained_images())
+
+    def trained_images(self) -> TrainedImages | None:
+        """Hashes of the images that the model was trained on. None if its folder does not have them."""
+        return None if self.folder is None else read_trained(self.folder, self.info)
 
     def logits(self, pixels: Tensor) -> Tensor:
         """The logits (B x classes, float32, on the CPU) of pixels (B x S x S x 3, uint8; S is `info.image_size`)."""
@@ -149,47 +160,65 @@ class Model:
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # text and arrays are iterable too
-        self, images: ImageLike, threshold: float | None = None, top: int | None = None, batch_size: int | None = None
-    ) -> dict[str, float]: ...
+        self, images: ImageLike, threshold: float | None = None, top: int | None = None,
+        batch_size: int | None = None, errors: Literal["raise"] = "raise",
+    ) -> dict[str, float]: ...  # fmt: skip
     @overload
     def predict(
         self, images: Iterable[ImageLike], threshold: float | None = None, top: int | None = None,
-        batch_size: int | None = None,
+        batch_size: int | None = None, errors: Literal["raise"] = "raise",
     ) -> list[dict[str, float]]: ...  # fmt: skip
+    @overload
+    def predict(  # type: ignore[overload-overlap]
+        self, images: ImageLike, threshold: float | None = None, top: int | None = None,
+        batch_size: int | None = None, *, errors: Literal["skip"],
+    ) -> dict[str, float] | None: ...  # fmt: skip
+    @overload
+    def predict(
+        self, images: Iterable[ImageLike], threshold: float | None = None, top: int | None = None,
+        batch_size: int | None = None, *, errors: Literal["skip"],
+    ) -> list[dict[str, float] | None]: ...  # fmt: skip
     def predict(
         self, images: ImageLike | Iterable[ImageLike], threshold: float | None = None, top: int | None = None,
-        batch_size: int | None = None,
-    ) -> dict[str, float] | list[dict[str, float]]:  # fmt: skip
+        batch_size: int | None = None, errors: Literal["raise", "skip"] = "raise",
+    ) -> dict[str, float] | list[dict[str, float]] | list[dict[str, float] | None] | None:  # fmt: skip
         """The labels of one image with their probabilities, the most probable first; for many images a list of these.
 
-        An image is a path, a Pillow image, a numpy array (H x W x 3 or H x W) or a torch tensor (3 x H x W or
-        H x W x 3), with bytes or floats from 0 to 1. Many images are any iterable of them, or an array of 4 dimensions.
+        An image is a path, the bytes of a file, a file that is open for reading bytes, a Pillow image, a numpy array
+        (H x W x 3 or H x W) or a torch tensor (3 x H x W or H x W x 3), with bytes or floats from 0 to 1. Many images
+        are any iterable of them, or an array of 4 dimensions.
 
         Labels are the classes that reach the threshold of their class, or `threshold`. With `top` they are the `top`
-        most probable classes, and without `threshold` those below their threshold too. For many files `score_files` is
-        faster: it decodes them in worker processes.
+        most probable classes, and without `threshold` those below their threshold too. An image that cannot be used
+        raises a `UserError`. With `errors="skip"` its labels are None, and a warning has the reason of the first one.
+        For many files `score_files` is faster: it decodes them in worker processes.
         """
         check_choice(threshold, top)
-        size = self._batch(batch_size)
-        if is_single(images):
-            return self._predict([images], threshold, top, 0)[0]
-        if not isinstance(images, Iterable):
+        if errors not in ("raise", "skip"):
+            raise unknown("errors", errors, ("raise", "skip"))
+        size, single = self._batch(batch_size), is_single(images)
+        if not single and not isinstance(images, Iterable):
             raise UserError(f"cannot read images from a {type(images).__name__}: give a path, an array or a list")
-        found: list[dict[str, float]] = []
-        for batch in batches_of(images, size):
-            found += self._predict(batch, threshold, top, len(found))
-        return found
-
-    def _predict(
-        self, images: list[Any], threshold: float | None, top: int | None, first: int
-    ) -> list[dict[str, float]]:
-        source = Images(images)
-        pixels, _, bad = load_batch(source, np.arange(len(images)), self.info.image_size, "none", None)
-        for row, reason in bad:
-            name = images[row] if isinstance(images[row], str | Path) else f"image {first + row}"
-            raise UserError(f"cannot use {printable(name)}: {printable(reason)}")
-        scores = self.probabilities(self.logits(torch.from_numpy(pixels))).numpy()
-        return [self.labels(row, threshold, top) for row in scores]
+        found: list[dict[str, float] | None] = []
+        skipped: list[str] = []
+        for batch in batches_of([images] if single else images, size):  # type: ignore[arg-type]
+            pixels, good, bad = load_batch(Images(batch), np.arange(len(batch)), self.info.image_size, "none", None)
+            for row, reason in bad:
+                name = batch[row] if isinstance(batch[row], str | Path) else f"image {len(found) + row}"
+                skipped.append(f"{printable(name)}: {printable(reason)}")
+                if errors == "raise":
+                    raise UserError(f"cannot use {skipped[0]}")
+            labels: list[dict[str, float] | None] = [None] * len(batch)
+            scores = self.probabilities(self.logits(torch.from_numpy(pixels))).numpy()
+            for position, row in zip(good, scores, strict=True):
+                labels[position] = self.labels(row, threshold, top)
+            found += labels
+        if skipped:
+            text = (
+                f"cannot use {len(skipped):,} of {counted(len(found), 'images')}, whose labels are None: {skipped[0]}"
+            )
+            warnings.warn(text, stacklevel=2)
+        return found[0] if single else found
 
     def labels(
         self, probabilities: np.ndarray, threshold: float | None = None, top: int | None = None

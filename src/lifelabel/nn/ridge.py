@@ -37,9 +37,10 @@ _SHIFT = 1e-3
 """Added to the diagonal, relative to its mean, so that directions without an image keep their random vectors."""
 _SMALLEST_VALUE = 1e-3
 """The smallest second moment of a direction, relative to their mean, that it is scaled by."""
-_WITHOUT_IMAGES = 0.1
-"""The same for the directions in which a first task of few images has none. Images of later tasks have something there,
-which would outweigh the rest if it were divided by less."""
+_IMAGES_PER_DIRECTION = 4
+"""The first task's images for each direction that is scaled by its own second moment. The further directions have the
+scale of the last of these. Scaled by their own, they would fit the images in which they were found too well: the error
+of left-out images would be too small, and the chosen regularisation too weak."""
 _SMALLEST_DIFFERENCE = 0.01
 """The smallest difference of two means, in standard deviations. Below it, rounding would make equal logits."""
 
@@ -133,7 +134,7 @@ def choose_basis(gram: Tensor, standardised: Sequence[slice], directions: int | 
     `gram` is the matrix of sums of the first task. Each group of `standardised` features is centred and divided by the
     square roots of its standard deviations: rare features, such as the probability of an unusual class, are then large
     in the images that have them, but not as large as a standard score. Then the main directions are kept, each divided
-    by the fourth root of its second moment.
+    by the fourth root of its second moment, if there are enough images for it.
     """
     dim, images = len(gram) - 1, gram[-1, -1]
     mean = gram[-1, :-1] / images
@@ -151,9 +152,9 @@ def choose_basis(gram: Tensor, standardised: Sequence[slice], directions: int | 
     if directions is None:
         return basis
     values, vectors = _main_directions((basis.T @ gram @ basis)[:-1, :-1], directions)
-    smallest = torch.full_like(values, _SMALLEST_VALUE)
-    smallest[: max(0, len(values) - int(images) + 1)] = _WITHOUT_IMAGES  # values are in ascending order
-    vectors = vectors * torch.maximum(values / values.mean().clamp(min=1e-12), smallest) ** -0.25
+    scaled = min(len(values), max(1, int(images) // _IMAGES_PER_DIRECTION))
+    sizes = values.clamp(min=values[-scaled]) / values.mean().clamp(min=1e-12)  # values are in ascending order
+    vectors = vectors * sizes.clamp(min=_SMALLEST_VALUE) ** -0.25
     return torch.cat([basis[:, :-1] @ vectors, basis[:, -1:]], 1)
 
 

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from lifelabel.errors import UserError
 from lifelabel.nn.provenance import Provenance, recognise
-from lifelabel.utils.text import shorten
+from lifelabel.utils.files import check_regular, open_regular
+from lifelabel.utils.text import counted, shorten
 
 __all__ = [
     "WeightFile",
@@ -78,9 +79,9 @@ def read_file(path: str | Path) -> WeightFile:
         if path.suffix == ".safetensors":
             tensors, stated = _read_safetensors(path)
         else:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), open_regular(path) as handle:
                 warnings.simplefilter("ignore")  # torch warns about a bare pickle before it refuses it
-                tensors = _unwrap(torch.load(path, map_location="cpu", weights_only=True))
+                tensors = _unwrap(torch.load(handle, map_location="cpu", weights_only=True))
     except UserError:
         raise
     except OSError as error:
@@ -100,8 +101,9 @@ def _check_file(path: Path) -> None:
         size = path.stat().st_size
     except OSError as error:
         raise UserError(f"cannot read the weights {path}: {error.strerror}; give none, imagenet or a file") from None
-    if path.suffix not in _SUFFIXES or not path.is_file():
+    if path.suffix not in _SUFFIXES:
         raise UserError(f"{path} is not a file of weights: give one that ends in {', '.join(_SUFFIXES)}")
+    check_regular(path)
     try:
         if zipfile.is_zipfile(path):  # a small file can unpack to a very large one
             with zipfile.ZipFile(path) as archive:
@@ -136,7 +138,7 @@ def _unwrap(loaded: Any) -> Any:
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal digits."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
@@ -163,7 +165,8 @@ def fit(file: WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> Non
         example = (
             f"{wrong[0][:100]} ({_shape(given, wrong[0])} in the file, {_shape(wanted, wrong[0])} in the backbone)"
         )
-        raise UserError(f"{file.path} does not fit {backbone}: {len(wrong)} tensors differ, the first is {example}")
+        differ = counted(len(wrong), "tensors differ")
+        raise UserError(f"{file.path} does not fit {backbone}: {differ}, the first is {example}")
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(given[name])

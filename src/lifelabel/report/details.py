@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lifelabel.engine.details import EXAMPLES, MAX_EXAMPLES
-from lifelabel.engine.run_folder import DETAILS
+from lifelabel.engine.run_folder import DETAILS, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.curves import BINS, RECALLS
 from lifelabel.report.runs import FinishedRun
 from lifelabel.utils.arrays import read_arrays
+from lifelabel.utils.files import below
 
 __all__ = ["Example", "RunDetails", "TaskDetails", "read_details"]
 
@@ -63,16 +64,17 @@ class RunDetails:
 
 def read_details(run: FinishedRun) -> RunDetails | None:
     """The details of a run; None if its folder has none."""
-    folder, sizes = run.path / DETAILS, [len(task) for task in run.metrics["tasks"]]
+    folder, sizes = RunFolder(run.path) / DETAILS, [len(task) for task in run.metrics["tasks"]]
     if DETAILS in run.unread or not (folder / f"task-{len(sizes)}.npz").exists():
         return None
     try:
         numbers = range(len(sizes) + 1 - len(run.metrics["per_task"]), len(sizes) + 1)
-        files = {number: read_arrays(folder / f"task-{number}.npz", _task_bytes(sizes[:number])) for number in numbers}
+        files = {n: read_arrays(below(folder, f"task-{n}.npz"), _task_bytes(sizes[:n])) for n in numbers}
         tasks = tuple(_task(number, arrays, sizes[:number]) for number, arrays in files.items())
         last, shape = files[len(sizes)], (sum(sizes), RECALLS)
         precision, thresholds = (_floats(last[name], shape) for name in ("precision", "thresholds"))
-        stored = read_arrays(folder / EXAMPLES, _MAX_EXAMPLE_BYTES) if (folder / EXAMPLES).exists() else None
+        pictures = below(folder, EXAMPLES)
+        stored = read_arrays(pictures, _MAX_EXAMPLE_BYTES) if pictures.exists() else None
         examples = _examples(stored, tasks[-1].scores.shape) if stored else ()
     except (KeyError, IndexError, TypeError, ValueError):
         raise UserError(

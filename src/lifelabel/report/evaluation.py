@@ -29,6 +29,7 @@ from lifelabel.report.stream_text import listed
 from lifelabel.streams.base import BadImage
 from lifelabel.streams.labelled import LabelledSet
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
+from lifelabel.utils.text import counted
 
 __all__ = [
     "Evaluation", "calibration_line", "class_lines", "draw_per_class", "headline_table", "markdown", "notes",
@@ -156,16 +157,16 @@ def notes(found: dict[str, Any]) -> list[str]:
     empty = [row["name"] for row in found["per_class"] if not row["positives"]]
     lines = list(found.get("notes", []))
     for names, text in (
-        (classes["ignored"], "classes of the set are not classes of the model: their labels are ignored"),
-        (classes["not_evaluated"], "classes of the model are not in the set: they are not evaluated"),
-        (empty, "classes have no image with the label: they have no AP"),
+        (classes["ignored"], "classes that only the set has, whose labels are ignored"),
+        (classes["not_evaluated"], "classes that only the model has, not evaluated"),
+        (empty, "classes without an image, and so without AP"),
     ):
         if names:
-            lines.append(f"{len(names):,} {text}: {listed(names, _NAMED)}")
+            lines.append(f"{counted(len(names), text)}: {listed(names, _NAMED)}")
     if given["unknown_labels"]:
-        lines.append(f"{given['unknown_labels']:,} labels are unknown: they are left out")
+        lines.append(counted(given["unknown_labels"], "unknown labels, left out"))
     if given["skipped"]:
-        lines.append(f"{given['skipped']:,} images cannot be read: they are left out; skipped.jsonl lists them")
+        lines.append(counted(given["skipped"], "images that cannot be read, left out and listed in skipped.jsonl"))
     return lines
 
 
@@ -218,8 +219,8 @@ def markdown(found: dict[str, Any], figures: Sequence[str] = ()) -> str:
     lines = [f"# Evaluation of {escape(model['label'])}", ""]
     lines += [
         f"- model: {escape(model['path'])}, sha256 of its tensors `{model['tensors_sha256']}`",
-        f"- images: {given['images']:,} {escape(given['rows'])} of {escape(given['name'])}, with {given['labels']:,} "
-        f"labels of {found['classes']['evaluated']:,} classes",
+        f"- images: {given['images']:,} {escape(given['rows'])} of {escape(given['name'])}, with "
+        f"{counted(given['labels'], 'labels')} of {counted(found['classes']['evaluated'], 'classes')}",
         f"- date: {escape(found['environment']['date'])}",
         *(f"- {escape(line)}" for line in notes(found)),
         "", "## Figures in %", "", *grid(*headline_table(found), left=1),

@@ -30,7 +30,7 @@ from lifelabel.report.tables import (
 )
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import Bold, escape, grid
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import BELOW_ZERO, printable
 
 __all__ = ["PICTURE", "StreamBoard", "board_grid", "ranking_summary", "terminal_table", "write_page"]
 
@@ -244,8 +244,8 @@ _COLUMNS = (
 _CONVENTIONS = (
     "mAP, CF1 and OF1 are in % after the last task, on the whole test set, by A.5 of the AGCN paper: mAP is the mean "
     "over classes, CF1 the harmonic mean of the class-wise precision and recall, OF1 the F1 over all image-label "
-    "pairs, both at threshold 0.5. Forgetting is by how much the mAP of earlier tasks is below its best value; a value "
-    "below zero means that later tasks helped. Stored is what a method stores from task to task in addition to its "
+    "pairs, both at threshold 0.5. Forgetting is by how much the mAP of earlier tasks is below its best value; "
+    f"{BELOW_ZERO}. Stored is what a method stores from task to task in addition to its "
     "network: images, and the MB of everything. Seconds include the evaluation, and runs at the same time share the "
     "machine."
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError
-from lifelabel.utils.files import read_limited
+from lifelabel.utils.files import below, open_regular, read_limited
 from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["ListedRun", "list_runs"]
@@ -138,7 +138,7 @@ def _read_text(path: Path, limit: int = _MAX_BYTES) -> str | None:
     if not os.path.lexists(path):
         return None
     try:
-        return read_limited(path, limit).decode()
+        return read_limited(below(path.parent, path.name), limit).decode()
     except (UserError, ValueError):
         raise UserError(f"{path.name} cannot be read") from None
 
@@ -168,13 +168,11 @@ def _is_locked(path: Path) -> bool:
     try:
         import fcntl
 
-        if not path.is_file():  # a named pipe would wait for its writer
-            return False
-        with open(path, "rb") as handle:
+        with open_regular(below(path.parent, path.name)) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 return True
             return False  # closing the file ends the lock
-    except (ImportError, OSError):  # Windows has no such lock; no lock file, or not readable
+    except (ImportError, OSError, UserError):  # Windows has no such lock; no lock file, or not readable
         return False

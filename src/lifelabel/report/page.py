@@ -21,9 +21,9 @@ from lifelabel.report.page_data import Configuration, RunSection, configuration,
 from lifelabel.report.page_pictures import pictures
 from lifelabel.report.runs import provenance
 from lifelabel.report.tables import Grid, ResultTable, cost_grid, error_grid, main_grid, notes, sub_grids, table_texts
-from lifelabel.utils.files import read_limited, write_text
+from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.markdown import Bold
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import BELOW_ZERO, printable
 
 __all__ = ["REPORT", "report_html", "write_report"]
 
@@ -93,21 +93,22 @@ def report_html(table: ResultTable) -> str:
 
 def write_report(table: ResultTable, folder: Path, progress: Callable[[int, int], None] | None = None) -> list[str]:
     """Write report.html, and its figures as SVG, PDF and PNG into `folder`/figures. Returns the names."""
+    figures_folder = below(folder, _FIGURES)
     content = _collect(table)
     write_text(folder / REPORT, _render(content))
-    (folder / _FIGURES).mkdir(exist_ok=True)
+    figures_folder.mkdir(exist_ok=True)
     names: list[str] = []
     for done, figure in enumerate(content.figures, 1):
-        names += vega.write_figure(figure, folder / _FIGURES)
+        names += vega.write_figure(figure, figures_folder)
         if progress:
             progress(done, len(content.figures))
-    _remove_others(folder / _FIGURES, names)
+    _remove_others(figures_folder, names)
     return [REPORT, *(f"{_FIGURES}/{name}" for name in names)]
 
 
 def _remove_others(folder: Path, names: list[str]) -> None:
     """Delete the figures of an earlier report that this one does not have. Other files are left alone."""
-    record = folder / _RECORD
+    record = below(folder, _RECORD)
     earlier = read_limited(record, _MAX_RECORD).decode(errors="replace").splitlines() if record.exists() else []
     for name in {*earlier} - {*names}:
         if Path(name).name == name and Path(name).suffix in vega.SUFFIXES:  # the record is untrusted
@@ -165,6 +166,7 @@ def _render(content: _Content) -> str:
         streams=sorted({run.stream for run in content.table.runs}),
         today=datetime.date.today().isoformat(),
         provenance=provenance(content.table.runs),
+        below_zero=BELOW_ZERO,
         warnings=[line for line in lines if line.startswith("NOT ")],
         notes=[line for line in lines[1:] if not line.startswith("NOT ")],
         figure_data={figure.name: _figure_data(figure) for figure in content.figures},

@@ -21,6 +21,8 @@ __all__ = ["SCALE", "pictures"]
 
 SCALE = 200
 """Probabilities in the page are whole numbers, rounded down: a threshold of two digits decides as without rounding."""
+_THRESHOLD = 0.7
+"""Of the labels under the pictures, as in Fig. 1 of the paper."""
 _MAX_PICTURES = 48
 _MAX_BYTES = 1_500_000
 """Of all pictures in the page."""
@@ -41,7 +43,7 @@ def pictures(rows: Sequence[Row]) -> dict[str, Any] | None:
         if details and details.examples and len({len(task.scores) for task in details.tasks}) == 1:
             groups.setdefault(_examples_key(run, details), []).append((number, run, details))
     count, size = (limit // max(len(groups), 1) for limit in (_MAX_PICTURES, _MAX_BYTES))
-    found: dict[str, Any] = {"scale": SCALE, "groups": [], "methods": []}
+    found: dict[str, Any] = {"scale": SCALE, "threshold": _THRESHOLD, "groups": [], "methods": []}
     for members in groups.values():
         chosen = _choose([details for _, _, details in members], count, size)
         if chosen:

@@ -19,6 +19,7 @@ from lifelabel.config.config import read_yaml
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+from lifelabel.options import change_text
 from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
 
 __all__ = [
@@ -113,6 +114,11 @@ class FinishedRun:
         return {split: int(_number(found.get(split)) or 0) for split in ("train", "test")}
 
     @property
+    def changed_options(self) -> list[str]:
+        """The options that were changed during the run, as text."""
+        return [change_text(change) for change in self.environment.get("changed_options", ())]
+
+    @property
     def groups(self) -> dict[str, dict[str, float | None]]:
         """mAP, CF1 and OF1 (%) of groups of classes, by the names of the groups."""
         found = self.metrics["final"].get("groups") or {}
@@ -163,7 +169,7 @@ class FinishedRun:
 
     @functools.cached_property
     def _matrices(self) -> dict[str, np.ndarray]:
-        path = self.path / MATRICES
+        path = RunFolder(self.path) / MATRICES
         if MATRICES in self.unread or not path.exists():
             return {}
         sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
@@ -239,10 +245,7 @@ def read_run(path: str | Path) -> FinishedRun:
     metrics: Any = {"finished": False} if begun else folder.read_json("metrics.json")
     if isinstance(metrics, dict) and metrics.get("finished") is False:
         raise UserError(f"{path} is not finished: continue with `lifelabel train --resume {path}`")
-    options = folder / "config.yaml"
-    if options.exists() and not options.is_file():  # a named pipe could block forever
-        raise UserError(f"{options} is not a regular file: is {path} a run folder?")
-    config, environment = read_yaml(options), folder.read_json("environment.json")
+    config, environment = read_yaml(folder / "config.yaml"), folder.read_json("environment.json")
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
         run = FinishedRun(folder.path, _plain(config), metrics, environment)
@@ -250,7 +253,7 @@ def read_run(path: str | Path) -> FinishedRun:
         by_task = dict(metrics.get("by_task") or {})
         [_percent(value) for rows in by_task.values() for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
-        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
+        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs, run.changed_options
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None

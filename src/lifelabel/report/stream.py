@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lifelabel.errors import UserError
 from lifelabel.streams import paper
-from lifelabel.streams.base import BadImage, ImageSource, Split, Stream, true_matrix
+from lifelabel.streams.base import ImageSource, Split, Stream, true_matrix
+from lifelabel.streams.image_hashes import hash_images
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import special_and_mixed
-from lifelabel.utils.processes import num_cores
-from lifelabel.utils.workers import WorkerDied, Workers
 
-__all__ = ["MAX_MATRIX_CLASSES", "Progress", "describe"]
+__all__ = ["MAX_MATRIX_CLASSES", "MAX_OPENED", "Progress", "describe"]
 
 Progress = Callable[[int, int], None]
 """Called with the number of images that are done, and the number of all images."""
@@ -29,22 +27,23 @@ _MAX_PAIRS = 20
 """Pairs of classes in the list of the strongest co-occurrences."""
 _MIN_GIVEN_IMAGES = 5
 """P(C_i | C_j) is listed only if at least this many images have C_j."""
-_CHUNK = 64
-"""Images that a worker process opens at a time."""
-_MAX_SERIAL_IMAGES = 256
-"""Up to this many images, opening them takes less time than starting worker processes."""
+MAX_OPENED = 10_000
+"""Up to this many photographs are opened without being asked for: on two cores, this takes about 20 seconds."""
 _MIN_SIDE = 64
 """Pixels: a file is read to its end at any size, and a JPEG is decoded faster at a small one."""
 
 
 def describe(
-    stream: Stream, decode: bool = False, progress: Progress | None = None, root_given: bool = True
+    stream: Stream, decode: bool | None = False, progress: Progress | None = None, root_given: bool = True
 ) -> dict[str, Any]:
     """The counts of a stream in the form of stream.json. A value that is not known is None.
 
-    With `decode`, every image is opened. Images that cannot be used are counted by reason and listed. `root_given`
+    With `decode`, every image is opened. Images that cannot be used are counted by reason and listed, and so are images
+    with equal pixels. None: only photographs, if there are at most `MAX_OPENED` of them. `root_given`
     states whether the user gave the folder of the images, for the report of missing files.
     """
+    if decode is None:
+        decode = stream.image_size is None and len(stream.train) + len(stream.test) <= MAX_OPENED
     tasks = _tasks(stream)
     test = stream.test.labels.take(np.concatenate(stream.test.rows))
     return {
@@ -58,7 +57,7 @@ def describe(
         "tasks": tasks,
         "classes": _classes(stream, tasks),
         "cooccurrence": _cooccurrence(stream),
-        "bad": _bad(stream, progress) if decode else None,
+        **(_opened(stream, progress) if decode else {"bad": None, "equal": None}),
         "problems": [*stream.problems.lines(), *_missing(stream, root_given)],
     }
 
@@ -202,55 +201,41 @@ def _first(keys: Sequence[np.ndarray], count: int) -> np.ndarray:
 # Opening every image
 
 
-def _bad(stream: Stream, progress: Progress | None) -> dict[str, Any]:
+def _opened(stream: Stream, progress: Progress | None) -> dict[str, Any]:
+    """The images that cannot be used, and those with equal pixels: `bad` and `equal` of a description."""
     work = []
     for kind, split in (("train", stream.train), ("test", stream.test)):
         used = split.used()
         work.append((kind, split.images, used[split.images.present[used]]))
     total, done = sum(len(rows) for _, _, rows in work), 0
-    images = []
+    images, found = [], []
     for kind, source, rows in work:
-        for opened, bad in _open_all(source, rows):
-            done += opened
-            images += [{"split": kind, "image": source.name(row), "reason": reason} for row, reason in bad]
+
+        def advance(opened: int, _: int, before: int = done) -> None:
             if progress:
-                progress(done, total)
+                progress(before + opened, total)
+
+        hashes, bad = hash_images(source, rows, _MIN_SIDE, advance)
+        done += len(rows)
+        images += [{"split": kind, "image": source.name(row), "reason": reason} for row, reason in bad]
+        found.append(hashes)
     reasons = Counter(image["reason"] for image in images)
-    return {"opened": total, "reasons": dict(reasons.most_common()), "images": images}
+    bad_images = {"opened": total, "reasons": dict(reasons.most_common()), "images": images}
+    return {"bad": bad_images, "equal": _equal(work, np.concatenate(found))}
 
 
-def _open_all(source: ImageSource, rows: np.ndarray) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """Open images. Yields for each chunk the number of images, and the row and the reason of each bad one."""
-    chunks = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
-    if len(rows) <= _MAX_SERIAL_IMAGES:
-        yield from (_open(source, chunk) for chunk in chunks)
-        return
-    workers = Workers(num_cores(), _Opener, source, needed=(source,), preload=__name__)
-    try:
-        yield from workers.map(chunks)
-    except WorkerDied:
-        raise UserError(
-            f"a worker process that opened images ({source.name(0)}, …) was killed: check that there is enough memory"
-        ) from None
-    finally:
-        workers.close()
-
-
-def _open(source: ImageSource, rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
-    bad = []
-    for row in rows.tolist():
-        try:
-            source.read(row, _MIN_SIDE)
-        except BadImage as error:
-            bad.append((row, str(error)))
-    return len(rows), bad
-
-
-class _Opener:
-    """Opens images in a worker process. The source is sent to it once, not with every chunk."""
-
-    def __init__(self, source: ImageSource):
-        self.source = source
-
-    def __call__(self, rows: np.ndarray) -> tuple[int, list[tuple[int, str]]]:
-        return _open(self.source, rows)
+def _equal(work: Sequence[tuple[str, ImageSource, np.ndarray]], hashes: np.ndarray) -> list[list[dict[str, str]]]:
+    """The groups of images with equal pixels. Those in both splits are first."""
+    order = np.argsort(hashes, kind="stable")
+    order = order[hashes[order] > 0]
+    starts = np.flatnonzero(np.diff(hashes[order], prepend=0))
+    ends = np.cumsum([len(rows) for _, _, rows in work])
+    found = []
+    for group in np.split(order, starts[1:]):
+        if len(group) > 1:
+            parts = np.searchsorted(ends, group, "right").tolist()
+            places = [(work[part], int(index - ends[part])) for part, index in zip(parts, group, strict=True)]
+            found.append(
+                [{"split": kind, "image": source.name(int(rows[place]))} for (kind, source, rows), place in places]
+            )
+    return sorted(found, key=lambda images: (len({image["split"] for image in images}) < 2, images[0]["image"]))

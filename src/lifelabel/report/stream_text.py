@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lifelabel.report.grids import rich_grid
 from lifelabel.utils.markdown import escape, grid
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import counted, printable
 
 __all__ = ["TERMINAL_WIDTH", "listed", "markdown", "terminal"]
 
@@ -64,7 +64,7 @@ def _task_table(description: dict[str, Any], width: int) -> tuple[list[str], lis
     last |= {key: sum(task[key] for task in tasks) for key in ("train", "test_new")}
     last |= {key: sum(task[key] for task in tasks) if known else None for key in ("special", "mixed")}
     last["paper"] = [sum(task["paper"][k] for task in tasks) for k in (0, 1)] if in_paper else None
-    names = [*(listed(task["classes"], width) for task in tasks), f"{len(description['classes']):,} classes"]
+    names = [*(listed(task["classes"], width) for task in tasks), counted(len(description["classes"]), "classes")]
     rows = []
     for task, classes in zip([*tasks, last], names, strict=True):
         row = [str(task["task"]), classes, _count(task["train"])]
@@ -154,12 +154,28 @@ def _extremes(description: dict[str, Any]) -> list[str]:
 
 
 def _bad_lines(description: dict[str, Any]) -> list[str]:
-    """The number of bad images and their reasons; empty if the images were not opened."""
-    bad = description["bad"]
+    """The number of bad images and their reasons, and of images with equal pixels."""
+    bad, equal = description["bad"], description["equal"] or []
     if bad is None:
-        return []
-    lines = [f"opened {bad['opened']:,} images, {len(bad['images']):,} of them cannot be used"]
-    return lines + [f"{count:,} × {printable(reason)}" for reason, count in bad["reasons"].items()]
+        return ["the images were not opened: --decode lists those that cannot be used and those with equal pixels"]
+    lines = [f"opened {counted(bad['opened'], 'images')}, {len(bad['images']):,} of them cannot be used"]
+    lines += [f"{count:,} × {printable(reason)}" for reason, count in bad["reasons"].items()]
+    across = sum(len({image["split"] for image in images}) > 1 for images in equal)
+    for count, where in ((across, "both in training and test"), (len(equal) - across, "in one of them")):
+        if count:
+            first = equal[0 if where.startswith("both") else across]
+            there = counted(count, "images are")
+            lines.append(f"{there} there under several names, {where}: {_same(first)}{', …' * (count > 1)}")
+    return lines
+
+
+def _same(images: Sequence[dict[str, str]]) -> str:
+    """The names of images with equal pixels.
+
+    >>> _same([{"split": "train", "image": "a.jpg"}, {"split": "test", "image": "b.jpg"}])
+    'a.jpg (train) = b.jpg (test)'
+    """
+    return " = ".join(f"{printable(image['image'])} ({image['split']})" for image in images)
 
 
 def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
@@ -176,7 +192,8 @@ def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
     heads = ["class", "task", "training, visible", "training, true", "test"]
     lines += ["", "## Images of each class", "", *grid(heads, classes, left=1)]
     found = description["cooccurrence"]
-    lines += ["", "## Strongest co-occurrence", "", f"From {found['labels']} ({found['images']:,} images).", ""]
+    origin = f"From {found['labels']} ({counted(found['images'], 'images')})."
+    lines += ["", "## Strongest co-occurrence", "", origin, ""]
     lines += grid(_PAIR_HEADS, [_pair_row(pair) for pair in found["strongest"]], left=2)
     if description["bad"] and (images := description["bad"]["images"]):
         lines += ["", "## Images that cannot be used", ""]
@@ -185,6 +202,14 @@ def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
             for image in images[:_MAX_BAD_IMAGES]
         ]
         lines += [f"- … (all {len(images):,} are in stream.json)"] * (len(images) > _MAX_BAD_IMAGES)
+    if equal := description["equal"]:
+        lines += [
+            "",
+            "## Images with equal pixels",
+            "",
+            *(f"- {escape(_same(each))}" for each in equal[:_MAX_BAD_IMAGES]),
+        ]
+        lines += [f"- … (all {len(equal):,} are in stream.json)"] * (len(equal) > _MAX_BAD_IMAGES)
     if description["problems"]:
         lines += ["", "## Problems", "", *(f"- {escape(line)}" for line in description["problems"])]
     if figures:

@@ -31,7 +31,7 @@ from lifelabel.report.runs import MATRICES, FinishedRun, common_options, facts, 
 from lifelabel.report.subtables import OrderSpread, SubTable, group_columns, group_table, order_table
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import Bold, escape, grid
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import BELOW_ZERO, counted, printable
 
 __all__ = [
     "Failure", "Grid", "Line", "ResultTable", "Row", "best_mean", "cost_grid", "csv_text", "equal_options",
@@ -42,8 +42,8 @@ __all__ = [
 _FORGETTING_ROW = "Forgetting ↓"
 _METRICS_NOTE = (
     "mAP, CF1 and OF1 in % after the last task, on the whole test set, by A.5 of the paper: CF1 is the harmonic mean "
-    "of CP and CR at threshold 0.5. Forgetting, in the same columns, is that of the same metric by task, by A.5. A "
-    "value below zero means that later tasks helped."
+    "of CP and CR at threshold 0.5. Forgetting, in the same columns, is that of the same metric by task, by A.5; "
+    f"{BELOW_ZERO}."
 )
 _COSTS_NOTE = (
     "Stored: what a method stores from task to task in addition to its network (images; bytes of everything). Seconds "
@@ -185,10 +185,11 @@ def one_line(run: FinishedRun) -> str:
     """The result of one run on one line."""
     stats = Row(("",), (run,), 1).stats
     columns = {column.key: column for column in _SCORES} | {"forgetting": _FORGETTING[0]}
+    figures = "  ".join(f"{name} {column.text(stats[column.key])}" for name, column in columns.items())
     skipped = sum(run.skipped.values())
-    more = [f"{skipped:,} images skipped"] if skipped else []
+    more = [f"{counted(skipped, 'images')} skipped"] if skipped else []
     more += [f"{run.epochs} passes"] if run.epochs > 1 else []
-    return "  ".join([*(f"{name} {column.text(stats[column.key])}" for name, column in columns.items()), *more])
+    return "  ".join([f"{figures} ({BELOW_ZERO})" if (stats["forgetting_mAP"].mean or 0) < 0 else figures, *more])
 
 
 # The content of a table in every format
@@ -320,8 +321,11 @@ def measurement_notes(table: ResultTable) -> list[str]:
         if train or test:
             lines.append(
                 f"NOT all images: {row.name} skipped {train:,} training and {test:,} test images that could not be "
-                f"read, in {len(row.runs)} {'run' if len(row.runs) == 1 else 'runs'}."
+                f"read, in {counted(len(row.runs), 'runs')}."
             )
+        for run in row.runs:
+            if run.changed_options:
+                lines.append(f"NOT the same options in all steps: {run.path.name}: {'; '.join(run.changed_options)}.")
     return lines
 
 

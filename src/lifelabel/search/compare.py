@@ -16,6 +16,7 @@ from lifelabel.methods import METHODS
 from lifelabel.nn.device import resolve_device
 from lifelabel.search.scheduler import PlannedRun
 from lifelabel.streams import is_overlapping
+from lifelabel.utils.files import below
 
 __all__ = ["STUDIES", "Plan", "Study", "Variant", "folder_name", "make_plan", "method_variants", "study_variants"]
 
@@ -126,7 +127,7 @@ class Plan:
             for seed in self.seeds:
                 named = f", {self.order_of} order {order}" if order else ""
                 name = f"{', '.join(variant.cells)}, seed {seed}{named}"
-                folder = self.out / (variant.folder + (f"-o{order}" if order else "") + f"-s{seed}")
+                folder = below(self.out, variant.folder + (f"-o{order}" if order else "") + f"-s{seed}")
                 planned.append(PlannedRun(name, folder, {**base, "seed": seed, f"{self.order_of}_order": order}))
         return planned
 

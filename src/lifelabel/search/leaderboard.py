@@ -13,6 +13,7 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.options import read
 from lifelabel.search.compare import Plan, Variant, folder_name, make_plan, method_variants
 from lifelabel.streams import STREAMS, build, is_overlapping, resolve
+from lifelabel.utils.files import below
 
 __all__ = ["Board", "check_streams", "existing_boards", "make_boards", "stream_name"]
 
@@ -62,7 +63,7 @@ def make_boards(
     for name, values in by_stream.items():
         plans = {}
         for fidelity in fidelities:
-            folder = out / f"{name}-{fidelity}"
+            folder = below(out, f"{name}-{fidelity}")
             variants, chosen = _variants(name, fidelity, methods), {**values, "fidelity": fidelity}
             plans[fidelity] = make_plan(variants, seeds, 1, folder, {}, chosen, on_this_machine=on_this_machine)
         boards.append(Board(name, plans))
@@ -77,7 +78,7 @@ def existing_boards(
     for name in _by_name(streams):
         plans = {}
         for fidelity in fidelities:
-            variants, folder = _variants(name, fidelity, methods), out / f"{name}-{fidelity}"
+            variants, folder = _variants(name, fidelity, methods), below(out, f"{name}-{fidelity}")
             plans[fidelity] = Plan(variants, tuple(dict.fromkeys(seeds)), 1, {"fidelity": fidelity}, folder)
         boards.append(Board(name, plans))
     return boards

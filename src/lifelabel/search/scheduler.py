@@ -33,7 +33,7 @@ from lifelabel.metrics.functions import METRICS
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import Registry, register_items
 from lifelabel.streams import STREAMS, Task
-from lifelabel.utils.files import write_text
+from lifelabel.utils.files import below, write_text
 from lifelabel.utils.processes import catch_stop_signals, num_cores, start_child
 from lifelabel.utils.text import shorten
 
@@ -464,7 +464,7 @@ def _worker_main(
 def train_planned(plan: PlannedRun, overwrite: bool, callback: Callback) -> tuple[str, str]:
     """Train or resume a run. Returns the kind of its end, and the reason."""
     try:
-        folder = RunFolder(plan.folder)
+        folder = RunFolder(below(plan.folder.parent, plan.folder.name))
         if overwrite or not folder.is_run:
             engine.train(plan.folder, plan.values, overwrite=overwrite, callback=callback)
         else:

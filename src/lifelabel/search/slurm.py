@@ -31,6 +31,7 @@ from lifelabel.search.scheduler import (
     existing_outcome,
 )
 from lifelabel.search.slurm_job import RUNS_FILE, TIME_LIMIT_SIGNAL, JobState, read_runs, state_file, write_runs
+from lifelabel.utils.files import below
 from lifelabel.utils.processes import catch_stop_signals
 
 if TYPE_CHECKING:
@@ -288,7 +289,8 @@ class _JobScheduler:
 
     def _adopt(self, overwrite: bool) -> None:
         """Find the jobs of earlier calls that still wait or run. With `overwrite`, also those with other options."""
-        folders = {path.parent.name: path.parent for path in self.cluster.folder.glob(f"*/{RUNS_FILE}")}
+        names = [path.parent.name for path in self.cluster.folder.glob(f"*/{RUNS_FILE}")]
+        folders = {name: below(self.cluster.folder, name) for name in names}
         queue = _read_queue(folders.values())
         if queue is None:
             raise UserError("squeue did not answer: is the controller of Slurm running?")

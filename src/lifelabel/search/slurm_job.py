@@ -25,7 +25,7 @@ from lifelabel.errors import UserError
 from lifelabel.registry import load_plugin
 from lifelabel.search.scheduler import PlannedRun, train_planned
 from lifelabel.streams import Task
-from lifelabel.utils.files import read_limited, write_text
+from lifelabel.utils.files import below, read_limited, write_text
 
 __all__ = ["RUNS_FILE", "TIME_LIMIT_SIGNAL", "JobState", "read_runs", "run_job", "state_file", "write_runs"]
 
@@ -72,7 +72,7 @@ def write_runs(folder: Path, planned: Sequence[PlannedRun], plugins: Sequence[st
 
 def read_runs(folder: Path) -> tuple[list[PlannedRun], list[str]]:
     """The runs of a submission, and the plug-ins that they need."""
-    path = folder / RUNS_FILE
+    path = below(folder, RUNS_FILE)
     try:
         content = json.loads(read_limited(path, _MAX_BYTES))
         runs = [PlannedRun(run["name"], Path(run["folder"]), run["values"]) for run in content["runs"]]
@@ -83,7 +83,7 @@ def read_runs(folder: Path) -> tuple[list[PlannedRun], list[str]]:
 
 def state_file(folder: Path, index: int) -> Path:
     """The file with the `JobState` of a run of a submission."""
-    return folder / f"{index}.json"
+    return below(folder, f"{index}.json")
 
 
 def run_job(folder: str, index: int) -> None:

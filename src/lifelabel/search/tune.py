@@ -28,7 +28,7 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.search.scheduler import Display, Outcome, PlannedRun, WorkerPool, run_all
 from lifelabel.utils.files import read_limited
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import counted, printable
 
 __all__ = ["Chosen", "Search", "first_runs", "search_space", "tune"]
 
@@ -268,22 +268,22 @@ class _CoordinateDescent:
         name = f"{number:03}-{hashlib.sha256(hashed.encode()).hexdigest()[:8]}"
         title = f"{self.search.method} trial {number} ({changed})"
         return [
-            PlannedRun(f"{title}, seed {seed}", self.folder / "trials" / f"{name}-{seed}", {**values, "seed": seed})
+            PlannedRun(f"{title}, seed {seed}", self.folder / f"trials/{name}-{seed}", {**values, "seed": seed})
             for seed in self.search.seeds
         ]
 
     def chosen(self, best: _Trial) -> Chosen:
         s = self.search
         if best.score == -math.inf:
-            raise UserError(f"all {len(self.trials)} trials diverged, such as {best.folders[0]}: {best.error}")
-        part = f"training images of the first {s.first_tasks} tasks"
+            raise UserError(f"all trials ({len(self.trials)}) diverged, such as {best.folders[0]}: {best.error}")
+        part = f"training images of the first {counted(s.first_tasks or 0, 'tasks')}"
         if s.proxy:
             tasks = len(RunFolder(best.folders[0]).read_json("metrics.json")["per_task"])
-            part = f"images of a proxy stream ({tasks} tasks of other classes)"
+            part = f"images of a proxy stream ({counted(tasks, 'tasks')} of other classes)"
         passes = f", {self.config.epochs} passes" if self.config.epochs > 1 else ""
         reached = (
             f"{100 * best.score:.2f} mAP on held-out {part} "
-            f"({len(self.trials)} trials, seeds {', '.join(map(str, s.seeds))}{passes})"
+            f"({counted(len(self.trials), 'trials')}, seeds {', '.join(map(str, s.seeds))}{passes})"
         )
         self.folder.write_text("preset.yaml", _preset(s, self.config.stream, best, reached))
         return Chosen(s.method, best, reached, self.folder / "preset.yaml")

@@ -15,6 +15,7 @@ from lifelabel.model.files import find_model
 from lifelabel.model.model import Model, load
 from lifelabel.serve.guard import LOGGER
 from lifelabel.serve.refused import Refused
+from lifelabel.utils.files import below
 
 __all__ = ["Models"]
 
@@ -58,8 +59,8 @@ class Models:
             if task not in self._loaded:
                 while len(self._loaded) >= _KEPT:
                     self._loaded.popitem(last=False)
-                folder = self.folder / f"model-task-{task}"
                 try:
+                    folder = below(self.folder, f"model-task-{task}")
                     self._loaded[task] = await asyncio.to_thread(load, folder, str(self.main.device))
                 except UserError as error:  # it names folders, which clients need not know
                     LOGGER.error("%s", error)

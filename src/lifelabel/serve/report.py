@@ -8,7 +8,7 @@ from lifelabel.errors import UserError
 from lifelabel.serve.guard import LOGGER
 from lifelabel.serve.models import Models
 from lifelabel.serve.refused import Refused
-from lifelabel.utils.files import read_limited
+from lifelabel.utils.files import below, read_limited
 
 __all__ = ["Report"]
 
@@ -41,7 +41,7 @@ class Report:
         from lifelabel.report.runs import read_run
         from lifelabel.report.tables import ResultTable
 
-        file = self._models.folder / REPORT
+        file = below(self._models.folder, REPORT)
         if file.is_file():
             return read_limited(file, _MAX_BYTES)
         return report_html(ResultTable.from_runs([read_run(self._models.folder)])).encode()

@@ -20,7 +20,7 @@ from PIL import Image
 
 from lifelabel.errors import UserError
 from lifelabel.streams.labels import Labels, Unknown
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import counted, printable
 
 __all__ = [
     "GIVEN_TASKS", "LABELS", "LABELS_HELP", "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split",
@@ -128,7 +128,7 @@ class Problems:
     >>> problems = Problems()
     >>> problems.add("rows without an image", "line 3")
     >>> problems.lines()
-    ['1 rows without an image: line 3']
+    ['1 row without an image: line 3']
     """
 
     MAX_EXAMPLES = 5
@@ -161,7 +161,7 @@ class Problems:
 
     def brief(self) -> str:
         """The counts in brackets, for the end of an error message. Empty if there is no problem."""
-        kinds = "; ".join(f"{count:,} {kind}" for kind, count in self.counts.items())
+        kinds = "; ".join(counted(count, kind) for kind, count in self.counts.items())
         return f" ({kinds})" if kinds else ""
 
     def lines(self) -> list[str]:
@@ -170,7 +170,7 @@ class Problems:
         for kind, count in self.counts.items():
             examples = ", ".join(self.examples[kind])
             more = ", …" if examples and count > len(self.examples[kind]) else ""
-            out.append(f"{count:,} {kind}" + (f": {examples}{more}" if examples else ""))
+            out.append(counted(count, kind) + (f": {examples}{more}" if examples else ""))
         return out
 
 
@@ -210,6 +210,8 @@ class Split:
     home: np.ndarray | None = None
     """For blurry tasks: the task that each image belongs to, also if it comes in another one (see `blurry`). A number
     beyond the last task is one that the stream does not have any more. None: every image comes in its own tasks."""
+    left_out: Names = field(default_factory=lambda: Names(()))
+    """Images of the source's split that belong to no task: none of their labels is one of the stream."""
 
     def __len__(self) -> int:
         return len(self.names)

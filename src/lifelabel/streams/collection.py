@@ -41,3 +41,5 @@ class Collection:
     problems: Problems = field(default_factory=Problems)
     listed: bool = False
     """Whether the source lists the names of an image's labels. A name that is not listed may be one that came later."""
+    val: Pool | None = None
+    """The validation images of a table: for thresholds and calibration. A stream has none of them."""

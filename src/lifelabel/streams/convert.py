@@ -171,7 +171,7 @@ class _Rows:
             raise UserError(f"{kind}: there is no image that can be used{self.problems.brief()}")
         classes = dict.fromkeys(name for labels, _ in self.rows.values() for name in labels)
         if not classes:
-            raise UserError(f"{kind}: none of the {len(self.rows):,} images has a label{self.problems.brief()}")
+            raise UserError(f"{kind}: none of the images has a label{self.problems.brief()}")
         images = FileImages(root, Names(self.rows))
         present = images.present
         self.problems.add_all("images without a file in the folder of images", list(self.rows), ~present)
@@ -209,7 +209,9 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
     images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     others = [name for name in names if not name.lower().endswith(IMAGE_SUFFIXES)]
     _add_heic(others, problems)
-    problems.add_all("files that are not images", [name for name in others if not name.lower().endswith(HEIC_SUFFIXES)])
+    problems.add_all(
+        "files that are not an image", [name for name in others if not name.lower().endswith(HEIC_SUFFIXES)]
+    )
     tops = {name.partition("/")[0] for name in images if "/" in name}
     has_splits = all(top.lower() in SPLITS for top in tops) and any(name.count("/") > 1 for name in images)
     for name in images:
@@ -225,7 +227,7 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
 
 def _add_heic(names: Sequence[str], problems: Problems) -> None:
     found = [name for name in names if name.lower().endswith(HEIC_SUFFIXES)]
-    problems.add_all("HEIC photographs, which are not read and are left out; convert them to JPEG first", found)
+    problems.add_all("photographs in HEIC, which is not read; convert to JPEG first", found)
 
 
 # Data sets that are a folder

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
+from lifelabel.errors import UserError
 from lifelabel.streams.base import BadImage
+from lifelabel.utils.files import open_regular
 
 __all__ = [
     "HEIC", "HEIC_SUFFIXES", "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes",
-    "decode_image", "open_image", "upright_rgb",
+    "decode_image", "file_bytes", "open_image", "upright_rgb",
 ]  # fmt: skip
 
 IMAGE_SUFFIXES = (
@@ -30,6 +32,7 @@ HEIC = "HEIC, which is not read: convert it to JPEG"
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else []))
 """Formats that Pillow may try. MPO, a JPEG followed by further images, is opened as JPEG."""
 _MAX_FILE_BYTES = 200_000_000
+_BLOCK = 1 << 20
 MAX_PIXELS = 100_000_000
 """The most pixels of an image. More than 179 million are not opened by Pillow."""
 _EXIF_TRANSPOSE = {
@@ -74,7 +77,7 @@ def open_image(path: Path | str, min_side: int = 0) -> Image.Image:
     return decode_image(_read(path), min_side)
 
 
-def decode_image(data: bytes, min_side: int = 0, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode_image(data: bytes | bytearray, min_side: int = 0, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image in the bytes of a file: see `open_image`. The number of pixels is checked before they are decoded."""
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
@@ -113,20 +116,38 @@ def check_bytes(size: int) -> None:
 
 
 def _read(path: Path | str) -> bytes:
-    """The bytes of a regular file. Anything else is not opened: reading a named pipe could block for ever."""
+    """The bytes of a regular file."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadImage("not a regular file")
-        check_bytes(status.st_size)
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
+            check_bytes(os.fstat(file.fileno()).st_size)
             return file.read()
+    except UserError as error:
+        raise BadImage("not a regular file") from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadImage("no such file") from error
     except OSError as error:
         raise BadImage(f"cannot be read ({error.strerror})") from error
     except ValueError as error:  # a null byte, or characters that file names cannot have
         raise BadImage("not a path") from error
+
+
+def file_bytes(file: bytes | bytearray | BinaryIO) -> bytes | bytearray:
+    """The bytes of a file, or of an open file from its beginning. Raises `BadImage` if they are not to be read."""
+    data = file if isinstance(file, bytes | bytearray) else _read_open(file)
+    check_bytes(len(data))
+    return data
+
+
+def _read_open(file: BinaryIO) -> bytearray:
+    data = bytearray()
+    try:
+        if file.seekable():
+            file.seek(0)
+        while len(data) <= _MAX_FILE_BYTES and (block := file.read(_BLOCK)):
+            data += block
+    except Exception as error:  # it is closed, opened as text, or an object of another library
+        raise BadImage(f"an open file that cannot be read as bytes ({error})") from error
+    return data
 
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:

@@ -20,8 +20,8 @@ from lifelabel.utils.text import shorten
 __all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "expect", "load", "objects"]
 
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
-SPLITS |= {"test": "test", "testing": "test"}
-"""The names of splits in folders, file names and tags, and the value that a table has for each."""
+SPLITS |= {"dev": "val", "test": "test", "testing": "test"}
+"""The names of splits in tables, folders, file names, tags and `--rows`, and what each of them means."""
 
 _MAX_BYTES = 4 << 30
 """As for the files of COCO, of which the largest has 0.4 GiB."""

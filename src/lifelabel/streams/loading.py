@@ -58,6 +58,8 @@ class Job:
     seed: tuple[int, ...] | None = None
     source: ImageSource | None = None
     """The images of this job alone, in place of those of `split`. It is sent to a worker with the job."""
+    hashed: bool = False
+    """Whether the hashes of the pixels are wanted: see `image_hashes`."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Loaded:
     good: np.ndarray
     bad: list[tuple[int, str]]
     """Row and reason of each image that was skipped."""
+    hashes: np.ndarray | None = None
+    """The hash of each readable image, if it is wanted."""
 
 
 class Loader:
@@ -111,10 +115,10 @@ class Loader:
         """The batches of one pass. `on_wait` replaces that of the loader."""
         requests = map(_request, enumerate(jobs))
         read = self.workers.map(requests, on_wait or self.on_wait) if self.workers else map(self.reader, requests)
-        for number, (pixels, good, bad) in enumerate(read):
+        for number, (pixels, good, bad, hashes) in enumerate(read):
             in_memory = self.reader.buffer(number) if pixels is None else pixels
             assert in_memory is not None
-            yield Loaded(torch.from_numpy(in_memory[: len(good)]), good, bad)
+            yield Loaded(torch.from_numpy(in_memory[: len(good)]), good, bad, hashes)
 
     def scoring_jobs(self, split: str, rows: np.ndarray) -> Iterator[Job]:
         """The rows divided into batches for scoring."""
@@ -159,7 +163,7 @@ class TestImages:
 def _request(numbered: tuple[int, Job]) -> Request:
     """A job without the class of this module, which imports torch."""
     number, job = numbered
-    return number, job.split, job.rows, job.augment, job.seed, job.source
+    return number, job.split, job.rows, job.augment, job.seed, job.source, job.hashed
 
 
 def _check_workers(workers: int) -> None:

@@ -35,7 +35,7 @@ from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
 from lifelabel.streams.table import class_name
-from lifelabel.utils.files import check_regular, read_limited, write_text
+from lifelabel.utils.files import open_regular, read_limited, write_text
 from lifelabel.utils.text import shorten
 from lifelabel.utils.yaml_reader import parse_yaml
 
@@ -136,8 +136,7 @@ def read(path: Path, root: Path | None) -> Stream:
 def read_rules(path: Path) -> dict[str, Any]:
     """The rules in a manifest, from its beginning; empty if they cannot be read (`read` reports what is wrong)."""
     try:
-        check_regular(path)
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             head = file.read(_MAX_HEAD).partition(b"\ntasks:")[0]
         found = parse_yaml(head, str(path), "get the manifest again", _MAX_VALUES)
         return _rules(found.get("rules"), str(path)) if isinstance(found, dict) else {}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lifelabel.errors import UserError
+from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import shorten
 
 __all__ = ["column_names", "read_rows"]
@@ -82,7 +83,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], Any]]:
     except ImportError:
         raise UserError(f"{path}: reading Parquet needs pyarrow: pip install 'lifelabel[parquet]'") from None
     try:
-        with path.open("rb") as handle:
+        with open_regular(path) as handle:
             yield handle, parquet.read_metadata(handle)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(f"{path} cannot be read as Parquet: {shorten(' '.join(str(error).split()))}") from None

@@ -20,6 +20,7 @@ from lifelabel.errors import UserError
 from lifelabel.streams.base import GIVEN_TASKS, Split, Stream, Task, classes_to_tasks, task_of_class
 from lifelabel.streams.files import FileImages
 from lifelabel.streams.labels import Labels
+from lifelabel.utils.text import counted
 
 __all__ = ["Part", "part_of", "sort_by_name"]
 
@@ -175,7 +176,9 @@ def _random_orders(things: int, count: int, what: str = "task") -> list[list[int
 def _first_tasks(stream: Stream, count: int) -> Stream:
     """The stream with its first `count` tasks: no class and no image of a later task."""
     if count > len(stream.tasks):
-        raise UserError(f"stream {stream.name} has {len(stream.tasks)} tasks, not {count}: lower first_tasks")
+        raise UserError(
+            f"stream {stream.name} has {counted(len(stream.tasks), 'tasks')}, not {count}: lower first_tasks"
+        )
     tasks = stream.tasks[:count]
     classes = tasks[-1].end
     splits = [

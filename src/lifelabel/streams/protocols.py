@@ -40,9 +40,10 @@ from lifelabel.streams.blurry import BLURRY_HELP
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
-from lifelabel.utils.text import shorten
+from lifelabel.utils.files import open_regular
+from lifelabel.utils.text import counted, shorten
 
-__all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed"]
+__all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed", "unknown_labels"]
 
 _ORDERS = ("source", "paper", "alphabetical", "frequency", "shuffled")
 _MAX_ORDER_BYTES = 10_000_000
@@ -115,7 +116,7 @@ def make_stream(
             choices = _with_last_task(choices)
         problems.add_all(f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
         rows, task = _assign_images(kind, pool, choices, options, problems)
-        unknown = _unknown(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
+        unknown = unknown_labels(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
         if unknown and unknown.tasks is not None:
             earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
             kind_of = f"{kind} images whose labels of later classes are unknown (none of them has one)"
@@ -138,7 +139,7 @@ def make_stream(
     return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, collection))
 
 
-def _unknown(
+def unknown_labels(
     pool: Pool, labels: Labels, columns: Sequence[int], not_named: np.ndarray, class_task: np.ndarray | None
 ) -> Unknown | None:
     """The labels that the source does not state. None if it states all of them.
@@ -149,7 +150,7 @@ def _unknown(
     tasks = None
     if class_task is not None and pool.task is not None and (pool.task >= 0).all():
         later = class_task[labels.column] > pool.task[labels.row()]
-        if len(pool.task) and pool.task.min() < class_task[-1] and not later.any():
+        if len(pool.task) and pool.task.min() < class_task.max() and not later.any():
             tasks = pool.task, class_task
     if pool.unknown is None and not not_named.any() and tasks is None:
         return None
@@ -236,16 +237,17 @@ def _task_sizes(count: int, tasks: int | None = None, base: int | None = None, s
             other = f"stream.base={base}" if step is None else f"stream.step={step}"
             raise UserError(f"stream.tasks={tasks} contradicts {other}: give only one of them (NAME=none removes one)")
         if tasks > count:
-            raise UserError(f"{count} classes cannot be divided into {tasks} tasks: lower stream.tasks")
+            raise UserError(f"{counted(count, 'classes')} cannot be divided into {tasks} tasks: lower stream.tasks")
         return equal_sizes(count, tasks)
     if step is None:
         if base is not None:
             raise UserError(f"stream.base={base} needs stream.step, the number of classes of each later task")
         raise UserError(
-            f"{count} classes are not divided into tasks: give stream.tasks=N, or stream.step=N classes per task"
+            f"{counted(count, 'classes are')} not divided into tasks: give stream.tasks=N, or stream.step=N classes "
+            "per task"
         )
     if base is not None and base > count:
-        raise UserError(f"stream.base={base} is more than the {count} classes of the source: lower it")
+        raise UserError(f"stream.base={base} is more than the {counted(count, 'classes')} of the source: lower it")
     base_sizes = [base] if base else []
     later = count - sum(base_sizes)
     return base_sizes + [min(step, later - done) for done in range(0, later, step)]
@@ -265,7 +267,9 @@ def _plan(
         return _find_columns(fixed_tasks, collection, problems)
     if options.top is not None:
         if options.top > len(columns):
-            raise UserError(f"stream.top={options.top} is more than the {len(columns)} classes of the source: lower it")
+            raise UserError(
+                f"stream.top={options.top} is more than the {counted(len(columns), 'classes')} of the source: lower it"
+            )
         top = set(_most_frequent(collection, columns)[: options.top])
         columns = [column for column in columns if column in top]
     if _has_given_tasks(collection):
@@ -317,11 +321,12 @@ def _order_classes(
 def _read_order(path: Path, classes: Sequence[str]) -> list[list[str]]:
     """The class names in a text file, one per line. Blank lines separate tasks."""
     try:
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"stream.order='{shorten(str(path))}' is neither one of {', '.join(_ORDERS)} nor a file")
         if path.stat().st_size > _MAX_ORDER_BYTES:
             raise UserError(f"{path} is larger than {_MAX_ORDER_BYTES:,} bytes: this cannot be a list of classes")
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        with open_regular(path, "r", encoding="utf-8-sig") as file:
+            lines = file.read().split("\n")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text: save it as UTF-8, one class per line") from None
     except OSError as error:
@@ -391,7 +396,9 @@ def _check_options(options: ProtocolOptions, tasks: Sequence[Sequence[str]], top
         if given not in (None, value):
             by_order = options.order == "paper" or options.order not in _ORDERS
             origin = f"order {options.order}" if by_order else "the task column"
-            raise UserError(f"stream.{field}={given} contradicts {origin}, which defines {len(tasks)} tasks: remove it")
+            raise UserError(
+                f"stream.{field}={given} contradicts {origin}, which defines {counted(len(tasks), 'tasks')}: remove it"
+            )
 
 
 def _has_given_tasks(collection: Collection) -> bool:
@@ -484,7 +491,10 @@ def _make_split(
     used_names = Names(texts[row] for row in used.tolist())
     by_task = tuple(np.sort(new_row[rows[task == index]]) for index in range(tasks))
     unknown = None if unknown is None else unknown.take(used)
-    return Split(find_images(root, used_names), used_names, labels.take(used), by_task, unknown=unknown)
+    left_out = names.take(np.flatnonzero(first_task == tasks))
+    return Split(
+        find_images(root, used_names), used_names, labels.take(used), by_task, unknown=unknown, left_out=left_out
+    )
 
 
 def _check_images(

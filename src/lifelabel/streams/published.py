@@ -28,8 +28,8 @@ from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import make_proxy
 from lifelabel.streams.shards import find_images, folder_of
 from lifelabel.streams.table import class_name
-from lifelabel.utils.files import read_limited
-from lifelabel.utils.text import shorten
+from lifelabel.utils.files import check_regular, read_limited
+from lifelabel.utils.text import counted, shorten
 
 __all__ = ["coco_proxy", "find_numbered_images", "read"]
 
@@ -145,7 +145,8 @@ class _Files:
         self.path = path
         if path.is_dir():
             self.zip, names = None, _names_below(path)
-        elif path.is_file():
+        elif path.exists():
+            check_regular(path)
             try:
                 self.zip = zipfile.ZipFile(path)
             except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
@@ -297,7 +298,7 @@ def _unite(names: list[str], columns: list[list[int]], width: int, where: str, p
         kind = (
             "rows that repeat an earlier one" if same else "rows that give an image other labels; the labels are united"
         )
-        problems.add(kind, f"{name} in {where} of {len(names):,} rows")
+        problems.add(kind, f"{name} in {where} of {counted(len(names), 'rows')}")
         labels[name] = sorted({*labels[name], *row})
     return _Table(list(labels), Labels.from_lists(labels.values(), width))
 
@@ -381,8 +382,8 @@ def _classes(
         return tuple(f"class {number + 1}" for number in range(sum(sizes))), ""
     if len(class_names) != sum(sizes):
         raise UserError(
-            f"{path}: classes.txt names {len(class_names)} classes, but the files have {sum(sizes)} columns: write one "
-            "name per column"
+            f"{path}: classes.txt names {counted(len(class_names), 'classes')}, but the files have {sum(sizes)} "
+            "columns: write one name per column"
         )
     return class_names, ""
 
@@ -428,7 +429,7 @@ def _from_nus_wide(
     low, high = min(train.min(), test.min()), max(train.max(), test.max())
     bases = [base for base in (0, 1) if base <= low and high < len(listed) + base]
     if not bases:
-        problems.add("NUS-WIDE list that is too short for the numbers of the split", f"{len(listed):,} images")
+        problems.add("NUS-WIDE list that is too short for the numbers of the split", counted(len(listed), "images"))
         return _Extra()
     base, labels, rules = bases[0], None, {}
     truth = nus_wide.all_labels(root, classes)

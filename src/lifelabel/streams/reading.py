@@ -10,10 +10,10 @@ from lifelabel.utils.workers import SharedArrays
 
 __all__ = ["Read", "Request", "RequestReader"]
 
-Request = tuple[int, str, np.ndarray, str, tuple[int, ...] | None, ImageSource | None]
+Request = tuple[int, str, np.ndarray, str, tuple[int, ...] | None, ImageSource | None, bool]
 """The number of a batch in its pass, and the fields of a `lifelabel.streams.loading.Job`."""
-Read = tuple[np.ndarray | None, np.ndarray, list[tuple[int, str]]]
-"""The result of `load_batch`. Without pixels, they are in shared memory."""
+Read = tuple[np.ndarray | None, np.ndarray, list[tuple[int, str]], np.ndarray | None]
+"""The result of `load_batch`, and hashes of pixels if they are wanted. Without pixels, they are in shared memory."""
 
 
 class RequestReader:
@@ -28,9 +28,10 @@ class RequestReader:
         return None if self.shared is None else self.shared.arrays[number % self.shared.count]
 
     def __call__(self, request: Request) -> Read:
-        number, split, rows, augment, seed, source = request
+        number, split, rows, augment, seed, source, hashed = request
         if source is None and split not in self.opened:
             self.opened[split] = self.sources[split].open()
         source = source or self.opened[split]
-        pixels, good, bad = load_batch(source, rows, self.size, augment, seed, self.buffer(number))
-        return None if self.shared else pixels, good, bad
+        hashes = np.zeros(len(rows), np.uint64) if hashed else None
+        pixels, good, bad = load_batch(source, rows, self.size, augment, seed, self.buffer(number), hashes)
+        return None if self.shared else pixels, good, bad, None if hashes is None else hashes[: len(good)]

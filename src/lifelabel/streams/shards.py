@@ -23,6 +23,7 @@ from lifelabel.streams.base import BadImage, ImageHandle, ImageSource, Names, Pr
 from lifelabel.streams.decode import check_bytes, decode_image
 from lifelabel.streams.files import FileImages
 from lifelabel.streams.tar_index import Shard, TarIndex, read_index, stat_shards
+from lifelabel.utils.files import open_regular
 
 __all__ = ["ShardImages", "add_problems", "find_images", "folder_of", "in_shards", "is_root"]
 
@@ -110,7 +111,7 @@ class ShardImages(FileImages):
         size = int(self.size[row])
         check_bytes(size)
         try:
-            data = os.pread(_open(self.shards[number]).descriptor, size, int(self.offset[row]))
+            data = os.pread(_open(self.shards[number]).file.fileno(), size, int(self.offset[row]))
         except OSError as error:
             raise BadImage(f"its shard cannot be read ({error.strerror})") from error
         if len(data) < size:
@@ -119,14 +120,14 @@ class ShardImages(FileImages):
 
 
 class _OpenShard:
-    """The descriptor of an open shard. It is closed when nothing refers to this object."""
+    """The file of a shard. It is closed when nothing refers to this object."""
 
     def __init__(self, path: str):
-        self.descriptor = os.open(path, os.O_RDONLY)
+        self.file = open_regular(path, buffering=0)
 
     def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+        if hasattr(self, "file"):
+            self.file.close()
 
 
 @functools.lru_cache(_OPEN_SHARDS)

@@ -24,15 +24,15 @@ from lifelabel.errors import UserError
 from lifelabel.streams import parquet
 from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.export_files import SPLITS
 from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
+from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import list_of_texts, shorten
 
 __all__ = ["class_name", "read"]
 
 _IMAGE_COLUMNS = ("image", "file", "file_name", "filename", "path")
-_SPLITS = {"train": False, "test": True, "val": True, "valid": True, "validation": True}
-"""The values of a column `split`, and whether each means test."""
 _FLAGS: dict[str, bool | None] = {"0": False, "0.0": False, "false": False, "no": False}
 _FLAGS |= {"1": True, "1.0": True, "true": True, "yes": True, "": None, "?": None}
 """The values of a column of a class. None: whether the image has the class is unknown."""
@@ -203,7 +203,7 @@ class _Builder:
         self.row_of: dict[str, int] = {}
         self.labels: list[tuple[int, ...]] = []
         self.unknown: list[tuple[int, ...]] = []
-        self.test: list[bool] = []
+        self.split: list[str] = []
         self.task: list[str] = []
         self.class_names: dict[str, tuple[str, bool]] = {}
         """For each text in the column `labels`: the class name, and whether the label is unknown."""
@@ -217,17 +217,17 @@ class _Builder:
             kind = _WIDE_ROWS if len(cells) > layout.width else "rows with fewer fields than the header"
             raise _RowProblem(kind, f"{len(cells)} instead of {layout.width}")
         name = self._name(str(cells[layout.image]).strip())
-        test = self._held_out(name) if layout.split is None else self._split(str(cells[layout.split]))
+        split = self._drawn_split(name) if layout.split is None else self._split(str(cells[layout.split]))
         task = "" if layout.task is None else str(cells[layout.task]).strip()
         row = self.row_of.get(name)
-        if row is not None and (test, task) != (self.test[row], self.task[row]):
+        if row is not None and (split, task) != (self.split[row], self.task[row]):
             raise _RowProblem("rows that give an image another split or task; its first row counts", name)
         labels, unknown = self._flags(cells) if layout.labels is None else self._listed(cells[layout.labels])
         if row is None:
             self.row_of[name] = len(self.row_of)
             self.labels.append(labels)
             self.unknown.append(unknown)
-            self.test.append(test)
+            self.split.append(split)
             self.task.append(task)
         elif set(labels) == set(self.labels[row]) and set(unknown) == set(self.unknown[row]):
             raise _RowProblem("rows that repeat an earlier one", name)
@@ -253,13 +253,13 @@ class _Builder:
         except ValueError as error:
             raise _RowProblem("rows with an image path that is not allowed", f"{shorten(text)!r}: {error}") from None
 
-    def _held_out(self, name: str) -> bool:
+    def _drawn_split(self, name: str) -> str:
         digest = hashlib.blake2b(f"{self.seed} {name}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
-        return int.from_bytes(digest, "big") < self.test_share * 2**64
+        return "test" if int.from_bytes(digest, "big") < self.test_share * 2**64 else "train"
 
-    def _split(self, text: str) -> bool:
+    def _split(self, text: str) -> str:
         try:
-            return _SPLITS[text.strip().lower()]
+            return SPLITS[text.strip().lower()]
         except KeyError:
             raise _RowProblem("rows whose split is neither train, val nor test", repr(shorten(text))) from None
 
@@ -365,12 +365,18 @@ class _Builder:
             reason = f": {problems.lines()[-1]}" if problems else ""
             raise UserError(f"{path} has no row that can be used{reason}")
         if not any(self.labels):
-            raise UserError(
-                f"{path} has no labels: none of its {len(self.row_of):,} images has a label{problems.brief()}"
-            )
+            raise UserError(f"{path} has no labels: none of its images has a label{problems.brief()}")
         tasks = _task_numbers(self.task)
-        is_test = np.array(self.test)
-        train, test = (self._pool(np.flatnonzero(is_test == value), tasks) for value in (False, True))
+        splits = np.array(self.split)
+        kept = int(np.count_nonzero(splits == "val"))
+        if required and kept and not (splits == "test").any():
+            splits[splits == "val"] = "test"
+            problems.add("val images, used for test because the table has no test image", count=kept)
+        elif required and kept:
+            problems.add(
+                "val images, used neither for training nor for test (`lifelabel calibrate` uses them)", count=kept
+            )
+        train, val, test = (self._pool(np.flatnonzero(splits == value), tasks) for value in ("train", "val", "test"))
         for pool, kind in ((train, "training"), (test, "test")):
             if kind in required and not len(pool.names):
                 no_split = self.layout.split is None
@@ -386,7 +392,7 @@ class _Builder:
         kind = "groups of classes whose names differ only in case, spaces or underscores"
         problems.add_all(kind, [" / ".join(group) for group in _similar_names(classes)])
         listed = self.layout.labels is not None
-        return Collection(path.name, self.root, classes, train, test, problems, listed)
+        return Collection(path.name, self.root, classes, train, test, problems, listed, val)
 
     def _pool(self, rows: np.ndarray, tasks: np.ndarray | None) -> Pool:
         names = list(self.row_of)
@@ -469,8 +475,9 @@ def _task_numbers(tasks: list[str]) -> np.ndarray | None:
 
 def _open(path: Path, problems: Problems) -> tuple[_Layout, str, Iterator[tuple[int, Sequence[_Cell]]]]:
     """The layout, and every row that is not blank, each with its number in the unit for messages."""
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"there is no table {path}: give a {_SUFFIXES} file")
+    check_regular(path)
     if path.suffix.lower() in _PARQUET_SUFFIXES:
         layout = _layout(path, parquet.column_names(path), problems)
         found = parquet.read_rows(path, layout.used, _MAX_ROWS)
@@ -486,7 +493,7 @@ def _open(path: Path, problems: Problems) -> tuple[_Layout, str, Iterator[tuple[
 
 def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_regular(path, "r", encoding="utf-8-sig", newline="") as file:
             lines = iter(functools.partial(file.readline, _MAX_LINE), "")
             header = next(lines, "")
             delimiter = "\t" if "\t" in header else ","
@@ -512,7 +519,7 @@ def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_
 def _first_bad_byte(path: Path) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while True:
             chunk = file.read(1 << 16)
             try:

@@ -27,6 +27,7 @@ from lifelabel.streams.base import Problems
 from lifelabel.streams.decode import IMAGE_SUFFIXES
 from lifelabel.streams.files import FOLDERS, safe_path, spellings
 from lifelabel.utils import cache
+from lifelabel.utils.files import open_regular
 from lifelabel.utils.progress import track
 from lifelabel.utils.text import printable, shorten
 
@@ -244,7 +245,7 @@ def _key(path: str) -> bytes:
 def _members(shard: Shard) -> Iterator[tarfile.TarInfo]:
     """The members of a shard. A shard that is damaged or compressed is a `UserError`."""
     try:
-        with open(shard.path, "rb", buffering=0) as file:
+        with open_regular(shard.path, buffering=0) as file:
             _check_magic(shard, file.read(6))
             file.seek(0)
             headers = _Headers(file)

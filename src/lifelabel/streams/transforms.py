@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from lifelabel.streams.base import BadImage, ImageSource
+from lifelabel.streams.image_hashes import hash_pixels
 
-__all__ = ["AUGMENTATIONS", "load_batch"]
+__all__ = ["AUGMENTATIONS", "load_batch", "min_side_for"]
 
 AUGMENTATIONS = {
     "none": "the image as it is",
@@ -23,7 +24,7 @@ AUGMENTATIONS = {
 _MIN_AREA, _MAX_ASPECT = 0.5, 4 / 3
 
 
-def _min_side_for(size: int, augment: str) -> int:
+def min_side_for(size: int, augment: str) -> int:
     """The side in pixels that an image needs so that its smallest crop is not enlarged to `size`."""
     return math.ceil(size / math.sqrt(_MIN_AREA / _MAX_ASPECT)) if augment == "crop-flip" else size
 
@@ -66,16 +67,18 @@ def load_batch(
     augment: str,
     seed: tuple[int, ...] | None,
     out: np.ndarray | None = None,
+    hashes: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
     """Images as one uint8 array B x `size` x `size` x 3, their positions in `rows`, and (row, reason) of bad images.
 
     The random numbers of an image depend on `seed` and its row only (or on the key of the row, if the source has a
     method `key`), so its pixels depend neither on its batch nor on the process that loads it. Without a seed nothing is
-    augmented. With `out` (which may be larger) the images are written there.
+    augmented. With `out` (which may be larger) the images are written there, and in `hashes` the hashes of their pixels
+    before they are resized and augmented.
     """
     augment = "none" if seed is None else augment
     key_of: Callable[[int], int] = getattr(source, "key", int)
-    min_side = _min_side_for(size, augment)
+    min_side = min_side_for(size, augment)
     batch = np.empty((len(rows), size, size, 3), np.uint8) if out is None else out
     good: list[int] = []
     bad: list[tuple[int, str]] = []
@@ -86,6 +89,8 @@ def load_batch(
             bad.append((row, str(error)))
             continue
         rng = None if seed is None or augment == "none" else _GENERATORS.at(seed, key_of(row))
+        if hashes is not None:
+            hashes[len(good)] = hash_pixels(image)
         batch[len(good)] = _transform(image, size, augment, rng)
         good.append(position)
     return batch[: len(good)], np.array(good, np.int64), bad

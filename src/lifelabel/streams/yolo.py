@@ -184,7 +184,7 @@ def _listed_images(root: Path, place: str, files: set[str], problems: Problems) 
             path = ""
         name = next((each for each in (posixpath.join(folder, path), path) if path and each in files), None)
         if name is None:
-            problems.add(f"images of {place} that have no file", shorten(line.strip()))
+            problems.add(f"images of {place} without a file", shorten(line.strip()))
         else:
             yield name
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.utils.files import atomic_write, partial_name
+from lifelabel.utils.files import atomic_write, open_regular, partial_name
 
 __all__ = ["load", "save"]
 
@@ -25,7 +25,7 @@ def _folder() -> Path:
 def load(name: str) -> dict[str, np.ndarray] | None:
     """The arrays saved under `name`; None if there are none or the file cannot be read."""
     try:
-        with np.load(_folder() / f"{name}.npz", allow_pickle=False) as saved:
+        with open_regular(_folder() / f"{name}.npz") as file, np.load(file, allow_pickle=False) as saved:
             return dict(saved)
     except Exception:  # a damaged file raises errors of zipfile, zlib and numpy; the caller computes the arrays again
         return None

@@ -1,4 +1,4 @@
-"""Files written atomically, and files read with a limit on their size."""
+"""Files written atomically, regular files opened for reading, and folders of output without links."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
+from pathlib import Path, PurePath
+from typing import IO, Any
 
 from lifelabel.errors import Interrupted, UserError
 
-__all__ = ["atomic_write", "check_regular", "partial_name", "read_limited", "write_text", "writing"]
+__all__ = [
+    "atomic_write", "below", "check_regular", "open_regular", "partial_name", "read_limited", "write_text", "writing",
+]  # fmt: skip
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -20,6 +22,19 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def partial_name(name: str) -> str:
     """The name of the temporary file that `atomic_write` uses. A killed process leaves this file behind."""
     return f".{name}.new"
+
+
+def below(folder: Path, name: str | PurePath) -> Path:
+    """The path `folder / name` of something that lifelabel reads, writes or deletes in a folder of its output.
+
+    A link in `name` is a `UserError`: it could lead to files outside of the folder. `folder` itself may be a link.
+    """
+    path = folder
+    for part in PurePath(name).parts:
+        path = path / part
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, which is not followed: delete it, or put what it leads to in its place")
+    return path
 
 
 @contextlib.contextmanager
@@ -38,12 +53,13 @@ def atomic_write(path: Path, temporary_name: str = "", previous: Path | None = N
     """Write a file completely or not at all.
 
     The bytes go to a temporary file in the same folder, called `partial_name` or `temporary_name`. It is flushed to the
-    disk and then renamed to `path`. The file that is there before is renamed to `previous`, if given.
+    disk and then renamed to `path`. The file that is there before is renamed to `previous`, if given. Links are errors.
     """
-    temporary = path.parent / (temporary_name or partial_name(path.name))
+    path = below(path.parent, path.name)
+    temporary = below(path.parent, temporary_name or partial_name(path.name))
     try:
         with writing(path):
-            temporary.unlink(missing_ok=True)  # a link that somebody has put there must not be followed
+            temporary.unlink(missing_ok=True)  # of a killed process
             with open(temporary, "xb") as handle:
                 yield handle
                 handle.flush()
@@ -62,22 +78,41 @@ def write_text(path: Path, text: str) -> None:
         handle.write(text.encode())
 
 
-def check_regular(path: Path) -> int:
-    """The size of a regular file. Anything else is a `UserError`: reading a named pipe could block forever."""
+def open_regular(path: Path | str, mode: str = "rb", **options: Any) -> IO[Any]:
+    """Open a file that a user has named, for reading: as `open`.
+
+    Anything but a regular file is a `UserError`. A named pipe could block forever, and a device may have no end.
+    """
+    return open(path, mode, opener=_open_regular, **options)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # without waiting for the writer of a pipe
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise UserError(f"{path} is not a regular file: give the path of a file")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """A regular file and its size. Errors are a `UserError`."""
     try:
-        status = path.stat()
+        with open_regular(path) as file:
+            yield file, os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:  # ValueError: a null character
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path} is not a regular file: give the path of a file")
-    return status.st_size
+
+
+def check_regular(path: Path) -> int:
+    """The size of a regular file, for a library that opens it by its path. Anything else is a `UserError`."""
+    with _opened(path) as (_, size):
+        return size
 
 
 def read_limited(path: Path, limit: int) -> bytes:
     """The bytes of an untrusted file: a regular file of at most `limit` bytes."""
-    if check_regular(path) > limit:
-        raise UserError(f"{path} has more than {limit:,} bytes: this cannot be the right file")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    with _opened(path) as (file, size):
+        if size > limit:
+            raise UserError(f"{path} has more than {limit:,} bytes: this cannot be the right file")
+        return file.read(size)

@@ -7,10 +7,34 @@ import json
 import re
 import reprlib
 
-__all__ = ["list_of_texts", "printable", "shorten"]
+__all__ = ["BELOW_ZERO", "counted", "list_of_texts", "printable", "shorten"]
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _LIST = re.compile(rf"""\[\s*(?:(?:{_TEXT})\s*(?:,\s*|(?=['"\]])))*\]""", re.DOTALL)
+
+
+BELOW_ZERO = "below 0: better than before"
+"""What a negative value of forgetting means."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun. The noun is given in the plural, with what follows it.
+
+    >>> counted(2_000, "training images"), counted(1, "new classes"), counted(1, "rows that have no image")
+    ('2,000 training images', '1 new class', '1 row that has no image')
+    """
+    words = noun.split(" ")
+    head = next((k for k, word in enumerate(words[:2]) if re.fullmatch(r"\w+[^s]s", word)), None)
+    if number == 1 and head is not None:
+        words[head] = re.sub(r"(?<=ss|sh|ch)es$|(?<=x)es$|s$", "", re.sub("ies$", "ys", words[head]))
+        verb = head + 1 + (words[head + 1 : head + 2] == ["that"])
+        words[verb:] = [_SINGULAR.get(word, word) for word in words[verb : verb + 1]] + words[verb + 1 :]
+    return f"{number:,} {' '.join(words)}"
+
+
+_SINGULAR = {"are": "is", "have": "has", "do": "does"} | {
+    verb: f"{verb}s" for verb in ("differ", "give", "occur", "repeat")
+}
 
 
 def list_of_texts(text: str) -> list[str] | None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from lifelabel.errors import UserError
 from lifelabel.utils import cache
+from lifelabel.utils.files import open_regular
 
 __all__ = ["embed"]
 
@@ -113,7 +114,7 @@ def _read_glove(path: str | Path, words: set[str]) -> tuple[dict[str, np.ndarray
     found: dict[str, np.ndarray] = {}
     dim = 0
     try:
-        with open(path, "rb") as lines:
+        with open_regular(path) as lines:
             number = 0
             while (line := lines.readline(_MAX_LINE)) and (wanted or not dim):
                 number += 1

@@ -251,14 +251,14 @@
   const KINDS = { right: "✓ right", wrong: "✗ wrong", missed: "○ missed", unknown: "? unknown", later: "later" };
 
   function sees(section) {
-    const { scale, groups, methods, chosen } = data("pictures-data");
+    const { scale, groups, methods, chosen, threshold: initial } = data("pictures-data");
     const list = section.querySelector(".cards");
     const more = section.querySelector(".more");
     const status = section.querySelector("[role=status]");
     const box = section.querySelector(".controls");
     let method = methods.find((each) => each.method === chosen);
     let task = Math.max(...method.tasks);
-    let threshold = 0.7;
+    let threshold = initial;
     let showAll = false;
 
     const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
