@@ -84,7 +84,7 @@ def test_inspect_of_a_published_split_with_some_photographs(main, published, tmp
     assert found["bad"]["opened"] == 4
     assert [bad["image"] for bad in found["bad"]["images"]] == ["c.jpg"]
     assert "opened 4 images, 1 of them cannot be used" in done.stdout
-    assert names(tmp_path / "look") == WRITTEN | {"task-1.png"}  # task 2 has no photograph
+    assert names(tmp_path / "look") == WRITTEN | {"task-1.png", "missing.txt"}  # task 2 has no photograph
 
 
 def test_inspect_of_a_table_prints_that_files_are_missing(main, tmp_path):
@@ -102,6 +102,12 @@ def test_inspect_of_a_table_prints_that_files_are_missing(main, tmp_path):
         assert (done.returncode, done.stderr) == (0, "")
         assert f"problem: {problems[0]}" in " ".join(done.stdout.split())
         assert json.loads((tmp_path / "look" / "stream.json").read_text())["problems"] == problems
+        missing = (tmp_path / "look" / "missing.txt").read_text().splitlines()
+        assert sorted(missing) == ([f"{i}.png" for i in range(6)] if not root else ["5.png"])
+        assert f"missing.txt ({len(missing)} image" in " ".join(done.stdout.split())
+    (tmp_path / "t.csv").write_text("\n".join(["image,labels,split", *rows[:5]]) + "\n")
+    assert main("inspect", "t.csv", "--root", "photos", "--no-sheets", "--out", "look").returncode == 0
+    assert not (tmp_path / "look" / "missing.txt").exists()
 
 
 @pytest.mark.parametrize(

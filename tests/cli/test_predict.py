@@ -112,8 +112,11 @@ def test_files_folders_and_patterns(images, arguments, expected):
 def test_arguments_without_an_image(images):
     problems = []
     (images / "empty").mkdir()
-    arguments = ["photos/9.png", "photos/*.gif", "photos/empty", "photos/0.png"]
-    assert list(image_files(arguments, lambda *problem: problems.append(problem))) == ["photos/0.png"]
+    (images / "phone").mkdir()
+    (images / "phone" / "1.HEIC").touch()  # is opened, for the message that it is not read
+    arguments = ["photos/9.png", "photos/*.gif", "photos/empty", "photos/0.png", "photos/phone"]
+    found = list(image_files(arguments, lambda *problem: problems.append(problem)))
+    assert found == ["photos/0.png", "photos/phone/1.HEIC"]
     reasons = ["no such file", "no image matches", "no image in this folder"]
     assert problems == list(zip(arguments, reasons, strict=False))
 

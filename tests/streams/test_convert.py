@@ -74,7 +74,12 @@ def read(tmp_path, root):
 def test_the_first_folder_is_the_class(run, touch, tmp_path):
     touch("photos/dog/1.jpg", "photos/dog/old/deep/2.JPEG", "photos/cat/3.webp", "photos/black, white/4.png")
     touch(
-        "photos/5.jpg", "photos/_unlabeled/6.jpg", "photos/dog/notes.txt", "photos/.hidden/7.jpg", "photos/cat/._3.jpg"
+        "photos/5.jpg",
+        "photos/dog/8.HEIC",
+        "photos/_unlabeled/6.jpg",
+        "photos/dog/notes.txt",
+        "photos/.hidden/7.jpg",
+        "photos/cat/._3.jpg",
     )
     done = run("photos")
     expected = {
@@ -87,6 +92,7 @@ def test_the_first_folder_is_the_class(run, touch, tmp_path):
     assert (done.format, done.root, done.images, done.found, done.labels) == ("folders", tmp_path / "photos", 4, 4, 4)
     assert set(done.classes) == {"dog", "cat", "black, white"} and done.splits == {}
     assert done.problems.lines() == [
+        "1 photograph in HEIC, which is not read; convert to JPEG first: dog/8.HEIC",
         "1 file that is not an image: dog/notes.txt",
         "2 images that are in no class folder: 5.jpg, _unlabeled/6.jpg",
     ]
@@ -101,7 +107,7 @@ def test_folders_of_splits(run, touch, tmp_path):
     assert done.splits == {"train": 1, "val": 1, "test": 1}
     assert done.problems.lines() == ["1 image that is in no class folder: train/2.jpg"]
     found = table.read(tmp_path / "out.csv", done.root)
-    assert list(found.train.names) == ["train/dog/1.jpg"] and len(found.test.names) == 2
+    assert list(found.train.names) == ["train/dog/1.jpg"] and list(found.test.names) == ["test/cat/1.jpg"]
 
 
 def test_a_class_called_train_is_a_class_if_other_classes_are_beside_it(run, touch, tmp_path):
@@ -159,6 +165,111 @@ def test_a_folder_with_many_files_is_not_decoded(run, touch, tmp_path, monkeypat
     touch(*(f"photos/c{i % 7}/{i}.jpg" for i in range(3000)))
     monkeypatch.setattr("PIL.Image.open", None)
     assert run("photos").images == len(rows(tmp_path)) == 3000
+
+
+# YOLO and image folders
+
+
+BOX = "0.5 0.5 0.2 0.3\n"
+
+
+def test_yolo_has_the_classes_of_the_boxes_and_the_splits_of_data_yaml(run, write, touch, tmp_path):
+    images = (
+        "train/images/a.jpg",
+        "train/images/b.png",
+        "valid/images/c.jpg",
+        "extra/images/d.jpg",
+        "valid/images/e.jpg",
+    )
+    touch(*(f"set/{name}" for name in images), "set/train/labels/b.txt")
+    write("set/data.yaml", "path: ../datasets/mine\ntrain: ../train/images\nval: [valid/images]\ntest: ../test/images\n"
+          "nc: 2\nnames: ['person', 'car']\n")  # fmt: skip
+    write("set/train/labels/a.txt", f"1 {BOX}1 0.1 0.1 0.2 0.1 0.2 0.2\n0 {BOX}\nx {BOX}7 {BOX}")
+    write("set/valid/labels/c.txt", f"1.0 {BOX}")
+    done = run("set")
+    labels = {"train/images/a.jpg": "car;person", "train/images/b.png": "", "valid/images/c.jpg": "car"}
+    assert rows(tmp_path) == {**labels, "valid/images/e.jpg": ""}
+    assert (done.format, done.root, done.found) == ("yolo", tmp_path / "set", 4)
+    assert done.splits == {"train": 2, "val": 2}
+    assert done.problems.lines() == [
+        "1 split of data.yaml without a folder: test: ../test/images",
+        "1 image that is in no split of data.yaml: extra/images/d.jpg",
+        "1 image without a label file, read as images without labels: valid/images/e.jpg",
+        "1 line of label files that cannot be read: train/labels/a.txt, line 5",
+        "1 box of a class that has no name: class 7 in train/labels/a.txt, line 6",
+    ]
+    write("set/data.yaml", f"train: [train.txt, {tmp_path}/set/extra]\nnames: {{0: person, 1: car}}\n")
+    write("set/train.txt", "./train/images/a.jpg\n../secret.jpg\n\n")
+    done = run("set/data.yaml", overwrite=True)
+    assert rows(tmp_path) == {"train/images/a.jpg": "car;person", "extra/images/d.jpg": ""}
+    assert "1 image of train.txt without a file: ../secret.jpg" in done.problems.lines()
+
+
+def test_yolo_without_data_yaml_needs_the_names(run, write, touch, tmp_path):
+    touch("set/images/val/a.jpg", "set/images/train/b.jpg")
+    write("set/labels/val/a.txt", f"0 {BOX}")
+    with pytest.raises(UserError, match=r"is a YOLO data set without class names: add a data\.yaml with names"):
+        run("set")
+    write("set/classes.txt", "dog\ncat\n")
+    assert (run("set").format, rows(tmp_path)) == ("yolo", {"images/train/b.jpg": "", "images/val/a.jpg": "dog"})
+    assert splits(tmp_path) == {"images/train/b.jpg": "train", "images/val/a.jpg": "val"}
+    write("set/data.yaml", "names: [dog]\ntrain: /elsewhere/images\n")
+    with pytest.raises(UserError, match=r"train is '/elsewhere/images', which is not in .*set: correct the path"):
+        run("set", overwrite=True)
+    touch("other/images/a.jpg")
+    write("other/data.yaml", "names: [dog]\ntrain: images\n")
+    with pytest.raises(UserError, match=r"other has no label file of an image \(such as labels/a.txt\)"):
+        run("other", overwrite=True)
+    write("other/data.yaml", "names: &x [dog]\n")
+    with pytest.raises(UserError, match="has an anchor"):
+        run("other", overwrite=True)
+
+
+def test_a_hugging_face_image_folder_has_the_labels_of_its_metadata(run, write, touch, tmp_path):
+    touch(*(f"set/train/{i}.png" for i in range(5)), "set/test/0.png", "set/test/dog/1.png")
+    lines = [
+        {
+            "file_name": "0.png",
+            "text": "a dog",
+            "objects": {"bbox": [[1, 2, 3, 4]], "categories": ["dog", "dog", "cat"]},
+        },
+        {"file_name": "1.png", "objects": {"bbox": [], "categories": []}},
+        {"file_name": "2.png", "objects": [{"categories": "cat"}]},
+        {"file_name": "3.png", "objects": None},
+    ]
+    write("set/train/metadata.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
+    write("set/test/metadata.csv", "file_name,text,labels\n0.png,x,\"['cat', 'dog']\"\ndog/1.png,y,bird; dog\n")
+    done = run("set")
+    expected = {"test/0.png": "cat;dog", "test/dog/1.png": "bird;dog", "train/0.png": "dog;cat", "train/1.png": "",
+                "train/2.png": "cat"}  # fmt: skip
+    assert (done.format, done.splits, rows(tmp_path)) == ("imagefolder", {"train": 3, "test": 2}, expected)
+    assert done.problems.lines() == [
+        "1 image without a value of 'objects.categories': train/3.png",
+        "1 image that is in no metadata file: train/4.png",
+    ]
+    write("set/train/metadata.jsonl", '{"file_name": "0.png", "label": 3}\n')
+    assert run("set/train/metadata.jsonl", overwrite=True).classes == ("3",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"file_name": "0.png", "text": "a dog"}',
+            r"has no column of labels .*: give --field NAME \(file_name, text\)",
+        ),
+        ('{"file_name": "0.png", "tags": ["a"], "label": "b"}', r"has several columns .*--field NAME \(tags, label\)"),
+        ('{"image": "0.png", "label": "b"}', "has no file_name in row 1; if its folders are classes"),
+        ('{"file_name": "0.png", "label": 1.5}', "row 1, label is a fraction"),
+        ('{"file_name": "0.png"', "is not valid JSON"),
+        ("[1]", "row 1 is a list"),
+    ],
+)
+def test_an_image_folder_without_usable_metadata_is_refused(run, write, touch, content, message):
+    touch("set/train/0.png")
+    write("set/train/metadata.jsonl", content)
+    with pytest.raises(UserError, match=message):
+        run("set")
 
 
 # COCO

@@ -63,6 +63,7 @@ BAD = {
     "text": (b"not an image\n" * 50, "not an image of a known format"),
     "html": (b"<!DOCTYPE html><title>404</title>", "not an image of a known format"),
     "a format that is not read": (encoded(noise(), "ICO"), "not an image of a known format"),
+    "HEIC": (b"\0\0\0\x18ftypheic" + bytes(40), "HEIC, which is not read: convert it to JPEG"),
     "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format"),
     "a JPEG's first bytes": (JPEG[:20], "corrupt"),
     "half a JPEG": (JPEG[: len(JPEG) // 2], "truncated"),

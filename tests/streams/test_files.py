@@ -84,6 +84,19 @@ def test_coco_names_are_found_in_either_edition_and_any_of_its_folders(tmp_path)
     assert found(tmp_path, "COCO_train2014_000000000010.jpg", "MY_train2014_000000000009.jpg") == ["", ""]
 
 
+def test_names_of_a_mac_find_their_file_and_names_in_another_case_are_reported(tmp_path):
+    put(tmp_path, "images/Cafe\u0301/e\u0301te\u0301.jpg")
+    for name in ("a.JPG", "b.jpg", "B.jpg", "Dogs/C.jpg"):
+        put(tmp_path, name)
+    if (tmp_path / "A.jpg").exists():
+        pytest.skip("the file system ignores case")
+    source = FileImages(tmp_path, Names(["Caf\u00e9/\u00e9t\u00e9.jpg", "a.jpg", "b.JPG", "dogs/c.jpg", "none.jpg"]))
+    assert list(source.found) == ["images/Cafe\u0301/e\u0301te\u0301.jpg", "", "", "", ""]
+    assert source.read(0).size == (6, 4)
+    kind = "images have a file whose name differs in case only; correct the names"
+    assert source.problems.lines() == [f"2 {kind}: a.JPG for a.jpg, Dogs/C.jpg for dogs/c.jpg"]
+
+
 def test_images_are_read_by_row(tmp_path):
     put(tmp_path, "images/red.jpg")
     put(tmp_path, "images/blue.jpg", (0, 0, 255))

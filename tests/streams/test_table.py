@@ -241,6 +241,56 @@ def test_parquet_gives_the_same_result_as_text(tmp_path):
         table.read(write(tmp_path, data[: len(data) // 2], "c.parquet"), None)
 
 
+def test_parquet_that_unpacks_to_more_than_it_can_be_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def refused(message, **columns):
+        parquet.write_table(arrow.table(columns), tmp_path / "a.parquet", compression="zstd", write_statistics=False)
+        with pytest.raises(UserError, match=message):
+            table.read(tmp_path / "a.parquet", None)
+
+    def repeated(value, count):
+        return arrow.array([value] * count).dictionary_encode()
+
+    refused(
+        r"200,000 rows in .* bytes: they cannot be", image=repeated("a.jpg", 200_000), labels=repeated("x", 200_000)
+    )
+    refused("'labels' has a text of more than 131,072 bytes", image=["a.jpg"], labels=["x" * 200_000])
+    refused("'labels' has a text of more than 131,072 bytes", image=["a.jpg"], labels=[["x" * 200_000, "y"]])
+    refused("'image' has the type struct<", image=[{"bytes": "x"}], labels=["x"])
+    monkeypatch.setattr("lifelabel.streams.parquet._MAX_PAGES", 1 << 20)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", None)  # no page is read
+    refused("column 'labels' takes too much memory: write pages", image=["a.jpg"], labels=["x" * 2_000_000])
+    refused("column 'labels' takes too much memory", image=["a.jpg"], labels=repeated("x" * 2_000_000, 1))
+    monkeypatch.setattr("lifelabel.streams.parquet._MAX_VALUES", 1000)
+    refused("column 'labels.list.element' takes too much", image=["a.jpg"], labels=[["x"] * 1001])
+    monkeypatch.setattr(table, "_MAX_ROWS", 1)
+    refused("has more than 1 rows: use a smaller table", image=["a.jpg", "b.jpg"], labels=["x", "x"])
+
+
+def test_parquet_reads_only_the_columns_of_the_table_in_any_encoding(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "file": [f"{i}.jpg" for i in range(3000)],
+        "labels": [["x"], ["y", None], None] * 1000,
+        "split": ["train", "test", "train"] * 1000,
+        "objects": [{"box": [1.5]}] * 3000,
+    }
+    for encoding in (
+        {"use_dictionary": False, "column_encoding": {"file": "DELTA_BYTE_ARRAY"}},
+        {"row_group_size": 700},
+    ):
+        for version in ("1.0", "2.0"):
+            parquet.write_table(
+                arrow.table(columns), tmp_path / "a.parquet", data_page_version=version, data_page_size=999, **encoding
+            )
+            found = table.read(tmp_path / "a.parquet", None)
+            expected = {f"{i}.jpg": ({"x"}, {"y"}, set())[i % 3] for i in range(3000)}
+            assert all_labels(found) == expected
+
+
 def test_parquet_without_pyarrow_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'lifelabel\[parquet\]'"):
@@ -261,6 +311,25 @@ def test_a_question_mark_in_the_labels_marks_an_unknown_class(tmp_path):
     assert table.read(
         write(tmp_path, "image,labels,split\na,?,train\nb,x,train\nc,x,test\n"), None
     ).problems.counts == {"rows with a class name that is not allowed": 1}
+
+
+def test_a_list_in_a_field_of_text_is_read_as_a_list(tmp_path):
+    rows = """a.jpg,"['person', 'cup']",train\nb.jpg,"[""?caf\\u00e9"", ""x;y""]",train\nc.jpg,[],train\n"""
+    rows += "d.jpg,[cup],test\n"
+    found = table.read(write(tmp_path, "image,labels,split\n" + rows), None)
+    assert found.classes == ("person", "cup", "caf\u00e9", "x;y", "[cup]")
+    assert labels_of(found.train, found.classes) == {"a.jpg": {"person", "cup"}, "b.jpg": {"x;y"}, "c.jpg": set()}
+    many = "".join(f"{i}.jpg,\"['{a}', '{b}']\"\n" for i, (a, b) in enumerate(itertools.permutations("abcd", 2)))
+    assert set(table.read(write(tmp_path, "image,labels\n" + many), None, test_share=0.5).classes) == set("abcd")
+
+
+def test_most_rows_with_another_mark_than_1_are_refused(tmp_path):
+    rows = "".join(f"{i}.jpg,{'x' if i < 6 else 0},0\n" for i in range(9))
+    with pytest.raises(UserError, match=r"6 of 9 rows .* neither 0 nor 1 \(line 2: 'cat' is 'x'\): write 1 or 0"):
+        table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
+    rows = "".join(f"{i}.jpg,{'x' if i < 4 else 0},0\n" for i in range(9))
+    with pytest.raises(UserError, match=r"no.* image.* has a label \(4 rows with a label that is neither 0 nor 1"):
+        table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
 
 
 def test_an_empty_field_of_a_class_column_is_unknown(tmp_path):

@@ -32,6 +32,10 @@ Examples:
 `lifelabel data convert fiftyone-export --out photos.csv --field ground_truth`
 
 `lifelabel data convert annotations --out photos.csv --root images` (COCO: train.json and val.json)
+
+`lifelabel data convert my-yolo --out photos.csv` (YOLO: data.yaml, images and labels)
+
+`lifelabel data convert my-images --out photos.csv` (Hugging Face: metadata.jsonl beside the images)
 """,
 )
 def _convert(
@@ -39,13 +43,18 @@ def _convert(
         Path,
         typer.Argument(
             metavar="SOURCE",
-            help="A folder with one folder per class, an exported file (.json, .csv), or a folder of exported files.",
+            help="A folder with one folder per class, a YOLO data set or its data.yaml, an image folder with "
+            "metadata.jsonl, an exported file (.json, .csv), or a folder of exported files.",
         ),
     ],
     out_file: Annotated[Path, typer.Option("--out", metavar="FILE.csv", help="The table to write.")],
     format_: Annotated[
         str,
-        typer.Option("--format", metavar="NAME", help="auto, folders, coco, label-studio, cvat or fiftyone."),
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="auto, folders, coco, label-studio, cvat, fiftyone, yolo or imagefolder.",
+        ),
     ] = "auto",
     root: Annotated[
         Path | None, typer.Option("--root", metavar="DIR", help="The folder of the images [default: found].")
@@ -55,7 +64,7 @@ def _convert(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
 ) -> None:
-    """Write a table of images and labels from class folders, COCO, Label Studio, CVAT or FiftyOne."""
+    """Write a table from class folders, COCO, Label Studio, CVAT, FiftyOne, YOLO or a Hugging Face image folder."""
     from lifelabel.streams.convert import convert
 
     done = convert(source, out_file, format=format_, root=root, field=field, overwrite=overwrite)

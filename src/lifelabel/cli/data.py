@@ -16,7 +16,7 @@ from lifelabel.cli.console import print_line, print_wide
 from lifelabel.cli.flags import Plugins, load_plugins, with_option_flags
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
-from lifelabel.utils.text import counted
+from lifelabel.utils.text import counted, printable
 
 if TYPE_CHECKING:
     from lifelabel.report.stream import Progress
@@ -91,7 +91,9 @@ def _inspect(
         print_wide(terminal(description), TERMINAL_WIDTH)
         with progress_bar("contact sheets") as progress:
             images = _write(description, folder, None if no_sheets else source, progress)
-    print_line(f"written to {folder}: report.md, stream.json and {counted(len(images), 'figures')}")
+        missing = _write_missing(source, folder / "missing.txt")
+    listed = f", missing.txt ({counted(missing, 'images without a file')})" if missing else ""
+    print_line(f"written to {folder}: report.md, stream.json{listed} and {counted(len(images), 'figures')}")
 
 
 @commands.command(
@@ -151,6 +153,18 @@ def _folder_name(name: str) -> str:
     'Split-COCO'
     """
     return re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "stream"
+
+
+def _write_missing(stream: Stream, path: Path) -> int:
+    """Write the names of the images that have no file, one per line. Without one, there is no such file."""
+    splits = (stream.train, stream.test)
+    used = [(split, split.used()) for split in splits if getattr(split.images, "root", None) is not None]
+    names = [split.names[row] for split, rows in used for row in rows[~split.images.present[rows]].tolist()]
+    if names:
+        write_text(path, "".join(f"{printable(name)}\n" for name in names))
+    else:
+        path.unlink(missing_ok=True)  # of an earlier inspection
+    return len(names)
 
 
 def _write(description: dict[str, Any], folder: Path, source: Stream | None, progress: Progress | None) -> list[str]:

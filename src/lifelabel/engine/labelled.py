@@ -60,7 +60,7 @@ def read_labelled(
         folder = None if values.root is None else Path(values.root)
         names = {"alias": values.alias, "merge_case": values.merge_case, "known": model.classes}
         found = from_table(table, folder, rows, separator=values.separator, first=first, trained=trained, **names)
-    return Labelled(found, _notes(found, trained), trained.included and found.found > 0)
+    return Labelled(found, [*_notes(found, trained), *found.problems.lines()], trained.included and found.found > 0)
 
 
 def _notes(found: LabelledSet, trained: Trained) -> list[str]:

@@ -263,7 +263,7 @@ def read_run(path: str | Path) -> FinishedRun:
         [_percent(value) for rows in by_task.values() for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
         run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
-        run.changed_options, run.task_names
+        _ = run.changed_options, run.task_names
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None

@@ -151,6 +151,11 @@ class Problems:
         if len(rows) > self.MAX_EXAMPLES:
             self.add(kind, count=len(rows) - self.MAX_EXAMPLES)
 
+    def add_from(self, other: Problems) -> None:
+        """Add the problems that were found elsewhere."""
+        for kind, count in other.counts.items():
+            self.add(kind, ", ".join(other.examples[kind]), count)
+
     def __bool__(self) -> bool:
         return bool(self.counts)
 

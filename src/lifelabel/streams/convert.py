@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lifelabel.errors import UserError, unknown
+from lifelabel.streams import imagefolder, yolo
 from lifelabel.streams.base import Names, Problems
+from lifelabel.streams.decode import HEIC_SUFFIXES
 from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, load
 from lifelabel.streams.exports import READERS, kind_of
 from lifelabel.streams.files import FileImages, safe_path
@@ -34,7 +36,7 @@ from lifelabel.utils.text import shorten
 
 __all__ = ["FORMATS", "Conversion", "convert"]
 
-FORMATS = ("auto", "folders", "coco", "label-studio", "cvat", "fiftyone")
+FORMATS = ("auto", "folders", "coco", "label-studio", "cvat", "fiftyone", "yolo", "imagefolder")
 _TREE_FORMATS = ("auto", "folders", "cvat", "fiftyone")
 """Formats in which the classes can be folders."""
 _COCO_FORMATS = ("auto", "coco", "label-studio", "cvat", "fiftyone")
@@ -89,9 +91,15 @@ def convert(
     if root is not None and not root.is_dir():
         raise UserError(f"there is no folder {root}: give another --root DIR")
     problems = Problems()
-    files = _read_files(source, format, field, problems)
     rows = _Rows(problems)
-    if files:
+    described = source.suffix.lower() in yolo.YAML_SUFFIXES or imagefolder.is_metadata(source.name)
+    files = [] if described or format in ("yolo", "imagefolder") else _read_files(source, format, field, problems)
+    data_set = None if files else _data_set(source, format, root, field, problems)
+    if data_set:
+        kind, root, entries = data_set
+        for entry in entries:
+            rows.add(entry.image, entry)
+    elif files:
         kind = files[0].kind
         root = _add_files(rows, files, source, root, problems)
     elif source.is_dir() and format in _TREE_FORMATS:
@@ -164,8 +172,10 @@ class _Rows:
         classes = dict.fromkeys(name for labels, _ in self.rows.values() for name in labels)
         if not classes:
             raise UserError(f"{kind}: none of the images has a label{self.problems.brief()}")
-        present = FileImages(root, Names(self.rows)).present
+        images = FileImages(root, Names(self.rows))
+        present = images.present
         self.problems.add_all("images without a file in the folder of images", list(self.rows), ~present)
+        self.problems.add_from(images.problems)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -198,7 +208,10 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
     names = sorted(walk(source, problems))
     images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     others = [name for name in names if not name.lower().endswith(IMAGE_SUFFIXES)]
-    problems.add_all("files that are not an image", others)
+    _add_heic(others, problems)
+    problems.add_all(
+        "files that are not an image", [name for name in others if not name.lower().endswith(HEIC_SUFFIXES)]
+    )
     tops = {name.partition("/")[0] for name in images if "/" in name}
     has_splits = all(top.lower() in SPLITS for top in tops) and any(name.count("/") > 1 for name in images)
     for name in images:
@@ -210,6 +223,39 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
             problems.add("images with a path that is not allowed", f"{shorten(name)!r}: a backslash")
         else:
             yield Entry(name, (folder,), SPLITS[top.lower()] if top else None)
+
+
+def _add_heic(names: Sequence[str], problems: Problems) -> None:
+    found = [name for name in names if name.lower().endswith(HEIC_SUFFIXES)]
+    problems.add_all("photographs in HEIC, which is not read; convert to JPEG first", found)
+
+
+# Data sets that are a folder
+
+
+def _data_set(
+    source: Path, format: str, root: Path | None, field: str | None, problems: Problems
+) -> tuple[str, Path, Iterator[Entry]] | None:
+    """The format, the folder and the images of a YOLO data set or of an image folder; None if `source` is neither."""
+    if format in ("folders", "coco"):
+        return None
+    folder = source if source.is_dir() else root or source.parent
+    found = Problems()
+    names = list(walk(folder, found))
+    is_yaml = source.suffix.lower() in yolo.YAML_SUFFIXES and not source.is_dir()
+    if format == "yolo" or (format != "imagefolder" and (is_yaml or yolo.is_yolo(names))):
+        kind, entries = "yolo", yolo.read(folder, source if is_yaml else None, names, problems)
+    elif format == "imagefolder" or any(map(imagefolder.is_metadata, names)):
+        if not any(map(imagefolder.is_metadata, names)):
+            raise UserError(f"{folder} has no metadata.jsonl or metadata.csv: give --format folders, or add the file")
+        kind, entries = "imagefolder", imagefolder.read(folder, names, problems, field)
+    else:
+        return None
+    if source.is_dir() and root is not None:
+        raise UserError(f"{source} is a data set of the format {kind} with its images: leave out --root")
+    problems.add_from(found)
+    _add_heic(names, problems)
+    return kind, folder, entries
 
 
 # Exported files

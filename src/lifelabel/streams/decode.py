@@ -17,14 +17,17 @@ from lifelabel.streams.base import BadImage
 from lifelabel.utils.files import open_regular
 
 __all__ = [
-    "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes", "decode_image", "file_bytes",
-    "open_image", "upright_rgb",
+    "HEIC", "HEIC_SUFFIXES", "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes",
+    "decode_image", "file_bytes", "open_image", "upright_rgb",
 ]  # fmt: skip
 
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".mpo",
 )  # fmt: skip
 """The suffixes by which images are found in folders."""
+HEIC_SUFFIXES = (".heic", ".heif")
+HEIC = "HEIC, which is not read: convert it to JPEG"
+"""Why a photograph of an iPhone is not used. Its decoders had holes that let an image run code, in 2026."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(["AVIF"] if features.check("avif") else []))
 """Formats that Pillow may try. MPO, a JPEG followed by further images, is opened as JPEG."""
@@ -42,6 +45,7 @@ _EXIF_TRANSPOSE = {
     8: Image.Transpose.ROTATE_90,
 }
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _ORIENTATION, _TILE_WIDTH, _TILE_HEIGHT = 274, 322, 323
 
 
@@ -87,6 +91,8 @@ def decode_image(data: bytes | bytearray, min_side: int = 0, max_pixels: int = M
     except UnidentifiedImageError as error:
         if data.startswith(_MAGIC):
             raise BadImage("corrupt") from error
+        if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
+            raise NotAnImage(HEIC) from error
         raise NotAnImage("not an image of a known format") from error
     except Image.DecompressionBombError as error:
         raise _too_many(max_pixels) from error

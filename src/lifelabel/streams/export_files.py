@@ -42,11 +42,14 @@ class Entry(NamedTuple):
 
 
 def load(path: Path) -> Any:
-    """The content of a JSON file, or of a CSV file as a list of objects with texts."""
+    """The content of a JSON file; of a file with one JSON value per line, or of a CSV file, a list."""
     data = read_limited(path, _MAX_BYTES)
-    if path.suffix.lower() != ".json":
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".jsonl"):
         return _load_csv(path, data)
     try:
+        if suffix == ".jsonl":
+            return [json.loads(line) for line in data.decode("utf-8-sig").split("\n") if line.strip()]
         return json.loads(data, object_hook=_without_shapes)
     except RecursionError:
         raise UserError(f"{path} is nested too deeply: it is not an export of an annotation tool") from None

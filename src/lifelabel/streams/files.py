@@ -12,13 +12,14 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from lifelabel.streams.base import BadImage, Names
+from lifelabel.streams.base import BadImage, Names, Problems
 from lifelabel.streams.decode import open_image
 
 __all__ = ["FOLDERS", "FileImages", "path_below", "safe_path", "spellings"]
@@ -30,6 +31,7 @@ FOLDERS = (
 )  # fmt: skip
 """Folders below the root that are searched after the root itself. The first folder that has the file is used."""
 
+_OTHER_CASE = "images have a file whose name differs in case only; correct the names"
 _MAX_PATH_LENGTH = 1024
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udc7f\udd00-\udfff]")
 _COCO_NAME = re.compile(r"(?:.*/)?(COCO_(?:train|val|test)2014_(\d{12}\.jpg))")
@@ -98,7 +100,8 @@ class FileImages:
     def __init__(self, root: Path | None, names: Names):
         self.root = root
         self.names = names
-        self.found = Names(("" for _ in names) if root is None else _find(root, names))
+        self.problems = Problems()
+        self.found = Names(("" for _ in names) if root is None else _find(root, names, self.problems))
         """The path of each image relative to the root; empty if there is no file."""
         self.present: np.ndarray = np.diff(self.found.end, prepend=0) > 0
 
@@ -131,10 +134,16 @@ class FileImages:
         return open_image(f"{self.root}/{self.found[row]}", min_side)
 
 
-def _find(root: Path, names: Iterable[str]) -> Iterator[str]:
-    """For each name its path relative to the root; empty if there is no file."""
+def _find(root: Path, names: Iterable[str], problems: Problems) -> Iterator[str]:
+    """For each name its path relative to the root; empty if there is no file.
+
+    A file whose name has its accents composed in another way is used, if it is the only one: the text is the same. A
+    name in another case is not: on most file systems it can be another photograph. It is a problem that is counted.
+    """
     prefixes = ["", *(f"{folder}/" for folder in FOLDERS if (root / folder).is_dir())]
     listing = functools.cache(functools.partial(_list, root))
+    composed = _Near(listing, functools.partial(unicodedata.normalize, "NFC"))
+    caseless = _Near(listing, lambda name: unicodedata.normalize("NFC", name).casefold())
 
     @functools.cache
     def candidates(folder: str) -> list[tuple[str, frozenset[str]]]:
@@ -144,7 +153,42 @@ def _find(root: Path, names: Iterable[str]) -> Iterator[str]:
 
     for name in names:
         hits = (path + file for folder, file in spellings(name) for path, files in candidates(folder) if file in files)
-        yield next(hits, "")
+        hit = next(hits, "")
+        if not hit:
+            places = [(prefix + folder, file) for folder, file in spellings(name) for prefix in prefixes]
+            hit = next(filter(None, (composed.find(*place) for place in places)), "")
+            if not hit and (near := next(filter(None, (caseless.find(*place) for place in places)), "")):
+                problems.add(_OTHER_CASE, f"{near} for {name}")
+        yield hit
+
+
+class _Near:
+    """Files whose paths are equal to a given one after `fold`."""
+
+    def __init__(self, listing: Callable[[str], frozenset[str]], fold: Callable[[str], str]):
+        self.listing, self.fold = listing, fold
+        self._folder = functools.cache(self._search)
+        self._folded = functools.cache(self._fold_all)
+
+    def find(self, folder: str, file: str) -> str:
+        """The path of the only file; empty if there is none, or several. A folder is empty or ends in a slash."""
+        found = self._folder(folder)
+        match = "" if found is None else self._folded(found).get(self.fold(file), "")
+        return f"{found}{match}" if match else ""
+
+    def _search(self, folder: str) -> str | None:
+        if not folder or self.listing(folder):
+            return folder
+        parent, _, name = folder[:-1].rpartition("/")
+        match = self.find(f"{parent}/" if parent else "", name)
+        return f"{match}/" if match else None
+
+    def _fold_all(self, folder: str) -> dict[str, str]:
+        folded: dict[str, str] = {}
+        for name in self.listing(folder):
+            key = self.fold(name)
+            folded[key] = "" if key in folded else name
+        return folded
 
 
 def spellings(name: str) -> Iterator[tuple[str, str]]:

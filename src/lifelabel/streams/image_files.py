@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from lifelabel.streams.decode import IMAGE_SUFFIXES
+from lifelabel.streams.decode import HEIC_SUFFIXES, IMAGE_SUFFIXES
 
 __all__ = ["STDIN", "image_files"]
 
@@ -108,7 +108,8 @@ def _matching(pattern: str, is_written: Callable[[str], bool], on_problem: _OnPr
 
 
 def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+    """Whether a file is to be opened. HEIC cannot be read, but is not left out without a message."""
+    return os.path.splitext(name)[1].lower() in (*IMAGE_SUFFIXES, *HEIC_SUFFIXES)
 
 
 def _sorted(paths: Iterable[str]) -> Iterator[str]:

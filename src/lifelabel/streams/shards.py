@@ -70,11 +70,12 @@ def in_shards(images: ImageSource | ImageHandle) -> bool:
 
 
 def add_problems(problems: Problems, *sources: ImageSource) -> None:
-    """Report the problems that were found in the shards of a stream, when all of its images have been found."""
+    """Report the problems of the files and shards of a stream, when all of its images have been found."""
     _index.cache_clear()  # with many images it is large
-    found = next((images.problems for images in sources if isinstance(images, ShardImages)), Problems())
-    for kind, count in found.counts.items():
-        problems.add(kind, ", ".join(found.examples[kind]), count)
+    files = [images for images in sources if isinstance(images, FileImages)]
+    shards = [images.shard_problems for images in files if isinstance(images, ShardImages)]
+    for found in [*shards[:1], *(images.problems for images in files)]:
+        problems.add_from(found)
 
 
 class ShardImages(FileImages):
@@ -85,8 +86,8 @@ class ShardImages(FileImages):
 
     def __init__(self, files: FileImages, index: TarIndex):
         self.root, self.names, self.found = files.root, files.names, files.found
-        self.shards, self.problems = index.shards, Problems()
-        index.add_problems(self.problems)
+        self.problems, self.shards, self.shard_problems = files.problems, index.shards, Problems()
+        index.add_problems(self.shard_problems)
         rows = np.flatnonzero(~files.present)
         places = index.find(self.names if len(rows) == len(files) else self.names.take(rows))
         self.shard = np.full(len(files), -1, np.int32)

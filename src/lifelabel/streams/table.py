@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError, unknown
+from lifelabel.streams import parquet
 from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.export_files import SPLITS
 from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import check_regular, open_regular
-from lifelabel.utils.text import MAX_TASK_NAME, printable, shorten
+from lifelabel.utils.text import MAX_TASK_NAME, list_of_texts, printable, shorten
 
 __all__ = ["class_name", "read"]
 
@@ -45,6 +46,7 @@ _SEPARATOR = ";"
 _OTHER_SEPARATORS = (",", "|", "/", ":", "+", "&", " ")
 """Characters that users write in place of the separator. Class names rarely contain the first two."""
 
+_NO_FLAG = "rows with a label that is neither 0 nor 1"
 _WIDE_ROWS = "rows with more fields than the header"
 _URL_ROWS = "rows whose image is a URL; images must be files: download them first"
 
@@ -83,13 +85,8 @@ def read(
     if not separator:
         raise UserError("the separator of labels (stream.separator) is empty: give it as --set stream.separator='|'")
     problems = Problems()
-    rows = _rows(path, problems)
-    header = next(rows, None)
-    if header is None:
-        raise UserError(f"{path} is empty: its first row must contain the column names")
-    layout = _layout(path, header[1], problems)
+    layout, unit, rows = _open(path, problems)
     builder = _Builder(path, path.parent if root is None else root, layout, test_share, seed, separator)
-    unit = "row" if path.suffix.lower() in _PARQUET_SUFFIXES else "line"
     count = 0
     for count, (number, cells) in enumerate(rows, start=1):
         if count > _MAX_ROWS:
@@ -150,6 +147,12 @@ class _Layout:
     task: int | None
     classes: dict[int, str]
     similar: tuple[int, ...]
+
+    @property
+    def used(self) -> list[int]:
+        """The positions of the columns that are read."""
+        special = (self.image, self.labels, self.split, self.task)
+        return sorted({position for position in (*special, *self.classes) if position is not None})
 
 
 def _layout(path: Path, header: Sequence[_Cell], problems: Problems) -> _Layout:
@@ -280,7 +283,7 @@ class _Builder:
             text = str(cell).strip().lower()
             if text not in _FLAGS:
                 detail = f"'{shorten(self.layout.classes[position])}' is {shorten(cell)!r}"
-                raise _RowProblem("rows with a label that is neither 0 nor 1", detail)
+                raise _RowProblem(_NO_FLAG, detail)
             flag = _FLAGS[text]
             if flag is None:
                 unknown.append(self.column_at[position])
@@ -288,13 +291,16 @@ class _Builder:
                 labels.append(self.column_at[position])
         return tuple(labels), tuple(unknown)
 
-    def _listed(self, cell: _Cell) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _listed(self, cell: _Cell | list[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The columns of the classes in a field of the column `labels`, and of those marked as unknown (`?name`).
 
         New classes get the next columns.
         """
-        self.has_text |= isinstance(cell, str)
-        parts = [part for part in (cell.split(self.separator) if isinstance(cell, str) else cell) if part.strip()]
+        if isinstance(cell, str):
+            texts = list_of_texts(cell) if cell.lstrip().startswith("[") else None
+            self.has_text |= texts is None
+            cell = cell.split(self.separator) if texts is None else texts
+        parts = [part for part in cell if part.strip()]
         cache = self.class_names
         try:
             entries = [cache.get(part) or cache.setdefault(part, _entry(part)) for part in parts]
@@ -325,6 +331,11 @@ class _Builder:
             raise UserError(
                 f"{self.path}: {urls:,} of {rows:,} images are URLs ({problems.examples[_URL_ROWS][0]}): images must "
                 "be files; download them first, and write their paths into the table"
+            )
+        if 2 * problems.counts.get(_NO_FLAG, 0) > rows:
+            raise UserError(
+                f"{self.path}: {problems.counts[_NO_FLAG]:,} of {rows:,} rows have a label that is neither 0 nor 1 "
+                f"({problems.examples[_NO_FLAG][0]}): write 1 or 0, or nothing if it is unknown"
             )
         for position in self.layout.similar:
             name = self.layout.classes[position]
@@ -402,7 +413,7 @@ class _Builder:
             reason = f": {problems.lines()[-1]}" if problems else ""
             raise UserError(f"{path} has no row that can be used{reason}")
         if not any(self.labels):
-            raise UserError(f"{path} has no labels: none of its images has a label")
+            raise UserError(f"{path} has no labels: none of its images has a label{problems.brief()}")
         tasks, task_names = _ordered_tasks(self.task, problems)
         splits = np.array(self.split)
         kept = int(np.count_nonzero(splits == "val"))
@@ -570,16 +581,22 @@ def _parts(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(map(int, [*years, *months])), tuple(map(int, others))
 
 
-def _rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
-    """The header and then every row that is not blank, each with its number for messages."""
+def _open(path: Path, problems: Problems) -> tuple[_Layout, str, Iterator[tuple[int, Sequence[_Cell]]]]:
+    """The layout, and every row that is not blank, each with its number in the unit for messages."""
     if not path.exists():
         raise UserError(f"there is no table {path}: give a {_SUFFIXES} file")
     check_regular(path)
     if path.suffix.lower() in _PARQUET_SUFFIXES:
-        return _parquet_rows(path)
-    if path.suffix.lower() in _TEXT_SUFFIXES:
-        return _text_rows(path, problems)
-    raise UserError(f"{path} is not a table that can be read: give a {_SUFFIXES} file")
+        layout = _layout(path, parquet.column_names(path), problems)
+        found = parquet.read_rows(path, layout.used, _MAX_ROWS)
+        return layout, "row", ((number, [*map(_text, values)]) for number, values in enumerate(found, start=1))
+    if path.suffix.lower() not in _TEXT_SUFFIXES:
+        raise UserError(f"{path} is not a table that can be read: give a {_SUFFIXES} file")
+    rows = _text_rows(path, problems)
+    header = next(rows, None)
+    if header is None:
+        raise UserError(f"{path} is empty: its first row must contain the column names")
+    return _layout(path, header[1], problems), "line", rows
 
 
 def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_Cell]]]:
@@ -619,24 +636,6 @@ def _first_bad_byte(path: Path) -> str:
                 line += error.object[: error.start].count(b"\n")
                 return f"line {line} has the byte 0x{error.object[error.start]:02X}"
             line += chunk.count(b"\n")
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Sequence[_Cell]]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(f"{path}: reading Parquet needs pyarrow: pip install 'lifelabel[parquet]'") from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield 0, list(file.schema_arrow.names)
-            number = 0
-            for batch in file.iter_batches(batch_size=1024):
-                for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    number += 1
-                    yield number, [_text(value) for value in values]
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise UserError(f"{path} cannot be read as Parquet: {shorten(' '.join(str(error).split()))}") from None
 
 
 def _text(value: Any) -> _Cell:

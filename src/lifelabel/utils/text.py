@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import reprlib
 from collections.abc import Sequence
 
-__all__ = ["BELOW_ZERO", "MAX_TASK_NAME", "counted", "printable", "shorten", "task_cell", "task_text"]
+__all__ = [
+    "BELOW_ZERO", "MAX_TASK_NAME", "counted", "list_of_texts", "printable", "shorten", "task_cell", "task_text",
+]  # fmt: skip
+
+_TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_LIST = re.compile(rf"""\[\s*(?:(?:{_TEXT})\s*(?:,\s*|(?=['"\]])))*\]""", re.DOTALL)
+
 
 MAX_TASK_NAME = 60
 """Characters of the name of a task."""
@@ -32,6 +40,25 @@ def counted(number: int, noun: str) -> str:
 _SINGULAR = {"are": "is", "have": "has", "do": "does"} | {
     verb: f"{verb}s" for verb in ("differ", "give", "occur", "repeat")
 }
+
+
+def list_of_texts(text: str) -> list[str] | None:
+    """The texts of a list as JSON, Python or NumPy write it; None for any other text.
+
+    >>> list_of_texts("['person', 'cup']"), list_of_texts('["caf\\u00e9"]'), list_of_texts("['a' 'b']")
+    (['person', 'cup'], ['café'], ['a', 'b'])
+    """
+    text = text.strip()
+    if not _LIST.fullmatch(text):
+        return None
+    try:
+        return list(json.loads(text))
+    except ValueError:
+        pass
+    try:
+        return [str(ast.literal_eval(each)) for each in re.findall(_TEXT, text, re.DOTALL)]
+    except (ValueError, SyntaxError):  # an escape sequence that does not exist
+        return None
 
 
 def printable(text: object) -> str:

@@ -1,0 +1,206 @@
+"""YOLO data sets: data.yaml, images, and a text file of boxes or polygons for each image.
+
+The label file of `images/train/a.jpg` is `labels/train/a.txt`. Each of its lines begins with the number of a class.
+See docs/streams/convert.md.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lifelabel.errors import UserError
+from lifelabel.streams.base import Problems
+from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, expect
+from lifelabel.streams.files import path_below
+from lifelabel.utils.files import read_limited
+from lifelabel.utils.text import shorten
+from lifelabel.utils.yaml_reader import parse_yaml
+
+__all__ = ["YAML_SUFFIXES", "is_yolo", "read"]
+
+YAML_SUFFIXES = (".yaml", ".yml")
+_NAME_FILES = ("classes.txt", "obj.names")
+"""Files of class names that tools write in place of data.yaml, one name per line."""
+_MAX_BYTES = 16 << 20
+
+
+def is_yolo(names: Sequence[str]) -> bool:
+    """Whether some of the files of a folder are the label files of images in it, or it has data.yaml.
+
+    >>> is_yolo(["images/a.jpg", "labels/a.txt"]), is_yolo(["dog/a.jpg", "dog/a.txt"]), is_yolo(["data.yaml"])
+    (True, False, True)
+    """
+    if "data.yaml" in names or "data.yml" in names:
+        return True
+    files = set(names)
+    places = ((name, _label_file(name)) for name in names if name.lower().endswith(IMAGE_SUFFIXES))
+    beside = any(name in files for name in _NAME_FILES)
+    return any(place in files and (beside or "labels" in place.split("/")[:-1]) for _, place in places)
+
+
+def read(root: Path, yaml: Path | None, names: Sequence[str], problems: Problems) -> Iterator[Entry]:
+    """The images with the classes of their boxes. `names` are the files below `root`.
+
+    `yaml` is the file with the class names and the splits; None: it is searched.
+    """
+    images = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES))
+    files = set(names)
+    classes, splits = _description(root, yaml, files, problems)
+    split_of = _split_images(root, splits, images, files, problems) if splits else {n: _split_in(n) for n in images}
+    labelled = [name for name in split_of if _label_file(name) in files]
+    if not labelled:
+        raise UserError(
+            f"{root} has no label file of an image (such as {_label_file(next(iter(split_of), 'images/a.jpg'))}): give "
+            "the folder that has the images and the labels"
+        )
+    problems.add_all("images that are in no split of data.yaml", [name for name in images if name not in split_of])
+    without = [name for name in split_of if _label_file(name) not in files]
+    problems.add_all("images without a label file, read as images without labels", without)
+    for name, split in split_of.items():
+        place = _label_file(name)
+        yield Entry(name, list(_labels(root, place, classes, problems)) if place in files else [], split)
+
+
+def _label_file(image: str) -> str:
+    """The label file of an image: `images` is replaced by `labels` in its path, where it occurs last.
+
+    >>> _label_file("images/train/a.jpg"), _label_file("train/images/b.png"), _label_file("obj_train_data/c.jpg")
+    ('labels/train/a.txt', 'train/labels/b.txt', 'obj_train_data/c.txt')
+    """
+    place = "/labels/".join(f"/{image}".rsplit("/images/", 1))[1:]
+    return place.rpartition(".")[0] + ".txt"
+
+
+def _split_in(image: str) -> str | None:
+    """The split that a folder of the path names."""
+    return next((SPLITS[part.lower()] for part in image.split("/")[:-1] if part.lower() in SPLITS), None)
+
+
+def _description(
+    root: Path, yaml: Path | None, files: set[str], problems: Problems
+) -> tuple[dict[int, str], dict[str, list[str]]]:
+    """The class names by their numbers, and the folders or lists of the images of each split."""
+    found = [yaml] if yaml else sorted(root / name for name in files if _is_yaml(name))
+    contents = {path: parse_yaml(read_limited(path, _MAX_BYTES), str(path), "correct it") for path in found}
+    used = {path: each for path, each in contents.items() if isinstance(each, Mapping) and each.get("names")}
+    if len(used) > 1:
+        raise UserError(f"{root} has several files with names ({', '.join(p.name for p in used)}): give one of them")
+    for path, content in used.items():
+        base = content.get("path")
+        base = base if isinstance(base, str) and not _is_away(base) else ""
+        splits: dict[str, list[str]] = {}
+        for key, split in SPLITS.items():
+            given = content.get(key)
+            for text in given if isinstance(given, list) else [given]:
+                if text:
+                    place = _inside(root, base, expect(text, (str,), path, "%s", key), files)
+                    if place is None and split == "train":
+                        raise UserError(f"{path}: {key} is '{shorten(text)}', which is not in {root}: correct the path")
+                    if place is None:
+                        problems.add("splits of data.yaml without a folder", f"{key}: {shorten(text)}")
+                    else:
+                        splits.setdefault(split, []).append(place)
+        return _class_names(content["names"], path), splits
+    for name in _NAME_FILES:
+        if name in files:
+            lines = read_limited(root / name, _MAX_BYTES).decode("utf-8", "replace").splitlines()
+            return {number: text.strip() for number, text in enumerate(lines) if text.strip()}, {}
+    raise UserError(
+        f"{root} is a YOLO data set without class names: add a data.yaml with names (names: [person, car]), or, if its "
+        "folders are classes, give --format folders"
+    )
+
+
+def _is_yaml(name: str) -> bool:
+    return "/" not in name and name.lower().endswith(YAML_SUFFIXES)
+
+
+def _class_names(names: Any, path: Path) -> dict[int, str]:
+    """A list of names, or an object with the name of each number."""
+    pairs = names.items() if isinstance(names, Mapping) else enumerate(expect(names, (list,), path, "names"))
+    found = {}
+    for key, name in pairs:
+        if not str(key).isdecimal():
+            raise UserError(
+                f"{path}: names has the key '{shorten(key)}', but the keys must be the numbers of the classes"
+            )
+        found[int(key)] = str(expect(name, (str, int), path, "names[%s]", key))
+    return found
+
+
+def _is_away(path: str) -> bool:
+    return path.startswith(("/", "..", "~")) or path[1:2] == ":"
+
+
+def _inside(root: Path, base: str, text: str, files: set[str]) -> str | None:
+    """A folder or a list in a data.yaml, relative to the root; None if it is not there.
+
+    Tools write `../train/images` for the folder beside data.yaml, and a `path` of the machine that made the data set.
+    """
+    try:
+        text = path_below(text, (root.absolute(), root.resolve())) if text.startswith("/") else text
+    except ValueError:
+        return None
+    stripped = text.replace("\\", "/")
+    while stripped.startswith("../"):
+        stripped = stripped.removeprefix("../")
+    for joined in (posixpath.join(base, text.replace("\\", "/")), stripped):
+        place = posixpath.normpath(joined)
+        if place in files or any(name.startswith(f"{place}/") for name in files) or place == ".":
+            return place
+    return None
+
+
+def _split_images(
+    root: Path, splits: Mapping[str, Sequence[str]], images: Sequence[str], files: set[str], problems: Problems
+) -> dict[str, str | None]:
+    """The split of each image. An image of several splits is in the first of them."""
+    found: dict[str, str | None] = {}
+    for split in ("train", "val", "test"):
+        for place in splits.get(split, ()):
+            if place not in files:
+                chosen = [name for name in images if place == "." or name.startswith(f"{place}/")]
+            else:
+                chosen = list(_listed_images(root, place, files, problems))
+            repeated = [name for name in chosen if found.get(name, split) != split]
+            problems.add_all("images that occur again in another split; the first one counts", repeated)
+            for name in chosen:
+                found.setdefault(name, split)
+    return found
+
+
+def _listed_images(root: Path, place: str, files: set[str], problems: Problems) -> Iterator[str]:
+    """The images in a text file with one path per line, relative to the file or to the root."""
+    folder = posixpath.dirname(place)
+    for line in read_limited(root / place, _MAX_BYTES).decode("utf-8", "replace").splitlines():
+        if not line.strip():
+            continue
+        try:
+            path = path_below(line.strip(), (root.absolute(), root.resolve()))
+        except ValueError:
+            path = ""
+        name = next((each for each in (posixpath.join(folder, path), path) if path and each in files), None)
+        if name is None:
+            problems.add(f"images of {place} without a file", shorten(line.strip()))
+        else:
+            yield name
+
+
+def _labels(root: Path, place: str, classes: Mapping[int, str], problems: Problems) -> dict[str, None]:
+    """The class names of the lines of a label file, each once."""
+    found: dict[str, None] = {}
+    for number, line in enumerate(read_limited(root / place, _MAX_BYTES).splitlines(), start=1):
+        fields = line.split(maxsplit=5)
+        if not fields:
+            continue
+        first = fields[0].removesuffix(b".0")
+        if len(fields) < 5 or not first.isdigit() or len(first) > 9:
+            problems.add("lines of label files that cannot be read", f"{place}, line {number}")
+        elif int(first) not in classes:
+            problems.add("boxes of a class that has no name", f"class {int(first)} in {place}, line {number}")
+        else:
+            found[classes[int(first)]] = None
+    return found
