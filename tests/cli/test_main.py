@@ -224,6 +224,13 @@ def run_with_interrupts(code):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=default)
 
 
+def test_the_end_of_a_command_does_not_wait_for_the_garbage_collector():
+    code = "import atexit, gc; atexit.register(lambda: print('objects', gc.get_freeze_count())); "
+    code += "from lifelabel.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    assert int(done.stdout.split()[-1]) > 10_000  # those that it does not visit
+
+
 @pytest.mark.skipif(os.name != "posix", reason="other systems end a process in another way")
 def test_ctrl_c_during_imports_prints_no_traceback():
     done = run_with_interrupts(DURING_IMPORTS)
