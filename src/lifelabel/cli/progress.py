@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from lifelabel.cli.console import print_line
+from lifelabel.cli.stopping import begin_stop, watch_signals
 from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
 from lifelabel.metrics.functions import HEADLINE
@@ -31,7 +32,7 @@ from lifelabel.search.scheduler import ActiveRun, Display, Outcome
 from lifelabel.streams import Task
 from lifelabel.utils.text import printable
 
-__all__ = ["ProgressBar", "RunsDisplay"]
+__all__ = ["ProgressBar", "Quiet", "RunsDisplay"]
 
 
 class _Speed(ProgressColumn):
@@ -40,7 +41,17 @@ class _Speed(ProgressColumn):
         return Text(f"{speed:,.0f} img/s" if speed else "– img/s", no_wrap=True)
 
 
-class ProgressBar(Callback):
+class Quiet(Callback):
+    """Nothing but a line when the run is stopped."""
+
+    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
+        watch_signals()  # all processes of the run have started
+
+    def stopping(self) -> None:
+        begin_stop()
+
+
+class ProgressBar(Quiet):
     """A progress bar of one run, and one line per finished task. Without a terminal, only the lines are printed.
 
     A narrow terminal has no class names, and a very narrow one has no bar.
@@ -68,6 +79,7 @@ class ProgressBar(Callback):
         return printable(f"{self.method} task {task + 1}/{len(self.tasks)}{listed}")
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
+        super().steps(task, images, losses)
         text = " ".join(f"{name} {value:.2g}" for name, value in losses.items())
         self.bar.update(self.id, advance=images, description=self._describe(task), losses=printable(text))
 

@@ -26,5 +26,8 @@ class Callback:
     def note(self, line: str) -> None:
         """A line of information for the user."""
 
+    def stopping(self) -> None:
+        """The first Ctrl-C or SIGTERM has come. Called by the signal handler, in the middle of anything."""
+
     def end(self) -> None:
         """Training has ended, also if it was stopped or failed."""
