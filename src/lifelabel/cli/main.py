@@ -178,6 +178,7 @@ def _catch_interrupts() -> Iterator[None]:
 def _fail(line: str, code: int) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one line only
+        end_watch()
     if is_first_process() or line.startswith("error: process "):  # of several processes that fail alike, one reports it
         print_line(" ".join(line.split()), "red" if code == 2 else None, err)
     sys.exit(code)

@@ -75,11 +75,14 @@ def _watch(read: int) -> None:
 
 
 def end_watch() -> None:
-    """The command has ended in time."""
+    """The command has ended in time. If it is being ended at once, this does not return: one last line is enough."""
     while _watchers:
         thread, write = _watchers.pop()
         signal.set_wakeup_fd(-1)
         os.close(write)
         thread.join()
     while _timers:
-        _timers.pop().cancel()
+        timer = _timers.pop()
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()
