@@ -44,8 +44,8 @@ class _Speed(ProgressColumn):
 class Quiet(Callback):
     """Nothing but a line when the run is stopped."""
 
-    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
-        watch_signals()  # all processes of the run have started
+    def before_step(self) -> None:
+        watch_signals()
 
     def stopping(self) -> None:
         begin_stop()
@@ -79,7 +79,6 @@ class ProgressBar(Quiet):
         return printable(f"{self.method} task {task + 1}/{len(self.tasks)}{listed}")
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
-        super().steps(task, images, losses)
         text = " ".join(f"{name} {value:.2g}" for name, value in losses.items())
         self.bar.update(self.id, advance=images, description=self._describe(task), losses=printable(text))
 

@@ -331,6 +331,7 @@ class Run:
                 batch = self.make_batch(view, rows[loaded.good], loaded, first_pass=not number)
                 p.images += len(loaded.good)
                 p.learned += len(loaded.good)
+                self.callback.before_step()
                 losses = check_losses(self.method.observe(batch), self.config.method)
                 shown = number + 1 if self.config.epochs > 1 else None
                 self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses, shown))
