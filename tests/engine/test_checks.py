@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from lifelabel.config.config import Config
+from lifelabel.engine import checks
 from lifelabel.engine.checks import check_images, check_metrics
 from lifelabel.engine.label_server import StreamInfo
 from lifelabel.engine.run_folder import RunFolder
@@ -157,3 +158,15 @@ def test_options_that_no_machine_can_hold(refused, tmp_path, monkeypatch, option
     monkeypatch.setattr("lifelabel.streams.loading.total_memory", lambda: 300 * 2**30)
     line = refused("train", "--method", "agcn", "--device", "cpu", *options, "--out", tmp_path / "run")
     assert re.match(message, line) and len(line) < 250
+
+
+def test_a_step_that_needs_more_memory_than_there_is(refused, main, small, monkeypatch, tmp_path):
+    """The backbone of this run keeps 0.64 MB for an image, for 8 new and 8 stored ones."""
+    train = ("train", "--method", "er", *small, "--batch-size", 8, "--out")
+    monkeypatch.setattr(checks, "available_memory", lambda: 10_000_000)
+    line = refused(*train, tmp_path / "a")
+    assert line.startswith("a step of 16 images of 64 × 64 pixels keeps 0.0 GB of activations, and 0.0 GB of memory")
+    assert not (tmp_path / "a").exists()
+    monkeypatch.setattr(checks, "available_memory", lambda: 15_000_000)
+    done = main(*train, tmp_path / "b")
+    assert done.returncode == 0 and "with gaps in the heap it may take 2 times as many" in done.stderr

@@ -122,10 +122,12 @@ def check_jobs(jobs: int | None, device: object) -> int:
 
 
 def make_callback(quiet: bool) -> Callback:
-    from lifelabel.cli.progress import ProgressBar
+    from lifelabel.cli.progress import ProgressBar, Quiet
     from lifelabel.engine.callback import Callback
 
-    return ProgressBar(err) if is_first_process() and not quiet else Callback()
+    if not is_first_process():
+        return Callback()
+    return Quiet() if quiet else ProgressBar(err)
 
 
 def make_display(quiet: bool) -> Display | None:

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from lifelabel.cli.console import print_line
+from lifelabel.cli.stopping import begin_stop, watch_signals
 from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
 from lifelabel.metrics.functions import HEADLINE
@@ -32,7 +33,7 @@ from lifelabel.streams import Task
 from lifelabel.streams.base import task_names
 from lifelabel.utils.text import counted, printable, task_text
 
-__all__ = ["ProgressBar", "RunsDisplay"]
+__all__ = ["ProgressBar", "Quiet", "RunsDisplay"]
 
 
 class _Speed(ProgressColumn):
@@ -41,7 +42,17 @@ class _Speed(ProgressColumn):
         return Text(f"{speed:,.0f} img/s" if speed else "– img/s", no_wrap=True)
 
 
-class ProgressBar(Callback):
+class Quiet(Callback):
+    """Nothing but a line when the run is stopped."""
+
+    def before_step(self) -> None:
+        watch_signals()
+
+    def stopping(self) -> None:
+        begin_stop()
+
+
+class ProgressBar(Quiet):
     """A progress bar of one run, and one line per finished task. Without a terminal, only the lines are printed.
 
     A narrow terminal has no class names, and a very narrow one has no bar.

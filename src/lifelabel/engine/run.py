@@ -34,7 +34,14 @@ from lifelabel.engine.checkpoint import (
     set_random_state,
     trained_pairs,
 )
-from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_passes, check_state
+from lifelabel.engine.checks import (
+    check_images,
+    check_losses,
+    check_metrics,
+    check_passes,
+    check_state,
+    check_step_memory,
+)
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.evaluation import Evaluator
 from lifelabel.engine.history import LossHistory, PendingStep
@@ -236,6 +243,7 @@ class Run:
         self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
         self.loader.on_wait = on_wait
         self.processes.callback(self.loader.close)
+        check_step_memory(self.method, c, size, group.size, self.callback.note)
         self.exchange = BatchExchange(group, c.batch_size, size)
         # weak references: in a cycle, the files and the memory of a run would stay until the garbage collector runs
         skip, agree = (functools.partial(each, weakref.proxy(self)) for each in (Run.skip_image, Run.agree_to_stop))
@@ -372,6 +380,7 @@ class Run:
                 batch = self.make_batch(view, rows[loaded.good], loaded, first_pass=not number)
                 p.images += len(loaded.good)
                 p.learned += len(loaded.good)
+                self.callback.before_step()
                 losses = check_losses(self.method.observe(batch), self.config.method)
                 shown = number + 1 if self.config.epochs > 1 else None
                 self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses, shown))
@@ -642,5 +651,7 @@ class Run:
 
     def request_stop(self) -> None:
         """The first Ctrl-C or SIGTERM: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""
+        if not self.stop_requested:
+            self.callback.stopping()
         self.stop_requested = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
