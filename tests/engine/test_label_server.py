@@ -12,11 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from support import command_server
 
+import lifelabel
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import HiddenLabel, UserError
 from lifelabel.streams import build
+from lifelabel.streams.parts import Part
 
 SMALL = {"train_images": 60, "test_images": 30, "size": 32}
 
@@ -239,3 +243,55 @@ def test_the_label_process_has_the_streams_and_metrics_of_the_program(importable
         server.close()
         ended.set()
         thread.join()
+
+
+def test_labels_of_validation_images_are_those_of_the_open_task(tmp_path):
+    """Before and after other parts of a table: an order of tasks, the first tasks, and images sorted by name."""
+    rows = [
+        "image,labels,split",
+        *(f"{k}.png,{'abcd'[k % 4]};{'bcda'[k % 3]},{['train', 'test', 'val'][k % 3]}" for k in range(24)),
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    for k in range(24):
+        if k != 5:
+            Image.new("RGB", (8, 8)).save(tmp_path / f"{k}.png")
+    table = {"file": str(tmp_path / "t.csv"), "tasks": 2}
+    for part in (Part(), Part(task_order=1), Part(first_tasks=1)):
+        label_server = LabelServer("table", table, part=part)
+        try:
+            info = label_server.info
+            names = [info.val.name(row) for row in info.val_rows.tolist()]
+            assert names == sorted(f"{k}.png" for k in range(2, 24, 3) if k != 5)
+            label_server.begin(0)
+            labels, known = label_server.val_labels(0, info.val_rows)
+            for name, row in zip(names, labels.tolist(), strict=True):
+                k = int(name.removesuffix(".png"))
+                assert row == [each in ("abcd"[k % 4], "bcda"[k % 3]) for each in info.tasks[0].classes]
+            assert known.all() and known.shape == labels.shape
+            with pytest.raises(HiddenLabel, match="validation images for task 2 are hidden"):
+                label_server.val_labels(1, info.val_rows)
+        finally:
+            label_server.close()
+
+
+def test_a_run_uses_validation_images(tmp_path):
+    """The regularisation is chosen by them, and an unreadable one is left out."""
+    rng = np.random.default_rng(0)
+    rows = {"train": [], "test": [], "val": []}
+    for k in range(48):
+        labels = [name for name in "abcd" if rng.random() < 0.4] or ["a"]
+        Image.fromarray(rng.integers(0, 255, (16, 16, 3), np.uint8)).save(tmp_path / f"{k}.png")
+        rows[("train", "train", "test", "val")[k % 4]].append(f"{k}.png,{';'.join(labels)}")
+    (tmp_path / "47.png").write_text("no image")
+    errors = []
+    for name, splits in (("with", ("train", "test", "val")), ("without", ("train", "test"))):
+        lines = [f"{row},{split}" for split in splits for row in rows[split]]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["image,labels,split", *lines]) + "\n")
+        lifelabel.train(
+            tmp_path / name, stream=str(tmp_path / f"{name}.csv"), tasks=2, method="weighted-ridge", backbone="tiny",
+            image_size=32, weights="none", device="cpu", method_options={"directions": 16, "warm_up": 0},
+        )  # fmt: skip
+        errors.append(torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["method"]["errors"])
+    used, left_out = errors
+    assert used.shape == left_out.shape == (2, 8) and not torch.isclose(used, left_out).all(1).any()
+    assert (used.min(1).values == 1).all()

@@ -340,6 +340,29 @@ def test_the_chosen_ridge_has_the_smallest_errors_of_all_tasks():
     assert len(learn(make(ridge=0.5)).errors) == 0
 
 
+def test_validation_images_choose_the_ridge_in_place_of_left_out_ones():
+    """By their squared error for the classes of the task, of the images whose labels of them are all known."""
+    method = learn(make(ridge=None), [0, 1])
+    images, labels, known = images_of(1, 40, share_known=0.9)
+    features, before = method.features(images), method.errors.clone()
+    used = known.all(1)
+    assert 10 < used.sum() < 40
+    expected = []
+    for ridge in [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0]:
+        found = features[used].double() @ method._regression(1).solve(3 * ridge).weights
+        expected.append(np.mean((found - labels[used]).numpy() ** 2))
+    method.validate(features, labels, known)
+    assert torch.equal(method.errors[0], before[0])
+    assert_close(method.errors[1], np.array(expected) / min(expected), 1e-9)
+    assert torch.equal(method.weights[:, :2], method._regression(0).solve(method.ridge).weights)
+    kept = method.errors.clone()
+    method.validate(features, 0 * labels, known)  # no image has a class: nothing can be compared
+    assert torch.equal(method.errors, kept)
+    fixed = learn(make(ridge=0.5), [0])
+    fixed.validate(features, labels[:, :2], known[:, :2])
+    assert fixed.ridge == 0.5 and not len(fixed.errors)
+
+
 def test_label_relations_refine_calibrated_logits():
     plain, refined = learn(make(context=0)), learn(make(context=0.7))
     images = test_images()

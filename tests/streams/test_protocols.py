@@ -384,7 +384,7 @@ def test_training_images_without_a_label_of_their_task_are_negative_examples():
     lines = "\n".join(without.problems.lines())
     hint = r"left out (stream.negatives=true trains on them)"
     assert f"2 training images without a label of the stream, {hint}: 3, 4" in lines
-    assert f"1 training images whose task owns none of their labels, {hint}: 5" in lines
+    assert f"1 training image whose task owns none of their labels, {hint}: 5" in lines
 
     free = pool(("a", "b"), {"1": "a", "2": "b", "3": "", "4": "", "5": "a b", "6": ""})
     unknown = Labels.from_lists([[], [], [0], [0], [], [0, 1]], 2)

@@ -51,7 +51,7 @@ def test_val_rows_are_neither_training_nor_test(tmp_path, name):
     rows = f"image,labels,split\na.jpg,cat,train\nb.jpg,cat,{name}\n"
     found = table.read(write(tmp_path, rows + "c.jpg,cat,test\n"), None)
     assert [list(pool.names) for pool in (found.train, found.val, found.test)] == [["a.jpg"], ["b.jpg"], ["c.jpg"]]
-    assert "1 val images, used neither for training nor for test" in found.problems.lines()[0]
+    assert "1 val image that is kept apart from training and test" in found.problems.lines()[0]
     found = table.read(write(tmp_path, rows), None)
     assert list(found.test.names) == ["b.jpg"] and not len(found.val.names)
     assert "used for test because the table has no test image" in found.problems.lines()[0]

@@ -47,6 +47,8 @@ class Evaluator:
         rows = self.info.test_rows
         self.images = TestImages(loader, rows[group.rows(len(rows))])
         self.kept_features: list[Tensor] | None = None
+        self.val_images = None if self.info.val_rows is None else TestImages(loader, self.info.val_rows, "val")
+        self.val_features: list[Tensor] | None = None
 
     def evaluate(self, done: int, skipped: int) -> dict[str, Any]:
         """The record of the metrics after `done` tasks. `skipped` training images of the last one were not learned.
@@ -135,6 +137,21 @@ class Evaluator:
         if self.method.fixed_features and all(self.group.collect(fits)):
             self.kept_features, self.images.cached = features, []
         return features
+
+    def validate(self, task: int) -> None:
+        """Let the method choose an option by the validation images, in each process by all of them."""
+        if self.val_images is None or not self.method.validates:
+            return
+        features = self.val_features
+        if features is None:
+            with self.group.alone():
+                features = compute_features(self.method, self.val_images, self.check_stop)
+            if self.method.fixed_features and sum(part.nbytes for part in features) <= CACHE_BYTES:
+                self.val_features, self.val_images.cached = features, []
+        if len(self.val_images.rows):
+            found = self.label_server.val_labels(task, self.val_images.rows)
+            labels, known = (torch.from_numpy(array).to(self.method.setting.device) for array in found)
+            self.method.validate(torch.cat(features).to(labels.device), labels.float(), known)
 
     def usable_network(self) -> InferenceNetwork | None:
         """The network of the method for use after training; None if it has none that gives its scores."""

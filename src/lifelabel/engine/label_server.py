@@ -26,7 +26,7 @@ from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, Interrupted, UserError
 from lifelabel.metrics.functions import METRICS
 from lifelabel.registry import register_items
-from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView, task_names
+from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView, manifest_lines, task_names
 from lifelabel.streams.image_hashes import hash_names
 from lifelabel.streams.parts import Part, part_of, sort_by_name
 from lifelabel.utils.group import ALONE, Group
@@ -35,7 +35,7 @@ from lifelabel.utils.text import task_text
 
 __all__ = ["LabelGate", "LabelServer", "StreamInfo"]
 
-_REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels"})
+_REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels", "val_labels"})
 """The methods of `LabelGate` that the training process may call."""
 
 
@@ -58,7 +58,7 @@ class StreamInfo:
     """Whether the true matrix is known."""
     fingerprint: str
     files: str
-    """SHA-256 of the mask of images that have a file."""
+    """SHA-256 of the mask of images that have a file, and of the validation images."""
     missing: tuple[int, int]
     """Training and test images of the stream that have no file."""
     dataset: str
@@ -71,6 +71,10 @@ class StreamInfo:
     left_out: np.ndarray
     """Hashes of the names of training images that have no file, or that the stream leaves out."""
 
+    val: ImageHandle | None = None
+    val_rows: np.ndarray | None = None
+    """The validation images that have a file."""
+
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(name for task in self.tasks for name in task.classes)
@@ -80,15 +84,20 @@ class StreamInfo:
         train, test = stream.train, stream.test
         used = [train.used(), test.used()]
         present = [split.images.present[rows] for split, rows in zip((train, test), used, strict=True)]
-        files = hashlib.sha256(b"".join(np.packbits(mask).tobytes() for mask in present)).hexdigest()
+        files = hashlib.sha256(b"".join(np.packbits(mask).tobytes() for mask in present))
+        val, val_rows = None, None
+        if stream.val is not None:
+            val, val_rows = stream.val.images.handle(), np.flatnonzero(stream.val.images.present)
+            files.update("\n".join(manifest_lines(stream.val.names, stream.val.labels)).encode(errors="surrogatepass"))
+            files.update(np.packbits(stream.val.images.present).tobytes())
         left_out = [*train.left_out, *map(train.images.name, np.flatnonzero(~train.images.present).tolist())]
         return StreamInfo(
             stream.name, stream.tasks, train.images.handle(), test.images.handle(),
             tuple(int(train.images.present[rows].sum()) for rows in train.rows), int(present[0].sum()),
-            used[1][present[1]], train.complete, stream.truth is not None, stream.fingerprint, files,
+            used[1][present[1]], train.complete, stream.truth is not None, stream.fingerprint, files.hexdigest(),
             (int((~present[0]).sum()), int((~present[1]).sum())),
             stream.dataset, stream.image_size, tuple(stream.problems.lines()), stream.learned,
-            stream.overlapping, hash_names(left_out),
+            stream.overlapping, hash_names(left_out), val, val_rows,
         )  # fmt: skip
 
 
@@ -157,6 +166,10 @@ class LabelServer:
         They are available when training is over.
         """
         return self._request("test_labels", rows)
+
+    def val_labels(self, index: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The labels of validation images for the classes of task `index`, and whether each is known."""
+        return self._request("val_labels", index, rows)
 
     def close(self) -> None:
         if self.group.first:
@@ -274,3 +287,11 @@ class LabelGate:
         labels = test.labels.take(rows).dense()
         known = np.ones_like(labels) if test.unknown is None else ~test.unknown.take(rows).dense()
         return labels, known, judging.task_of_image(self.stream)[rows]
+
+    def val_labels(self, index: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.stream.val is None or index != self.open_task:
+            raise HiddenLabel(f"the labels of validation images for task {index + 1} are hidden: it is not open")
+        columns, split = self.stream.tasks[index].columns, self.stream.val
+        labels = split.labels.take(rows).dense(columns)
+        known = np.ones_like(labels) if split.unknown is None else ~split.unknown.take(rows).dense()[:, columns]
+        return labels & known, known

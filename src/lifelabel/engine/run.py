@@ -239,7 +239,7 @@ class Run:
         size = self.image_size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
         self.trained = TrainedImages.of_names(info.left_out, min_side_for(size, c.augment))
         scoring_bytes = SCORING_BYTES[self.device.type]
-        sources = {"train": info.train, "test": info.test}
+        sources = {"train": info.train, "test": info.test, **({} if info.val is None else {"val": info.val})}
         self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
         self.loader.on_wait = on_wait
         self.processes.callback(self.loader.close)
@@ -393,6 +393,8 @@ class Run:
             if p.step == passes.total or due or stop:
                 self.end_step(batch, stop)
         self.method.end_task()
+        if not self.joint:
+            self.evaluator.validate(p.task)
 
     def note_trained(self, rows: np.ndarray, loaded: Loaded) -> None:
         """Keep the hashes of a batch of the first pass: these images are not used to evaluate the model."""

@@ -104,6 +104,8 @@ class Method(ABC):
     """Whether the method uses float64 on the device. The device mps does not support it."""
     counts_labels: ClassVar[bool] = False
     """Whether the engine counts the labels of the images of a task before its first batch: see `count_labels`."""
+    validates: ClassVar[bool] = False
+    """Whether the method chooses an option by the validation images of a stream: see `validate`."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which trains on all tasks at once with complete labels."""
 
@@ -141,6 +143,13 @@ class Method(ABC):
     def end_task(self) -> None:
         """End the task, after its last batch."""
         self.recorder.reset()
+
+    def validate(self, features: Tensor, labels: Tensor, known: Tensor) -> None:
+        """Choose an option by validation images: their features, and their labels of the task's classes (N x new).
+
+        Called after `end_task`, if the method declares `validates` and the stream has such images.
+        """
+        raise NotImplementedError("a method that declares validates implements validate")
 
     def scores(self, images: Tensor) -> Tensor:
         """Logits for all seen classes, B x seen, in eval mode."""

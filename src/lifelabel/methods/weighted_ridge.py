@@ -73,6 +73,7 @@ class WeightedRidge(Method):
     summary = "a closed form per task on frozen features; the default for photographs (mAP 61.9; l3a 57.1, agcn 46.6)"
     Options = _WeightedRidgeOptions
     float64 = True
+    validates = True
     # alpha is not searched: the right value grows as images get fewer, and a search has few
     shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
 
@@ -156,6 +157,19 @@ class WeightedRidge(Method):
         slopes, shifts = zip(*(solution.calibrate() for solution in solutions), strict=True)
         self.weights = torch.cat([solution.weights for solution in solutions], 1)
         self.slope, self.shift = torch.cat(slopes), torch.cat(shifts)
+
+    @torch.no_grad()
+    def validate(self, features: Tensor, labels: Tensor, known: Tensor) -> None:
+        """Choose the strength of regularisation by the squared error of images that are not learned."""
+        used = known.all(1)
+        phi, y = features[used].double(), labels[used].double()
+        if self.options.ridge is not None or not y.any():
+            return
+        regression = self._regression(len(self.tasks) - 1)
+        candidates = (regression.solve(_MORE_THAN_CHOSEN * ridge).weights for ridge in RIDGES)
+        errors = torch.stack([(phi @ weights - y).square().mean() for weights in candidates])
+        self.errors[-1] = errors / errors.min()  # in place of the errors of left-out images
+        self.solve(self.ridge)
 
     def _regression(self, task: int) -> Regression:
         return Regression(self.sums.total, *self.sums.of_task(task), self.options.alpha)

@@ -296,6 +296,9 @@ class Stream:
 
     The test images of a proxy stream are those of its training images that a run holds out.
     """
+    val: Split | None = None
+    """Validation images, from which a method may choose an option (`Method.validates`). They are never trained on, and
+    are in no task. None if there are none."""
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Groups of classes whose figures are reported separately, such as those with many and with few training images."""
 

@@ -44,4 +44,4 @@ class Collection:
     listed: bool = False
     """Whether the source lists the names of an image's labels. A name that is not listed may be one that came later."""
     val: Pool | None = None
-    """The validation images of a table: for thresholds and calibration. A stream has none of them."""
+    """The validation images: for the choice of options, thresholds and calibration."""

@@ -132,15 +132,16 @@ class Loader:
 
 
 class TestImages:
-    """The pixels of the test images, batch by batch: cached if they fit, else read again for every evaluation.
+    """The pixels of the test images, or of another `split`, batch by batch: cached if they fit, else read again for
+    every evaluation.
 
     `rows` are the readable images, known after the first pass. `bad` has the row of each other image and the reason.
     """
 
     __test__ = False  # pytest collects classes of this name
 
-    def __init__(self, loader: Loader, rows: np.ndarray):
-        self.loader, self.all_rows, self.rows = loader, rows, rows
+    def __init__(self, loader: Loader, rows: np.ndarray, split: str = "test"):
+        self.loader, self.all_rows, self.rows, self.split = loader, rows, rows, split
         self.bad: list[tuple[int, str]] = []
         self.cacheable = 3 * loader.reader.size**2 * len(rows) <= CACHE_BYTES
         self.cached: list[Tensor] = []
@@ -149,7 +150,7 @@ class TestImages:
         if self.cached:
             yield from self.cached
             return
-        jobs = list(self.loader.scoring_jobs("test", self.all_rows))
+        jobs = list(self.loader.scoring_jobs(self.split, self.all_rows))
         good, bad, cached = [self.all_rows[:0]], [], []
         for job, loaded in zip(jobs, self.loader.batches(jobs), strict=True):
             bad += loaded.bad

@@ -104,6 +104,7 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
         test = _move_to_first_label(test, tasks)
     truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
     rules = {**stream.rules, "task_order": order}
+    stream = _with_val(stream, columns)
     return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
 
 
@@ -130,6 +131,7 @@ def _reorder_classes(stream: Stream, order: int) -> Stream:
     truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
     rules = {**stream.rules, "class_order": order}
     train, test = _move_to_all_labels(train, tasks), _move_to_first_label(test, tasks)
+    stream = _with_val(stream, columns)
     return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
 
 
@@ -192,6 +194,7 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
         splits[0] = dataclasses.replace(splits[0], home=np.minimum(splits[0].home, count))
     kept = {name for task in tasks for name in task.classes}
     groups = {name: tuple(each for each in of_group if each in kept) for name, of_group in stream.groups.items()}
+    stream = _with_val(stream, np.arange(classes))
     return dataclasses.replace(
         stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules,
         groups={name: of_group for name, of_group in groups.items() if of_group},
@@ -202,6 +205,11 @@ def _select_classes(split: Split, columns: np.ndarray) -> Split:
     """The same images with the given classes."""
     unknown = None if split.unknown is None else split.unknown.select_classes(columns)
     return dataclasses.replace(split, labels=split.labels.select_classes(columns), unknown=unknown)
+
+
+def _with_val(stream: Stream, columns: np.ndarray) -> Stream:
+    """The same stream with the given classes of its validation images."""
+    return stream if stream.val is None else dataclasses.replace(stream, val=_select_classes(stream.val, columns))
 
 
 def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
@@ -255,7 +263,8 @@ def sort_by_name(stream: Stream) -> Stream:
 
     Sources list images task by task, so their order would reveal which images have a class of a later task.
     """
-    return dataclasses.replace(stream, train=_sorted(stream.train), test=_sorted(stream.test))
+    val = None if stream.val is None else _sorted(stream.val)
+    return dataclasses.replace(stream, train=_sorted(stream.train), test=_sorted(stream.test), val=val)
 
 
 def _sorted(split: Split) -> Split:

@@ -111,11 +111,15 @@ def make_stream(
     names = [*(learned_names or [""] * len(learned)), *(new_names or [""] * (len(plan) - len(learned)))]
     tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan], names)
     not_named = np.array([each not in named for each in classes])
-    splits = []
+    class_task = task_of_class(tasks) if collection.listed else None
+    splits, val = [], None
+    if collection.val is not None and len(collection.val.names):
+        pool = _shifted(collection.val, len(learned))
+        labels, every = pool.labels.select_classes(columns), np.arange(len(pool.names))
+        unknown = unknown_labels(pool, labels, columns, not_named, class_task)
+        val = _make_split(collection.root, pool.names, labels, every, 0 * every, 1, unknown)
     for kind, pool in (("training", collection.train), ("test", collection.test)):
-        labels = pool.labels.select_classes(columns)
-        if pool.task is not None:
-            pool = dataclasses.replace(pool, task=np.where(pool.task >= 0, pool.task + len(learned), -1))
+        labels, pool = pool.labels.select_classes(columns), _shifted(pool, len(learned))
         choices = _task_choices(labels, tasks)
         if kind == "training":
             choices = choices.within(slice(len(learned), len(tasks)))
@@ -129,7 +133,7 @@ def make_stream(
             f"{kind} images without a label of the stream, {left_out}", pool.names, choices.per_image() == 0
         )
         rows, task = _assign_images(kind, pool, choices, labelled, options, problems, left_out)
-        unknown = unknown_labels(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
+        unknown = unknown_labels(pool, labels, columns, not_named, class_task)
         if unknown and unknown.tasks is not None:
             earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
             kind_of = f"{kind} images whose labels of later classes are unknown (none of them has one)"
@@ -145,8 +149,9 @@ def make_stream(
     # if the source states labels of an image's own task only, those of earlier tasks are not known
     visible = options.labels if complete and len(tasks) > 1 else "task"
     stream = Stream(
-        name, tasks, train, test, truth, rules, dataset, problems=problems, labels=visible, learned=len(learned)
-    )
+        name, tasks, train, test, truth, rules, dataset, problems=problems, labels=visible, learned=len(learned),
+        val=val,
+    )  # fmt: skip
     if learned or _has_given_tasks(collection):  # then the labels of other classes may be unknown
         return stream
     return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, collection))
@@ -171,6 +176,13 @@ def unknown_labels(
     return Unknown(pool.unknown.select_classes(columns) if pool.unknown else none, not_named, tasks)
 
 
+def _shifted(pool: Pool, learned: int) -> Pool:
+    """The same images in tasks that come after `learned` others."""
+    if pool.task is None:
+        return pool
+    return dataclasses.replace(pool, task=np.where(pool.task >= 0, pool.task + learned, -1))
+
+
 def _with_classes(collection: Collection, learned: Sequence[str]) -> Collection:
     """The collection with columns for all learned classes. It must have other classes too."""
     if not set(collection.classes) - set(learned):
@@ -180,13 +192,13 @@ def _with_classes(collection: Collection, learned: Sequence[str]) -> Collection:
     def widened(labels: Labels) -> Labels:
         return Labels(labels.start, labels.column, len(classes))
 
-    pools = [
-        dataclasses.replace(
-            pool, labels=widened(pool.labels), unknown=None if pool.unknown is None else widened(pool.unknown)
-        )
-        for pool in (collection.train, collection.test)
-    ]
-    return dataclasses.replace(collection, classes=classes, train=pools[0], test=pools[1])
+    def with_all(pool: Pool) -> Pool:
+        unknown = None if pool.unknown is None else widened(pool.unknown)
+        return dataclasses.replace(pool, labels=widened(pool.labels), unknown=unknown)
+
+    train, test = with_all(collection.train), with_all(collection.test)
+    val = None if collection.val is None else with_all(collection.val)
+    return dataclasses.replace(collection, classes=classes, train=train, test=test, val=val)
 
 
 def make_proxy(target: Stream, collection: Collection) -> Stream:

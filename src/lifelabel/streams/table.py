@@ -419,11 +419,9 @@ class _Builder:
         kept = int(np.count_nonzero(splits == "val"))
         if required and kept and not (splits == "test").any():
             splits[splits == "val"] = "test"
-            problems.add("val images, used for test because the table has no test image", count=kept)
+            problems.add("val images that are used for test because the table has no test image", count=kept)
         elif required and kept:
-            problems.add(
-                "val images, used neither for training nor for test (`lifelabel calibrate` uses them)", count=kept
-            )
+            problems.add("val images that are kept apart from training and test", count=kept)
         train, val, test = (self._pool(np.flatnonzero(splits == value), tasks) for value in ("train", "val", "test"))
         for pool, kind in ((train, "training"), (test, "test")):
             if kind in required and not len(pool.names):
