@@ -313,7 +313,7 @@ def test_most_rows_with_another_mark_than_1_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"6 of 9 rows .* neither 0 nor 1 \(line 2: 'cat' is 'x'\): write 1 or 0"):
         table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
     rows = "".join(f"{i}.jpg,{'x' if i < 4 else 0},0\n" for i in range(9))
-    with pytest.raises(UserError, match=r"none of its images has a label \(4 rows with a label that is neither 0 nor 1\)"):
+    with pytest.raises(UserError, match=r"none of its images has a label \(4 rows with a label that is neither"):
         table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
 
 
