@@ -19,11 +19,15 @@ test: $(VENV)/.test-installed
 faults: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -n 2 tests/faults tests/engine/test_distributed.py tests/cli/test_compare.py --faults full --faults-json faults.json
 
-# Keeps the versions of constraints.txt that still fit pyproject.toml. UPGRADE=--upgrade takes the newest of all.
+# Keeps the versions that still fit pyproject.toml. UPGRADE=--upgrade takes the newest of all. requirements.lock has all
+# packages of all extras with their hashes, for the job of the tests that requires them. constraints.txt has the same
+# versions without hashes: with hashes in a constraint, pip would refuse an editable install and local builds of torch.
 lock: $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv packaging
 	$(BIN)/python -m uv pip compile --quiet $(UPGRADE) --universal --python-version 3.10 --all-extras \
-	  --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
+	  --no-annotate --generate-hashes --custom-compile-command 'make lock' --output-file requirements.lock pyproject.toml
+	sed -E '/^ +--hash/d; s/ *\\$$//' requirements.lock > constraints.txt
+	$(BIN)/python .ci/licences.py
 
 dist: $(VENV)/bin/python
 	rm -rf dist

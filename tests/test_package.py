@@ -63,6 +63,7 @@ def test_the_source_distribution_has_what_is_needed_to_build_and_test(sdist, fol
 
 def test_the_source_distribution_has_the_files_of_the_first_folder(sdist):
     names = {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "constraints.txt"}
+    names.add("requirements.lock")
     assert names | {"pyproject.toml"} <= {path.name for path in sdist.iterdir()}
     assert (sdist / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
@@ -151,9 +152,20 @@ def test_constraints_have_the_version_of_every_package_that_is_needed():
     assert not wrong, "run `make lock`, or install again: installed version, version of constraints.txt"
 
 
-def test_constraints_have_every_direct_dependency():
+def test_the_lock_has_the_same_versions_and_a_hash_of_every_package():
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert re.sub(r" \\\n +--hash=sha256:[0-9a-f]{64}", "", text) == (ROOT / "constraints.txt").read_text(
+        encoding="utf-8"
+    )
+    packages = re.findall(r"^[a-z0-9].*$", text, re.MULTILINE)
+    assert all(line.endswith(" \\") for line in packages)  # a hash follows
+
+
+def test_constraints_and_licences_have_every_direct_dependency():
     """Of all extras, on this version of Python."""
     locked = locked_versions()
+    page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+    assert {*locked} <= {*re.findall(r"^\| ([a-z0-9-]+) \| [A-Z0-9]", page, re.MULTILINE)}
     for line in metadata.requires("lifelabel"):
         requirement = Requirement(line)
         assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), line

@@ -21,7 +21,7 @@ from PIL import Image
 
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.run import train
-from lifelabel.streams import build
+from lifelabel.streams import build, protocols
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes"),
@@ -36,7 +36,7 @@ ORDER = f"{CAT}\n{BOAT}\n\n{DOG}\n{GHOST}\n"
 USED = {
     "plain 1.jpg": CAT, "plain 2.jpg": CAT, "plain 3.jpg": CAT, "cmyk.jpg": f"{BOAT};{CAT}", "grey.jpg": BOAT,
     "sixteen bits.png": CAT, "animated.gif": DOG, "été, à côté/rotated.jpg": DOG, "clear.png": DOG, "a png.jpg": DOG,
-    "plain 4.jpg": f"{DOG};{CAT}", "palette.png": f"{BOAT};{DOG}",
+    "plain 4.jpg": f"{DOG};{CAT}", "palette.png": f"{BOAT};{DOG}", "nothing.png": "",
 }  # fmt: skip
 BAD = {
     "corrupt.jpg": "corrupt", "truncated.jpg": "truncated", "empty.jpg": "an empty file",
@@ -54,7 +54,6 @@ ROWS = (
     ",dog,train",
     "plain 1.jpg,chat,train",
     "plain 1.jpg,dog,test",
-    "shows nothing.jpg,,train",
     '"one\ntwo.jpg",dog,train',
 )
 PROBLEMS = {
@@ -64,7 +63,7 @@ PROBLEMS = {
     "rows without an image": 1,
     "rows that repeat an earlier one": 1,
     "rows that give an image another split or task; its first row counts": 1,
-    "training images without a label of the stream": 1,
+    protocols._NEGATIVES: 1,
     "classes without a training image": 1,
     "classes that no training image of their task shows": 1,
 }
@@ -106,6 +105,7 @@ def write_used(root):
     make_image(57, "RGBA").save(root / "clear.png")
     make_image(58).save(root / "a png.jpg", format="PNG")
     make_image(59, "P").save(root / "palette.png")
+    make_image(61).save(root / "nothing.png")
 
 
 def write_bad(root):
@@ -292,7 +292,7 @@ def test_a_task_without_an_image(refused, hostile, tmp_path):
     (tmp_path / "order.txt").write_text(f"{CAT}\n\n{DOG}\n\n{GHOST}\n", encoding="utf-8")
     args = (hostile / "photos.csv", "--root", hostile / "photos", "--set", f"order={tmp_path / 'order.txt'}")
     line = refused("data", "inspect", *args, "--out", tmp_path / "look")
-    assert line.startswith(f"task 3 ({GHOST}) has no training image in photos.csv: choose other classes")
+    assert line.startswith(f"task 3 ({GHOST}) has no training image of its classes in photos.csv: choose other classes")
     assert not (tmp_path / "look").exists()
 
 

@@ -211,7 +211,8 @@ def test_class_names_are_not_control_characters(main, place):
         (("run", "photos.csv", "--rows", "train"), "photos.csv has no train row"),
         (
             ("run", "photos.csv", "--set", "stream.tasks=3"),
-            "stream.tasks cannot be set for a table here: the options are stream.root, stream.separator",
+            "stream.tasks cannot be set for a table here: the options are stream.root, stream.separator, "
+            "stream.alias, stream.merge_case",
         ),
         (("run", "photos.csv", "--threshold", "0"), "--threshold must be above 0 and at most 1, not 0"),
         (("run", "photos.csv", "--threshold", "x"), "Invalid value for '--threshold'"),

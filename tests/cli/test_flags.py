@@ -68,7 +68,7 @@ def test_every_option_with_a_flag_has_one_in_train_with_its_help(main, wide, nam
 
 
 def test_flags_of_streams(main, wide):
-    assert STREAM_FLAGS.keys() == {"root", "tasks"}
+    assert STREAM_FLAGS.keys() == {"root", "tasks", "merge_case", "alias"}
     lines = {flag: text for flag, _, text in flags_in(main("train", "--help").stdout)}
     assert "folder of the images" in lines["--root"] and "umber of tasks" in lines["--tasks"]
 

@@ -165,9 +165,21 @@ def test_errors_of_the_system_name_the_file(refused, main, monkeypatch):
 
     fail(PermissionError(errno.EACCES, "Permission denied", "secret/x"))
     assert refused("runs", "secret/x") == "secret/x: Permission denied; check the path"
-    fail(OSError(errno.ENOMEM, "Cannot allocate memory"))
-    with pytest.raises(OSError, match="Cannot allocate"):
+    fail(OSError(errno.EINVAL, "Invalid argument"))
+    with pytest.raises(OSError, match="Invalid argument"):
         main("runs")
+    loading = ImportError("libtorch_cuda.so: failed to map segment from shared object")
+    for error in (OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError(), loading):
+        fail(error)
+        line = refused("runs")
+        assert line.startswith("out of memory (") and "lower batch_size, image_size or workers" in line
+
+
+def test_memory_that_torch_cannot_have_is_one_line(refused, monkeypatch):
+    import torch
+
+    monkeypatch.setattr("lifelabel.cli.main.app", lambda *_, **__: torch.empty(1 << 62, dtype=torch.uint8))
+    assert "can't allocate memory" in refused("train")
 
 
 @pytest.mark.parametrize(
@@ -217,11 +229,34 @@ main.main()
 """
 
 
+BUSY = """
+import hashlib, sys
+from lifelabel.cli import main, stopping
+
+def command(*args, **more):
+    stopping.watch_signals()
+    print("started", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # like a backward pass: handlers of Python run after it
+
+stopping._SECONDS = 0.3
+main.app = command
+sys.argv = ["lifelabel", "train"]
+main.main()
+"""
+
+
 def run_with_interrupts(code):
     # a shell without job control lets its background processes, and so the tests, ignore Ctrl-C
     default = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=default)
+
+
+def test_the_end_of_a_command_does_not_wait_for_the_garbage_collector():
+    code = "import atexit, gc; atexit.register(lambda: print('objects', gc.get_freeze_count())); "
+    code += "from lifelabel.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    assert int(done.stdout.split()[-1]) > 10_000  # those that it does not visit
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems end a process in another way")
@@ -236,3 +271,15 @@ def test_a_second_ctrl_c_exits_at_once_and_leaves_no_process():
     done = run_with_interrupts(TWICE)
     assert done.returncode == 130 and done.stdout == "started\n"
     assert done.stderr == "stopped at once; if the run folder exists, continue with --resume\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems end a process in another way")
+def test_ctrl_c_in_a_long_operation_is_confirmed_at_once_and_ends_it():
+    default = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=pipe, stderr=pipe, text=True, preexec_fn=default)
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "stopping, saving a checkpoint; Ctrl-C again stops at once\n"
+    assert process.communicate(timeout=60)[1] == "stopped at once; if the run folder exists, continue with --resume\n"
+    assert process.returncode == 130

@@ -49,9 +49,9 @@ def test_all_runs_below_a_folder_with_everything_that_is_known(main, runs):
     found = listed(main)
     assert list(found) == ["a", "c", "d", "deep/er/b", "e"]
     assert found["a"] == {
-        "folder": "a", "state": "finished", "reason": None, "task": 2, "tasks": 2, "stream": "scenes", "label": "agcn",
-        "seed": 3, "mAP": 0.5, "CF1": 0.25, "OF1": 0.125, "forgetting": -0.04, "seconds": 13.0, "date": "2024-05-06",
-        "commit": "abc123",
+        "folder": "a", "state": "finished", "reason": None, "task": 2, "tasks": 2, "task_name": None,
+        "stream": "scenes", "label": "agcn", "seed": 3, "mAP": 0.5, "CF1": 0.25, "OF1": 0.125,
+        "forgetting": -0.04, "seconds": 13.0, "date": "2024-05-06", "commit": "abc123",
     }  # fmt: skip
     joint = found["deep/er/b"]
     assert (joint["state"], joint["forgetting"], joint["commit"]) == ("finished", None, None)

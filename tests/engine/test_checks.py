@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from lifelabel.config.config import Config
+from lifelabel.engine import checks
 from lifelabel.engine.checks import check_images, check_metrics
 from lifelabel.engine.label_server import StreamInfo
 from lifelabel.engine.run_folder import RunFolder
@@ -50,8 +51,9 @@ def test_if_all_images_have_a_file_there_is_nothing_to_report(check):
 
 
 def test_problems_of_the_stream_are_reported(check):
-    (note,) = check([*ROWS, *TEST], more_rows=["6.png,,train"])
-    assert note == "1 training image without a label of the stream: 6.png"
+    (note,) = check([*ROWS, *TEST, "6.png"], more_rows=["6.png,,train"])
+    hint = "(stream.negatives=false leaves them out)"
+    assert note == f"1 training image without a label of their task, used as negative examples {hint}: 6.png"
 
 
 @pytest.mark.parametrize(
@@ -156,3 +158,15 @@ def test_options_that_no_machine_can_hold(refused, tmp_path, monkeypatch, option
     monkeypatch.setattr("lifelabel.streams.loading.total_memory", lambda: 300 * 2**30)
     line = refused("train", "--method", "agcn", "--device", "cpu", *options, "--out", tmp_path / "run")
     assert re.match(message, line) and len(line) < 250
+
+
+def test_a_step_that_needs_more_memory_than_there_is(refused, main, small, monkeypatch, tmp_path):
+    """The backbone of this run keeps 0.64 MB for an image, for 8 new and 8 stored ones."""
+    train = ("train", "--method", "er", *small, "--batch-size", 8, "--out")
+    monkeypatch.setattr(checks, "available_memory", lambda: 10_000_000)
+    line = refused(*train, tmp_path / "a")
+    assert line.startswith("a step of 16 images of 64 × 64 pixels keeps 0.0 GB of activations, and 0.0 GB of memory")
+    assert not (tmp_path / "a").exists()
+    monkeypatch.setattr(checks, "available_memory", lambda: 15_000_000)
+    done = main(*train, tmp_path / "b")
+    assert done.returncode == 0 and "with gaps in the heap it may take 2 times as many" in done.stderr

@@ -117,7 +117,9 @@ def test_a_stopped_run_of_two_processes_resumes_with_three(tmp_path, alone):
         process.send_signal(signal.SIGTERM)
     outputs = [process.communicate(timeout=60) for process in started]
     assert [process.returncode for process in started] == [130, 130], outputs
-    assert outputs[0][1].startswith("stopped; resume with: torchrun --nproc-per-node 2 -m lifelabel train --resume")
+    first, last = outputs[0][1].splitlines()
+    assert first.startswith("stopping, saving a checkpoint")
+    assert last.startswith("stopped; resume with: torchrun --nproc-per-node 2 -m lifelabel train --resume")
     assert not (folder / "metrics.json").exists() or not metrics(folder)["finished"]
     codes, outputs = torchrun.run(3, "train", "--resume", folder, "--quiet")
     assert codes == [0, 0, 0], outputs

@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from report.run_folders import edit_json
 from support.methods import same
@@ -17,7 +18,10 @@ import lifelabel
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS
+from lifelabel.report.matrix_figures import forgetting
+from lifelabel.report.runs import read_run
 from lifelabel.streams.image_hashes import hash_names
+from lifelabel.utils.markdown import escape
 
 CLASSES = "abcdef"
 COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
@@ -31,7 +35,8 @@ NEEDED = {
 def tables(tmp_path_factory):
     """Sixty images in three tasks of two classes: all.csv, its tasks 1 and 2 in two.csv, and task 3 in three.csv.
 
-    new.csv is three.csv without the labels of old classes.
+    new.csv is three.csv without the labels of old classes. In each task an image has no label, and in later tasks one
+    has only those of old classes.
     """
     folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
     rows = []
@@ -40,6 +45,8 @@ def tables(tmp_path_factory):
         present = rng.random(6) < 0.35
         present[2 * task + rng.integers(2)] = True
         present[2 * task + 2 :] = False
+        if i in (21, 22, 23, 31, 32):
+            present[2 * task if i > 30 else 0 :] = False
         pixels = np.full((40, 40, 3), rng.integers(0, 60), np.uint8)
         for k in np.flatnonzero(present):
             pixels[20 * (k // 3) :, 13 * (k % 3) : 13 * (k % 3) + 13][:20] = COLOURS[k]
@@ -134,6 +141,50 @@ def test_old_classes_that_the_table_does_not_name_are_unknown(tables, two, tmp_p
     assert task == metrics  # nothing is known of the old classes
 
 
+def test_names_of_tasks_are_shown_and_kept(main, tables, tmp_path, tables_only):
+    """Of months in the wrong order, and of an extension: in the output, the run folder, the model and its card."""
+    names = {"1": "March", "2": "april", "3": "<b>may|"}
+    for table in ("two", "three"):
+        rows = list(csv.reader(open(tables / f"{table}.csv")))
+        with open(tmp_path / f"{table}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *([*r[:2], names[r[2]], *r[3:]] for r in reversed(rows[1:]))])
+    given = [text for name, value in COMMON.items() for text in (f"--{name.replace('_', '-')}", value)]
+    given += ["--method", "fine-tuning", "--root", tables, "--stream", tmp_path / "two.csv", "--out", tmp_path / "two"]
+    done = main("train", *given)
+    assert "fine-tuning: tasks in this order: March, april\n" in done.stderr
+    assert "fine-tuning: after april  mAP" in done.stderr
+    extended = main("extend", tmp_path / "two", tmp_path / "three.csv", "--root", tables, "--out", tmp_path / "x")
+    assert "after <b>may|  mAP" in extended.stderr and extended.returncode == 0
+    metrics = RunFolder(tmp_path / "x").read_json("metrics.json")
+    assert metrics["task_names"] == list(names.values()) and len(metrics["tasks"]) == 3
+    card = (tmp_path / "x/model/README.md").read_text()
+    assert "| april |" in card and f"| {escape(names['3'])} |" in card and "<b>" not in card
+    assert lifelabel.load(tmp_path / "x").info.task_names == tuple(names.values())
+    looked = main("data", "inspect", tmp_path / "two.csv", "--root", tables, "--out", tmp_path / "look", "--no-sheets")
+    assert "March" in looked.stdout and "| april |" in (tmp_path / "look/report.md").read_text()
+    written = main("data", "build", tmp_path / "two.csv", "--root", tables, "--out", tmp_path / "m.yaml")
+    assert written.returncode == 0
+    streams = [lifelabel.streams.build(str(tmp_path / name), {"root": str(tables)}) for name in ("m.yaml", "two.csv")]
+    assert streams[0].tasks == streams[1].tasks and streams[0].tasks[1].text == "april"
+    run = read_run(tmp_path / "x")
+    spec = json.dumps(forgetting(run, "a").spec)
+    assert run.task_names == list(names.values()) and '"taskCells", "value": ["March", "april"' in spec
+
+
+def test_a_class_in_another_spelling_is_the_class_of_the_model(main, refused, tables, two, tmp_path):
+    """In an extension, in the run that its config.yaml makes again, and in an evaluation."""
+    names = ("--merge-case", "--alias", "f=A")
+    assert main("extend", two, tables / "three.csv", "--out", tmp_path / "x", *names, "-q").returncode == 0
+    assert RunFolder(tmp_path / "x").read_json("metrics.json")["tasks"] == [["a", "b"], ["c", "d"], ["e"]]
+    options = yaml.safe_load((tmp_path / "x/config.yaml").read_text())["stream_options"]
+    assert (options["merge_case"], options["alias"]) == (True, ["f=A"])
+    evaluate = ("evaluate", two, tables / "three.csv", "--out", tmp_path / "e", "--alias", "f=A")
+    assert "only in case, spaces, underscores or hyphens: a / A; give --merge-case" in refused(*evaluate)
+    assert main(*evaluate, "--merge-case").returncode == 0
+    evaluation = json.loads((tmp_path / "e/evaluation.json").read_text())
+    assert evaluation["classes"]["ignored"] == ["e"]
+
+
 def test_a_run_is_extended_again_and_again(tables, two, tmp_path):
     rows = list(csv.reader(open(tables / "three.csv")))
     for step, name in enumerate("ef", start=1):
@@ -203,6 +254,7 @@ def test_no_old_image_is_needed(tables, two, tmp_path):
         ({"options": {"method_options": {"mix": 0.5}}}, r"method\.mix cannot change when a run is extended"),
         ({"options": {"seed": 4}}, "seed cannot change when a run is extended"),
         ({"options": {"stream_options": {"learned": ["x"]}}}, "stream.learned is set by"),
+        ({"options": {"stream_options": {"alias": ["e=A"]}}}, r"or from a class of the model\) only in case.*: a / A;"),
     ],
 )
 def test_mistakes_are_one_line_and_change_nothing(tables, two, tmp_path, monkeypatch, change, message):

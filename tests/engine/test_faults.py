@@ -61,7 +61,8 @@ def limit_files():
 def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, whole, limit_files):
     folder = tmp_path / "run"
     expected = (
-        rf"^cannot write {folder}/checkpoint.pt: File too large; free space and resume with: lifelabel train --re"
+        rf"^cannot write {folder}/checkpoint.pt: File too large; raise the limit on the size of a file "
+        r"\(ulimit -f\) and resume with: lifelabel train --re"
     )
     with pytest.raises(UserError, match=expected):
         engine.train(folder, GIVEN, callback=At(3, lambda: limit_files(100_000)))
@@ -75,12 +76,12 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, whole
 def test_other_files_that_cannot_be_written(tmp_path, limit_files):
     lines = JsonLines(tmp_path / "history.jsonl")
     limit_files(100)
-    with pytest.raises(UserError, match=rf"^cannot write {tmp_path}/config.yaml: File too large; free space, or ch"):
+    with pytest.raises(UserError, match=rf"^cannot write {tmp_path}/config.yaml: File too large; raise .*, or ch"):
         engine.RunFolder(tmp_path).write_text("config.yaml", 200 * "a")
     lines.write({"text": 200 * "a"})
     for call in (lines.sync, lines.close):
         with pytest.raises(
-            UserError, match=rf"^cannot write {tmp_path}/history.jsonl: File too large; free space, or ch"
+            UserError, match=rf"^cannot write {tmp_path}/history.jsonl: File too large; raise the limit .*, or ch"
         ):
             call()
 

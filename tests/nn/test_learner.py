@@ -102,6 +102,7 @@ def test_a_backbone_with_a_learning_rate_of_zero_does_not_change():
     before = copy.deepcopy(learner.backbone.state_dict())
     learn(learner)
     assert all(torch.equal(v, before[k]) for k, v in learner.backbone.state_dict().items())
+    assert all(parameter.grad is None for parameter in learner.backbone.parameters())  # its memory is free again
 
 
 def test_growing_a_linear_head_does_not_change_old_rows():

@@ -26,6 +26,7 @@ CLASSES = ("cat", "dog", "cup", "fork")
 class Info:
     classes: tuple[str, ...] = CLASSES
     task_of_class: tuple[int, ...] = (0, 0, 1, 1)
+    task_names: tuple[str, ...] = ()
     thresholds: tuple[float, ...] | None = None
     calibration: dict | None = None
 

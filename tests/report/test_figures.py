@@ -341,7 +341,7 @@ def test_a_matrix_that_changes_and_has_gaps(tmp_path):
     assert [control.signal for control in figure.controls] == ["task"]  # the truth is not known
     count, changes = changed_relations(run)
     assert count == len(changes)
-    assert [(c.i, c.j, c.task) for c in changes if np.isfinite(c.before)] == [("sky", "boat", 2)]
+    assert [(c.i, c.j, c.task) for c in changes if np.isfinite(c.before)] == [("sky", "boat", "task 2")]
     assert changes[0][3:] == (0.25, 0.5)
     assert changed_relations(run, 1) == (count, changes[:1])
 
@@ -386,7 +386,7 @@ def test_a_matrix_of_very_many_classes_is_read_in_part(tmp_path, monkeypatch):
         assert np.array_equal(run.matrices()[name], matrix[np.ix_(kept, kept)])
     assert np.array_equal(run.matrices()["task_1"], before[np.ix_(kept[kept < 600], kept[kept < 600])])
     assert [(r.i, r.j) for r in strongest_relations(run, 2)] == [("c3", "c700"), ("c1150", "c5")]
-    assert changed_relations(run) == (1, [Change("c3", "c599", 2, 0.5, pytest.approx(0.005))])
+    assert changed_relations(run) == (1, [Change("c3", "c599", "task 2", 0.5, pytest.approx(0.005))])
     assert "The 120 classes with the strongest relations, of 1200" in figures.matrix(run, "agcn").note
 
 

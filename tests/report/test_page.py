@@ -160,7 +160,7 @@ def test_changed_relations_are_listed(tmp_path):
 
 def test_the_best_thresholds_by_hand(table):
     first, empty, never, last = threshold_section(table.rows).panels[0].thresholds
-    assert (first.name, first.task, last.task) == (HOSTILE[0], 1, 2)
+    assert (first.name, first.task, last.task) == (HOSTILE[0], "1", "2")
     assert (first.recall, first.precision, first.threshold) == pytest.approx((1, 0.5, 0))
     assert first.f1 == pytest.approx(2 / 3)
     assert (empty.threshold, empty.f1, empty.precision, empty.recall) == (None, None, None, None)

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from lifelabel.model.inputs import Images
+from lifelabel.serve import decoding
 from lifelabel.serve.decoder import ANSWER, decode_square
 from lifelabel.serve.decoding import DecoderPool
 from lifelabel.serve.limits import Limits
@@ -59,15 +60,18 @@ def run(test, **limits):
     asyncio.run(with_pool())
 
 
-def signalled(pool, data, number):
-    """A function that reads a file and sends a signal to the process that will decode it."""
+@pytest.fixture
+def signals(monkeypatch):
+    """Signals that the next processes get together with an image, in order."""
+    left, answer = [], decoding._Worker.answer
 
-    async def read():
-        (worker,) = pool._workers
-        os.kill(worker._process.pid, number)
-        return data
+    async def after_signal(worker, *job):
+        if left:
+            os.kill(worker._process.pid, left.pop(0))
+        return await answer(worker, *job)
 
-    return read
+    monkeypatch.setattr(decoding._Worker, "answer", after_signal)
+    return left
 
 
 async def reason(pool, read):
@@ -76,16 +80,21 @@ async def reason(pool, read):
     return refused.value.status, refused.value.reason
 
 
-def test_a_process_that_crashes_or_hangs_is_replaced(image):
+def test_a_process_that_crashes_or_hangs_is_replaced(image, signals):
     async def test(pool):
+        pool.seconds = 5
+        signals.append(signal.SIGKILL)
+        assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)  # by another process
+        signals.extend([signal.SIGSEGV, signal.SIGKILL])
+        status, text = await reason(pool, given(image()))
+        assert (status, text.partition(",")[0]) == (503, "the process that decodes images was killed")
+        signals.extend([signal.SIGABRT, signal.SIGSEGV])
+        assert await reason(pool, given(image())) == (400, "crashed the decoder")
         pool.seconds = 0.5
-        assert await reason(pool, signalled(pool, image(), signal.SIGKILL)) == (400, "crashed the decoder")
+        signals.append(signal.SIGSTOP)
+        assert await reason(pool, given(image())) == (400, "took more than 0.5 seconds to decode")
         assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)
-        assert await reason(pool, signalled(pool, image(), signal.SIGSTOP)) == (
-            400, "took more than 0.5 seconds to decode",
-        )  # fmt: skip
-        assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)
-        assert len(pool._workers) == 1
+        assert len(pool._workers) == 1 and not signals
 
     run(test)
 
@@ -106,15 +115,15 @@ def test_the_answers_of_a_process_are_not_trusted(image, answer):
         worker._answers = asyncio.StreamReader()
         worker._answers.feed_data(answer)
         worker._answers.feed_eof()
-        assert await reason(pool, given(image())) == (400, "crashed the decoder")
         assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)  # by another process
 
     run(test)
 
 
-def test_a_request_that_ends_does_not_give_its_answer_to_the_next_one(image):
+def test_a_request_that_ends_does_not_give_its_answer_to_the_next_one(image, signals):
     async def test(pool):
-        stopped = asyncio.ensure_future(pool.decode(signalled(pool, image(seed=1), signal.SIGSTOP), 32))
+        signals.append(signal.SIGSTOP)
+        stopped = asyncio.ensure_future(pool.decode(given(image(seed=1)), 32))
         await asyncio.sleep(0.2)
         stopped.cancel()
         found = await pool.decode(given(image()), 32)

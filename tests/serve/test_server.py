@@ -100,10 +100,12 @@ def test_a_large_upload_is_refused_at_once(server):
         assert status_of(connection) == 413
 
 
-def test_text_that_is_not_http(server):
-    with connect(server) as connection:
-        connection.sendall(b"\x16\x03\x01\x02garbage\r\n\r\n")
-        assert status_of(connection) == 400
+def test_garbage_is_refused_and_not_logged(server):
+    """The fixture `server` checks what the server has written, when it ends."""
+    for garbage in (b"\x16\x03\x01\x02garbage\r\n\r\n", head_of(7) + b"garbage"):
+        with connect(server) as connection:
+            connection.sendall(garbage)
+            assert status_of(connection) == 400
 
 
 def test_other_names_are_refused(server):

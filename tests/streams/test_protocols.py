@@ -130,7 +130,7 @@ def test_an_order_file_with_tasks(tmp_path):
     stream = make(source, order=str(file))
     assert classes_of(stream) == ["c a", "b"]
     assert "3 classes left out by order.txt: d, e, f" in stream.problems.lines()
-    assert "1 training image without a label of the stream: 4" in stream.problems.lines()
+    assert "1 training image without a label of the stream, left out: 4" in stream.problems.lines()
     assert stream.rules["order"] == "file order.txt"
     assert make(source, order=str(file), tasks=2, top=3).fingerprint == stream.fingerprint
     with pytest.raises(
@@ -199,7 +199,7 @@ def test_special_images_go_to_their_task_and_none_is_lost():
             if owners:
                 assert classes[name] == [source.classes[c] for c in pool.labels[row]]
     empty = int((source.train.labels.per_image() == 0).sum())
-    assert stream.problems.counts["training images without a label of the stream"] == empty > 0
+    assert stream.problems.counts["training images without a label of the stream, left out"] == empty > 0
 
 
 def test_special_and_mixed_are_counted():
@@ -253,7 +253,7 @@ def test_a_class_without_an_image_in_its_own_task_is_reported():
 
 def test_a_task_without_a_training_image_is_refused():
     with pytest.raises(
-        UserError, match=r"task 2 \(c, d\) has no training image in made: choose other classes or fewer tasks"
+        UserError, match=r"task 2 \(c, d\) has no training image of its classes in made: choose other classes or"
     ):
         make(collection({"1": "a", "2": "b e"}), tasks=3)
 
@@ -315,21 +315,25 @@ def test_listed_labels_of_later_tasks_are_unknown_unless_an_image_has_one():
 def test_a_given_task_without_a_new_class_needs_a_class_file(tmp_path):
     train = {"1": "a c", "2": "c", "3": "b", "4": "a", "5": "a b c"}
     source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
-    message = r"task 2 of the source has no new class: .* \(stream.order=FILE\)"
+    message = r"task 2/2 of made has no new class: .* \(stream.order=FILE\)"
     with pytest.raises(UserError, match=message):
         make(source)
     file = tmp_path / "order.txt"
     file.write_text("a\nb\n\nc\n")
     stream = make(source, order=str(file))
     assert task_of(stream.train) == {"1": [0], "3": [0], "2": [1], "5": [1]}  # 5 goes to the smaller task
-    assert "1 training image whose task owns none of their labels: 4" in stream.problems.lines()
+    assert "1 training image whose task owns none of their labels, left out: 4" in stream.problems.lines()
     assert stream.train.complete and stream.truth is not None
     assert task_of(make(source, order=str(file), protocol="overlap").train)["5"] == [0, 1]
 
 
 def test_a_given_task_without_a_class():
-    with pytest.raises(UserError, match=r"task 2 of the source has no new class: .* join it with another task"):
+    with pytest.raises(UserError, match=r"task 2/3 of made has no new class: .* join it with another task"):
         make(collection({"1": "a", "2": "b", "3": ""}, train_tasks=[0, 2, 1]))
+    source = collection({"1": "a b", "2": "b"}, train_tasks=[0, 1])
+    message = r"may \(2/2\) of made has no new class \(the tasks are, in this order: april, may\): .* correct the order"
+    with pytest.raises(UserError, match=message):
+        make(dataclasses.replace(source, task_names=("april", "may")))
 
 
 def test_default_number_of_tasks(tmp_path):
@@ -365,6 +369,32 @@ def test_images_without_a_label_are_negative_examples_of_an_only_task():
     stream = make(collection({"1": "a", "2": ""}, {"3": "", "4": "a"}), tasks=1)
     assert task_of(stream.train) == {"1": [0], "2": [0]} and task_of(stream.test) == {"3": [0], "4": [0]}
     assert not any("without a label" in line for line in stream.problems.lines())
+
+
+def test_training_images_without_a_label_of_their_task_are_negative_examples():
+    """In the task that the source states, else in one task of which a label is known."""
+    given = {"1": "a", "2": "b", "3": "", "4": "", "5": "a"}
+    source = collection(given, classes=("a", "b"), train_tasks=[0, 1, 1, 0, 1])
+    stream = make_stream(source, ProtocolOptions(labels="known"), "s", negatives=True)
+    assert task_of(stream.train) == {"1": [0], "4": [0], "2": [1], "3": [1], "5": [1]}
+    assert "3 training images without a label of their task, used" in "".join(stream.problems.lines())
+    assert stream.labels == "known" and stream.train.complete  # image 5 states a label of an earlier task
+    without = make_stream(source, ProtocolOptions(), "s", negatives=False)
+    assert task_of(without.train) == {"1": [0], "2": [1]}
+    lines = "\n".join(without.problems.lines())
+    hint = r"left out (stream.negatives=true trains on them)"
+    assert f"2 training images without a label of the stream, {hint}: 3, 4" in lines
+    assert f"1 training images whose task owns none of their labels, {hint}: 5" in lines
+
+    free = pool(("a", "b"), {"1": "a", "2": "b", "3": "", "4": "", "5": "a b", "6": ""})
+    unknown = Labels.from_lists([[], [], [0], [0], [], [0, 1]], 2)
+    source = dataclasses.replace(source, train=dataclasses.replace(free, unknown=unknown))
+    for protocol in ("disjoint", "overlap"):
+        options = ProtocolOptions(tasks=2, protocol=protocol)
+        stream = make_stream(source, options, "s", negatives=True)
+        tasks = {"1": [0], "5": [0] if protocol == "disjoint" else [0, 1], "2": [1], "3": [1], "4": [1]}
+        assert task_of(stream.train) == tasks
+        assert "1 training images without a label of the stream, left out: 6" in stream.problems.lines()
 
 
 def test_a_test_image_of_a_task_that_the_stream_does_not_have_is_left_out():

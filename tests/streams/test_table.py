@@ -76,13 +76,28 @@ def test_tabs_separate_columns_if_the_header_has_one(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "numbers"), [(("10", "9", ""), [1, 0, -1]), (("2.0", "1", "2"), [1, 0, 1]), (("b", "a", "b"), [0, 1, 0])]
+    ("tasks", "numbers", "names"),
+    [
+        (("10", "9", ""), [1, 0, -1], ("task 9", "task 10")),
+        (("2.0", "1", "2"), [1, 0, 1], ()),
+        (("0", "1"), [0, 1], ()),
+        (("b", "a", "b"), [0, 1, 0], ("b", "a")),
+        (("task10", "task2", "task1"), [2, 1, 0], ("task1", "task2", "task10")),
+        (("May", "april", "MARCH", "Dec."), [2, 1, 0, 3], ("MARCH", "april", "May", "Dec.")),
+        (("Jan 2025", "Feb 2024", "feb 2024"), [1, 0, 0], ("Feb 2024", "Jan 2025")),
+        (("2024-05-01", "2024-05", "2023-12-31 08:30"), [2, 1, 0], ("2023-12-31 08:30", "2024-05", "2024-05-01")),
+        (("2/1/2025", "1/3/2024"), [0, 1], ("2/1/2025", "1/3/2024")),
+        (("may", "maybe"), [0, 1], ("may", "maybe")),
+        (("\x1b[31m" + "x" * 99, "y"), [0, 1], ("\N{REPLACEMENT CHARACTER}[31m" + "x" * 55, "y")),
+    ],
 )
-def test_tasks_are_in_the_order_of_their_numbers_or_of_appearance(tmp_path, tasks, numbers):
+def test_tasks_are_in_the_order_of_numbers_and_dates_or_of_appearance(tmp_path, tasks, numbers, names):
     rows = "".join(f"{i}.jpg,x,train,{task}\n" for i, task in enumerate(tasks))
     found = table.read(write(tmp_path, f"image,labels,split,task\n{rows}t.jpg,x,test,{tasks[1]}\n"), None)
-    assert found.train.task.tolist() == numbers
+    assert found.train.task.tolist() == numbers and found.task_names == names
     assert found.test.task.tolist() == [numbers[1]]
+    if names and names[0] == "b":
+        assert "2 tasks in the order of first appearance: b, a" in found.problems.lines()
 
 
 def test_without_a_split_column_test_images_do_not_depend_on_other_rows(tmp_path):
@@ -313,7 +328,7 @@ def test_most_rows_with_another_mark_than_1_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"6 of 9 rows .* neither 0 nor 1 \(line 2: 'cat' is 'x'\): write 1 or 0"):
         table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
     rows = "".join(f"{i}.jpg,{'x' if i < 4 else 0},0\n" for i in range(9))
-    with pytest.raises(UserError, match=r"none of its images has a label \(4 rows with a label that is neither"):
+    with pytest.raises(UserError, match=r"no.* image.* has a label \(4 rows with a label that is neither 0 nor 1"):
         table.read(write(tmp_path, "image,cat,dog\n" + rows), None)
 
 
@@ -438,11 +453,42 @@ def test_a_column_of_text_with_another_name_than_labels(tmp_path, name):
     assert found.classes == ("cat", name)
 
 
-def test_names_that_differ_only_in_case_spaces_or_underscores_are_reported(tmp_path):
-    found = table.read(write(tmp_path, listed(["cat", "Cat", "hot dog", "hot_dog"])), None)
-    assert len(found.classes) == 4
-    line = "2 groups of classes whose names differ only in case, spaces or underscores: cat / Cat, hot dog / hot_dog"
-    assert found.problems.lines() == [line]
+def test_names_that_differ_only_in_case_spaces_underscores_or_hyphens(tmp_path):
+    """They are refused, or merged: into the name that the model has, else the most frequent one."""
+    path = write(tmp_path, listed(["cat", "Cat", "hot dog", "hot_dog;?Cat", "?hot-dog;cat", "Cat"]))
+    with pytest.raises(UserError, match=r"only in case.*: cat / Cat, hot dog / hot_dog / hot-dog; give --merge-case"):
+        table.read(path, None)
+    found = table.read(path, None, merge_case=True)
+    assert found.classes == ("Cat", "hot dog") and not found.problems
+    expected = [{"Cat"}, {"Cat"}, {"hot dog"}, {"hot dog"}, {"Cat"}, {"Cat"}]
+    assert list(labels_of(found.train, found.classes).values()) == expected
+    assert [row.tolist() for row in found.train.unknown] == [[], [], [], [0], [1], []]
+    known = ("Hot Dog", "CAT", "cat")
+    assert table.read(path, None, merge_case=True, alias=["Cat=cat"], known=known).classes == ("cat", "Hot Dog")
+    for given in ({"merge_case": True}, {"alias": ["Cat=cat"]}):
+        with pytest.raises(UserError, match=r"differ from another \(or from a class of the model\) only in case"):
+            table.read(path, None, known=known, **given)
+    apart = table.read(path, None, alias=["Cat=big cat", "hot_dog=snack", "hot-dog=snack"])
+    assert apart.classes == ("cat", "big cat", "hot dog", "snack")
+
+    flags = write(tmp_path, "image,Dog,dog,cup,split\na,0,,1,train\nb,1,0,0,train\nc,0,0,1,test\n")
+    found = table.read(flags, None, alias=["Dog=dog"])
+    assert all_labels(found) == {"a": {"cup"}, "b": {"dog"}, "c": {"cup"}}
+    assert [row.tolist() for row in found.train.unknown] == [[0], []]
+
+
+@pytest.mark.parametrize(
+    ("alias", "message"),
+    [
+        (["cat"], r"--alias takes OLD=NEW, two class names, not 'cat': it has no ="),
+        (["cat="], r"--alias takes OLD=NEW, two class names, not 'cat=': a class without a name"),
+        (["cta=dog"], r"unknown class in .*photos.csv for --alias: 'cta': did you mean 'cat'"),
+        (["cat=a", "cat=b"], r"--alias gives 'cat' two names: keep one"),
+    ],
+)
+def test_an_alias_that_is_wrong_is_refused(tmp_path, alias, message):
+    with pytest.raises(UserError, match=message):
+        table.read(write(tmp_path, listed(["cat", "dog"])), None, alias=alias)
 
 
 def test_a_class_that_is_never_0_is_reported(tmp_path):

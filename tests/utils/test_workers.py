@@ -115,3 +115,16 @@ def test_shared_memory_is_freed():
 def test_too_little_memory_is_one_line():
     with pytest.raises(UserError, match=r"^no memory for 1000000 batches of images .*: give fewer workers$"):
         SharedArrays(10**6, (10**9,))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_a_limit_on_the_size_of_files_is_named():
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"^the limit on file sizes \(ulimit -f\) is too low for 2 batches"):
+            SharedArrays(2, (1000,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

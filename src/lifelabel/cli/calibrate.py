@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifelabel.cli import labelled
-from lifelabel.cli.common import CONTEXT, progress_bar, stream_settings
+from lifelabel.cli.common import CONTEXT, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
-from lifelabel.utils.text import counted
+from lifelabel.utils.text import counted, task_cell
 
 if TYPE_CHECKING:
     from lifelabel.engine.calibrate import Calibrated
@@ -47,6 +47,8 @@ def _calibrate(
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
     include_trained: labelled.IncludeTrained = False,
+    merge_case: labelled.MergeCase = False,
+    alias: labelled.Alias = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -85,7 +87,7 @@ def _calibrate(
 
     with progress_bar("images") as progress:
         found = calibrate(
-            run, table, stream=stream, root=root, stream_options=stream_settings(set_ or []), rows=rows,
+            run, table, stream=stream, root=root, stream_options=labelled.options(set_, merge_case, alias), rows=rows,
             include_trained=include_trained, by=by, precision=precision, cost=cost, probabilities=probabilities,
             dry_run=dry_run, out=out_folder, device=device, batch_size=batch_size, workers=workers, progress=progress,
         )  # fmt: skip
@@ -111,7 +113,7 @@ def _print(found: Calibrated) -> None:
 
     common = scores.common
     ap = average_precision(np.where(scores.known, scores.logits, -np.inf)[:, common], scores.labels[:, common])
-    tasks = [model.info.task_of_class[k] + 1 for k in common]
+    tasks = [task_cell(model.info.task_of_class[k] + 1, model.info.task_names) for k in common]
     more = {
         "positives": scores.labels[:, common].sum(0).tolist(),
         "slope": [f"{found.calibration.slope[k]:.2f}" for k in common],

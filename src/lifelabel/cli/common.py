@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifelabel.cli.console import err, print_table
 from lifelabel.errors import UserError, unknown
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import shorten, task_cell
 from lifelabel.utils.torchrun import is_first_process
 
 if TYPE_CHECKING:
@@ -122,10 +122,12 @@ def check_jobs(jobs: int | None, device: object) -> int:
 
 
 def make_callback(quiet: bool) -> Callback:
-    from lifelabel.cli.progress import ProgressBar
+    from lifelabel.cli.progress import ProgressBar, Quiet
     from lifelabel.engine.callback import Callback
 
-    return ProgressBar(err) if is_first_process() and not quiet else Callback()
+    if not is_first_process():
+        return Callback()
+    return Quiet() if quiet else ProgressBar(err)
 
 
 def make_display(quiet: bool) -> Display | None:
@@ -140,7 +142,8 @@ def print_class_table(
     """The AP of classes after a run, with the number of their test images. `metrics` is metrics.json."""
     from lifelabel.report.per_class import per_class_table
 
-    task_of = {name: number for number, classes in enumerate(metrics["tasks"], 1) for name in classes}
+    names = metrics.get("task_names") or []
+    task_of = {name: task_cell(number, names) for number, of in enumerate(metrics["tasks"], 1) for name in of}
     columns = {**(more or {}), "test images": [metrics["final"]["positives"][name] for name in ap]}
     print_table(per_class_table([*ap], [task_of[name] for name in ap], [*ap.values()], columns))
 

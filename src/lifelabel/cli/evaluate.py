@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lifelabel.cli import labelled
-from lifelabel.cli.common import CONTEXT, progress_bar, stream_settings
+from lifelabel.cli.common import CONTEXT, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.cli.metrics import print_metrics
@@ -44,6 +44,8 @@ def _evaluate(
     set_: labelled.StreamSettings = None,
     rows: labelled.Rows = None,
     include_trained: labelled.IncludeTrained = False,
+    merge_case: labelled.MergeCase = False,
+    alias: labelled.Alias = None,
     threshold: Annotated[
         float | None,
         typer.Option(metavar="T", help="The threshold of all classes [default: those of the model, else 0.5]."),
@@ -71,7 +73,7 @@ def _evaluate(
     folder = out_folder or _default_folder(run, find_model(run))
     with progress_bar("images") as progress:
         found = evaluate(
-            run, table, stream=stream, root=root, stream_options=stream_settings(set_ or []), rows=rows,
+            run, table, stream=stream, root=root, stream_options=labelled.options(set_, merge_case, alias), rows=rows,
             include_trained=include_trained, threshold=threshold, save_scores=save_scores, out=folder, device=device,
             batch_size=batch_size, workers=workers, progress=progress,
         )  # fmt: skip

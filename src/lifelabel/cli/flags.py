@@ -70,7 +70,7 @@ def with_option_flags(
             flags = {name: arguments.pop(name) for name in owners}
             if stream_argument:
                 flags["stream"] = _one_stream(arguments.pop(_ARGUMENT), flags["stream"])
-            command(**arguments, flags={name: value for name, value in flags.items() if value not in (None, False)})
+            command(**arguments, flags={name: value for name, value in flags.items() if value not in (None, False, [])})
 
         parameters = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
         parameters += [_parameter(name, cls) for name, cls in owners.items()]
@@ -99,6 +99,7 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
     details: dict[str, Any] = {"help": _help(field, owner), "rich_help_panel": declaration["flag"]}
+    several = typing.get_origin(hint) is tuple
     if hint is not bool:
         details["metavar"] = "PATH" if declaration["path"] is True else _METAVARS.get(hint, "TEXT")
     if declaration["choices"]:
@@ -107,9 +108,8 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
         details["autocompletion"] = complete_name(_NAMES[name])
     names = (f"--{name.replace('_', '-')}", *_OTHER_NAMES.get(name, ()))
     default = typer.Option(False if hint is bool else None, *names, **details)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=bool if hint is bool else str | None
-    )
+    annotation = bool if hint is bool else list[str] | None if several else str | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _help(field: dataclasses.Field, owner: type) -> str:

@@ -16,8 +16,9 @@ import typer
 from lifelabel.cli import doctor
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
-from lifelabel.errors import OtherProcess, Stopped, UserError
-from lifelabel.utils.processes import kill_children
+from lifelabel.cli.stopping import end_watch, exit_at_once, stopped_line
+from lifelabel.errors import OtherProcess, Stopped, UserError, reason
+from lifelabel.utils.memory import out_of_memory
 from lifelabel.utils.torchrun import is_first_process, under_torchrun
 from lifelabel.version import __version__
 
@@ -70,10 +71,10 @@ except ImportError as _error:
     _broken = str(_error)
 app.add_typer(doctor.commands)
 
+_LESS_MEMORY = "lower batch_size, image_size or workers, end other programs, or raise ulimit -v if it is set"
 _OUTPUT_ONLY = ("predict", "runs", "verify", "metrics", "list", "doctor")
 """Commands whose result is their output. The others write files, and go on if nobody reads their output any more."""
-_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"], ["leaderboard"])
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 def _version(show: bool) -> None:
@@ -100,7 +101,10 @@ def main() -> None:
     exit code 0. A command that writes files goes on to its end.
     """
     with _catch_interrupts():
-        _main()
+        try:
+            _main()
+        finally:
+            end_watch()
 
 
 def _main() -> None:
@@ -125,7 +129,11 @@ def _main() -> None:
         _fail(str(stop), 130)
     except KeyboardInterrupt:
         code = 130
-    except OSError as error:
+    except (MemoryError, RuntimeError, ImportError, OSError) as error:
+        if out_of_memory(error):
+            _fail(f"error: out of memory ({reason(error)}); {_LESS_MEMORY}", 2)
+        if not isinstance(error, OSError):
+            raise
         if error.filename is None and error.errno in _CANNOT_WRITE:
             discard_output(sys.stdout.fileno())
             _fail(f"error: cannot write: {error.strerror}; free some space, or write to another place", 2)
@@ -140,13 +148,8 @@ def _main() -> None:
         else:
             raise
     if code == 130:
-        _fail(_stopped_line(), 130)
+        _fail(stopped_line(), 130)
     sys.exit(code or 0)
-
-
-def _stopped_line() -> str:
-    hint = "; if the run folder exists, continue with --resume" if sys.argv[1:2] in _CAN_RESUME else ""
-    return f"stopped at once{hint}"
 
 
 @contextlib.contextmanager
@@ -158,7 +161,7 @@ def _catch_interrupts() -> Iterator[None]:
         return
 
     def first(*_: object) -> None:
-        signal.signal(signal.SIGINT, _exit_at_once)
+        signal.signal(signal.SIGINT, exit_at_once)
         raise KeyboardInterrupt
 
     report = sys.unraisablehook
@@ -172,16 +175,10 @@ def _catch_interrupts() -> Iterator[None]:
         sys.unraisablehook = report
 
 
-def _exit_at_once(*_: object) -> None:
-    kill_children()
-    show_cursor = "\x1b[?25h" if err.is_terminal else ""  # a progress bar hides it
-    os.write(2, f"{show_cursor}{_stopped_line()}\n".encode())
-    os._exit(130)
-
-
 def _fail(line: str, code: int) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one line only
+        end_watch()
     if is_first_process() or line.startswith("error: process "):  # of several processes that fail alike, one reports it
         print_line(" ".join(line.split()), "red" if code == 2 else None, err)
     sys.exit(code)

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from lifelabel.cli.console import print_line
+from lifelabel.cli.stopping import begin_stop, watch_signals
 from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
 from lifelabel.metrics.functions import HEADLINE
@@ -29,9 +30,10 @@ from lifelabel.report.runs import read_run
 from lifelabel.report.tables import one_line
 from lifelabel.search.scheduler import ActiveRun, Display, Outcome
 from lifelabel.streams import Task
-from lifelabel.utils.text import counted, printable
+from lifelabel.streams.base import task_names
+from lifelabel.utils.text import counted, printable, task_text
 
-__all__ = ["ProgressBar", "RunsDisplay"]
+__all__ = ["ProgressBar", "Quiet", "RunsDisplay"]
 
 
 class _Speed(ProgressColumn):
@@ -40,7 +42,17 @@ class _Speed(ProgressColumn):
         return Text(f"{speed:,.0f} img/s" if speed else "– img/s", no_wrap=True)
 
 
-class ProgressBar(Callback):
+class Quiet(Callback):
+    """Nothing but a line when the run is stopped."""
+
+    def before_step(self) -> None:
+        watch_signals()
+
+    def stopping(self) -> None:
+        begin_stop()
+
+
+class ProgressBar(Quiet):
     """A progress bar of one run, and one line per finished task. Without a terminal, only the lines are printed.
 
     A narrow terminal has no class names, and a very narrow one has no bar.
@@ -56,16 +68,23 @@ class ProgressBar(Callback):
 
     def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
         self.method, self.tasks = config.method, tasks
+        if self.names:
+            print_line(f"{self.method}: tasks in this order: {', '.join(self.names)}", None, self.console)
         if learned:
-            line = f"{self.method}: resumed after {counted(learned, 'images')}, in task {task + 1}/{len(tasks)}"
+            where = task_text(task + 1, self.names, of=len(tasks))
+            line = f"{self.method}: resumed after {counted(learned, 'images')}, in {where}"
             print_line(line, None, self.console)
         self.id = self.bar.add_task(self._describe(task), total=images, completed=learned, losses="")
         self.bar.start()
 
+    @property
+    def names(self) -> list[str]:
+        return task_names(self.tasks)
+
     def _describe(self, task: int) -> str:
         names = self.tasks[task].classes
         listed = f" ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})" if self.console.width >= 130 else ""
-        return printable(f"{self.method} task {task + 1}/{len(self.tasks)}{listed}")
+        return printable(f"{self.method} {task_text(task + 1, self.names, of=len(self.tasks))}{listed}")
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
         text = " ".join(f"{name} {value:.2g}" for name, value in losses.items())
@@ -74,7 +93,7 @@ class ProgressBar(Callback):
     def evaluated(self, record: dict[str, Any]) -> None:
         seen = record["seen"]
         scores = "  ".join(f"{n} {'–' if seen[n] is None else format(100 * seen[n], '5.1f')}" for n in HEADLINE)
-        print_line(f"{self.method}: after task {record['task']}  {scores}", None, self.console)
+        print_line(f"{self.method}: after {task_text(record['task'], self.names)}  {scores}", None, self.console)
 
     def note(self, line: str) -> None:
         print_line(line, "yellow", self.console)

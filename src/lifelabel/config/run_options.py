@@ -235,7 +235,7 @@ def stream_flags() -> dict[str, type]:
     must work if one of them is broken.
 
     >>> sorted(stream_flags())
-    ['root', 'tasks']
+    ['alias', 'merge_case', 'root', 'tasks']
     """
     found: dict[str, type] = {}
     for source in STREAMS.registered().values():

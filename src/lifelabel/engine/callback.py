@@ -17,6 +17,9 @@ class Callback:
     def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
         """Training starts, or resumes in task index `task` after `learned` of `images` images."""
 
+    def before_step(self) -> None:
+        """A batch has been loaded, and its step begins. All processes of the run have started."""
+
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
         """Some steps are done: `images` images, and the losses of the last step."""
 
@@ -25,6 +28,9 @@ class Callback:
 
     def note(self, line: str) -> None:
         """A line of information for the user."""
+
+    def stopping(self) -> None:
+        """The first Ctrl-C or SIGTERM has come. Called by the signal handler, in the middle of anything."""
 
     def end(self) -> None:
         """Training has ended, also if it was stopped or failed."""

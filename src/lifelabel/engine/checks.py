@@ -13,12 +13,20 @@ from lifelabel.config.config import Config
 from lifelabel.engine.label_server import StreamInfo
 from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
+from lifelabel.methods import Method
 from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
+from lifelabel.nn.backbones import Backbone
+from lifelabel.nn.learner import Learner
 from lifelabel.streams.shards import in_shards
+from lifelabel.utils.memory import available_memory
 from lifelabel.utils.text import shorten
 
-__all__ = ["check_images", "check_losses", "check_metrics", "check_passes", "check_state"]
+__all__ = ["check_images", "check_losses", "check_metrics", "check_passes", "check_state", "check_step_memory"]
 
+_MOST_BYTES = 1000
+"""More bytes than most networks keep for a backward pass, for each value of a pixel."""
+_WITH_GAPS = 2
+"""A step takes up to so many times the bytes that are kept: the heap has gaps between blocks of different sizes."""
 _STATE_TYPES = (type(None), bool, int, float, str, bytes)
 _STATE_CONTAINERS = (list, tuple, set)
 
@@ -64,6 +72,48 @@ def check_passes(info: StreamInfo, config: Config) -> None:
         )
 
 
+def check_step_memory(method: Method, config: Config, size: int, processes: int, note: Callable[[str], None]) -> None:
+    """Refuse a batch whose activations do not fit into the memory that is left, and report one that may not fit.
+
+    The activations of two images are measured, if the batch is large for this machine. It is for the CPU: the system
+    may end a process that takes too much memory, without a line.
+    """
+    learner = getattr(method, "learner", None)
+    if method.setting.device.type != "cpu" or not isinstance(learner, Learner) or learner.frozen:
+        return
+    replayed = getattr(method.options, "replay_batch", 0)
+    images = config.batch_size // processes + (config.batch_size if replayed is None else replayed) // processes
+    available = available_memory()
+    if 3 * size**2 * _MOST_BYTES * images < available:
+        return
+    needed = _kept_bytes(learner.backbone, size) * images
+    line = (
+        f"a step of {images:,} images of {size} × {size} pixels keeps {needed / 1e9:.1f} GB of activations, and "
+        f"{available / 1e9:.1f} GB of memory are free"
+    )
+    if needed > available:
+        raise UserError(f"{line}: lower batch_size or image_size")
+    if _WITH_GAPS * needed > available:
+        note(f"{line}: with gaps in the heap it may take {_WITH_GAPS} times as many; if it ends, lower batch_size")
+
+
+def _kept_bytes(backbone: Backbone, size: int) -> int:
+    """The bytes of the activations that a forward pass keeps for the backward pass, for one image."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    backbone.eval()  # batch norm keeps as much as in train mode, and its statistics do not change
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _output = backbone(torch.zeros(2, 3, size, size))  # the graph lives until its tensors are counted
+        for tensor in (*backbone.parameters(), *backbone.buffers()):
+            kept.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(kept.values()) // 2
+
+
 def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Callable[[str], None]) -> None:
     """Report missing images to `note`. Refuse a stream if there is nothing to learn from or to score."""
     if config.image_order == "shards" and not in_shards(info.train):
@@ -78,7 +128,7 @@ def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Call
         if not size:
             names = ", ".join(task.classes)
             raise UserError(
-                f"task {task.index + 1} ({names}) has no training image that has a file: `lifelabel data inspect` "
+                f"{task.text} ({names}) has no training image that has a file: `lifelabel data inspect` "
                 "lists what is missing; remove its classes, or add the images"
             )
 

@@ -97,10 +97,12 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
         raise UserError(f"{table} is not a table: give a .csv, .tsv or .parquet file of images and labels")
     if "learned" in of_table:
         raise UserError("stream.learned is set by the run that is extended: remove it")
-    tasks = old.read_json("metrics.json")["tasks"]
+    metrics = old.read_json("metrics.json")
+    tasks, names = metrics["tasks"], metrics.get("task_names") or []
     if METHODS[before.method].joint and not getattr(before.stream_options, "learned", ()):
-        tasks = [[name for task in tasks for name in task]]  # it learned all tasks as one
-    of_table["learned"] = [json.dumps(task, ensure_ascii=False) for task in tasks]
+        tasks, names = [[name for task in tasks for name in task]], []  # it learned all tasks as one
+    named = [{names[index]: task} if names and names[index] else task for index, task in enumerate(tasks)]
+    of_table["learned"] = [json.dumps(task, ensure_ascii=False) for task in named]
     whole = {"first_tasks": None, "hold_out": 0.0, "task_order": 0, "class_order": 0, "proxy": False}
     whole |= {"proxy_images": None, "epochs": 1}  # a table is an online stream, unless its protocol is overlap
     stored = {"image_order": "random"}  # it depends on how the new images are stored

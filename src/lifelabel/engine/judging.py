@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifelabel.metrics.curves import precision_over_recall, score_counts
 from lifelabel.metrics.functions import HEADLINE, Scored, forgetting, mean_of_known, relative_forgetting, without_nan
-from lifelabel.streams.base import Split, Stream, Task, task_of_class
+from lifelabel.streams.base import Split, Stream, Task, task_names, task_of_class
 
 __all__ = ["judge", "judge_earlier", "summarise", "task_of_image"]
 
@@ -119,6 +119,7 @@ def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[
     summary: dict[str, Any] = {
         "classes": [name for task in tasks for name in task.classes],
         "tasks": [list(task.classes) for task in tasks],
+        **({"task_names": names} if (names := task_names(tasks)) else {}),
         "finished": bool(records) and records[-1]["task"] == len(tasks),
         "by_task": {name: _by_task(records, name, len(tasks)) for name in HEADLINE},
         "per_task": list(records),

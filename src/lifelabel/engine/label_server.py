@@ -26,11 +26,12 @@ from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, Interrupted, UserError
 from lifelabel.metrics.functions import METRICS
 from lifelabel.registry import register_items
-from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView
+from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView, task_names
 from lifelabel.streams.image_hashes import hash_names
 from lifelabel.streams.parts import Part, part_of, sort_by_name
 from lifelabel.utils.group import ALONE, Group
 from lifelabel.utils.processes import end_child, init_child, receive, start_child
+from lifelabel.utils.text import task_text
 
 __all__ = ["LabelGate", "LabelServer", "StreamInfo"]
 
@@ -233,8 +234,8 @@ class LabelGate:
     def view(self, index: int) -> TrainView:
         if self.joint or index != self.open_task:
             names = ", ".join(self.stream.tasks[index].classes)
-            now = "no task" if self.open_task is None else f"task {self.open_task + 1}"
-            raise HiddenLabel(f"the labels of task {index + 1} ({names}) are hidden: {now} is open")
+            now = "no task" if self.open_task is None else task_text(self.open_task + 1, task_names(self.stream.tasks))
+            raise HiddenLabel(f"the labels of {self.stream.tasks[index].text} ({names}) are hidden: {now} is open")
         return self.stream.train_view(index)
 
     def joint_view(self) -> TrainView:

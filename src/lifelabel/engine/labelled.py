@@ -24,7 +24,7 @@ from lifelabel.utils.text import counted, printable
 
 __all__ = ["Labelled", "check_writable", "read_labelled", "score"]
 
-_TABLE_OPTIONS = ("root", "separator")
+_TABLE_OPTIONS = ("root", "separator", "alias", "merge_case")
 
 
 class Labelled(NamedTuple):
@@ -58,7 +58,8 @@ def read_labelled(
         assert table is not None
         values = _table_options(run, table, options)
         folder = None if values.root is None else Path(values.root)
-        found = from_table(table, folder, rows, separator=values.separator, first=first, trained=trained)
+        names = {"alias": values.alias, "merge_case": values.merge_case, "known": model.classes}
+        found = from_table(table, folder, rows, separator=values.separator, first=first, trained=trained, **names)
     return Labelled(found, [*_notes(found, trained), *found.problems.lines()], trained.included and found.found > 0)
 
 

@@ -17,7 +17,7 @@ from lifelabel.model.files import ModelInfo
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.registry import loaded_plugins
-from lifelabel.streams.base import task_of_class
+from lifelabel.streams.base import task_names, task_of_class
 
 __all__ = ["agrees", "describe_model"]
 
@@ -46,13 +46,14 @@ def describe_model(
 ) -> ModelInfo:
     """What model.json holds of a method after its last task."""
     names = [name for task in method.tasks for name in task]
+    tasks = task_of_class(info.tasks)[: len(names)].tolist()
     backbone = network.backbone
     extends = training.get("extends")
     if extends is not None:
         extends = {**extends, "run": Path(extends["run"]).name}
     return ModelInfo(
         classes=tuple(names),
-        task_of_class=tuple(task_of_class(info.tasks)[: len(names)].tolist()),
+        task_of_class=tuple(tasks),
         image_size=image_size,
         method=config.method,
         label=config.label,
@@ -63,6 +64,7 @@ def describe_model(
         network=network.describe(),
         precision=method.setting.precision,
         relations=_relations(method.matrix()),
+        task_names=tuple(task_names(info.tasks[: tasks[-1] + 1])),
         stream={"name": info.name, "fingerprint": info.fingerprint, "dataset": info.dataset},
         training={**training, "extends": extends, "plugins": [_file_name(each) for each in loaded_plugins()]},
     )

@@ -34,7 +34,14 @@ from lifelabel.engine.checkpoint import (
     set_random_state,
     trained_pairs,
 )
-from lifelabel.engine.checks import check_images, check_losses, check_metrics, check_passes, check_state
+from lifelabel.engine.checks import (
+    check_images,
+    check_losses,
+    check_metrics,
+    check_passes,
+    check_state,
+    check_step_memory,
+)
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.evaluation import Evaluator
 from lifelabel.engine.history import LossHistory, PendingStep
@@ -236,6 +243,7 @@ class Run:
         self.loader = Loader(sources, size, workers, math.ceil(c.batch_size / group.size), scoring_bytes=scoring_bytes)
         self.loader.on_wait = on_wait
         self.processes.callback(self.loader.close)
+        check_step_memory(self.method, c, size, group.size, self.callback.note)
         self.exchange = BatchExchange(group, c.batch_size, size)
         # weak references: in a cycle, the files and the memory of a run would stay until the garbage collector runs
         skip, agree = (functools.partial(each, weakref.proxy(self)) for each in (Run.skip_image, Run.agree_to_stop))
@@ -372,11 +380,14 @@ class Run:
                 batch = self.make_batch(view, rows[loaded.good], loaded, first_pass=not number)
                 p.images += len(loaded.good)
                 p.learned += len(loaded.good)
+                self.callback.before_step()
                 losses = check_losses(self.method.observe(batch), self.config.method)
                 shown = number + 1 if self.config.epochs > 1 else None
                 self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses, shown))
             elif p.step == passes.steps and not p.learned:
-                raise UserError(f"no image of task {p.task + 1} could be read: see {self.folder / 'skipped.jsonl'}")
+                raise UserError(
+                    f"no image of {self.tasks[p.task].text} could be read: see {self.folder / 'skipped.jsonl'}"
+                )
             if self.group.size == 1:  # one process need not agree with others, and decides after the step
                 stop, due = self.stop_requested, self.checkpoint_due()
             if p.step == passes.total or due or stop:
@@ -420,9 +431,9 @@ class Run:
     def too_many_skipped(self, what: str) -> UserError:
         self.saver.wait()
         return UserError(
-            f"task {self.progress.task + 1}: {what} cannot be read, more than max_skipped {self.config.max_skipped:g} "
-            f"allows: {self.folder / 'skipped.jsonl'} lists them; restore them, or raise max_skipped in "
-            f"{self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
+            f"{self.tasks[self.progress.task].text}: {what} cannot be read, more than max_skipped "
+            f"{self.config.max_skipped:g} allows: {self.folder / 'skipped.jsonl'} lists them; restore them, or raise "
+            f"max_skipped in {self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
         )
 
     def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded, first_pass: bool) -> Batch:
@@ -482,10 +493,10 @@ class Run:
         state = self.folder.load_checkpoint()
         last = "there was no checkpoint yet"
         if state:
-            position = f"task {state['task'] + 1}, step {state['step']}"
+            position = f"{self.tasks[state['task']].text}, step {state['step']}"
             last = f"the last good checkpoint ({position}) is {self.folder / 'checkpoint.pt'}"
         return Diverged(
-            f"task {self.progress.task + 1}, step {step}: {what}; stopped, {last}. Lower lr, backbone_lr or "
+            f"{self.tasks[self.progress.task].text}, step {step}: {what}; stopped, {last}. Lower lr, backbone_lr or "
             f"later_backbone_lr in {self.folder / 'config.yaml'} and continue with --resume, or start again"
         )
 
@@ -640,5 +651,7 @@ class Run:
 
     def request_stop(self) -> None:
         """The first Ctrl-C or SIGTERM: the step ends and a checkpoint is written. A second Ctrl-C is not caught."""
+        if not self.stop_requested:
+            self.callback.stopping()
         self.stop_requested = True
         signal.signal(signal.SIGINT, signal.default_int_handler)

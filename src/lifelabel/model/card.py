@@ -11,7 +11,7 @@ from typing import Any
 from lifelabel.model.info import ModelInfo, is_int
 from lifelabel.options import change_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
-from lifelabel.utils.text import BELOW_ZERO, shorten
+from lifelabel.utils.text import BELOW_ZERO, shorten, task_cell
 
 __all__ = ["model_card"]
 
@@ -85,7 +85,9 @@ def _training_data(info: ModelInfo, tasks: int) -> Iterator[str]:
         names = [name for name, of in zip(info.classes, info.task_of_class, strict=True) if of == task]
         more = f", … {len(names):,} in all" if len(names) > _MAX_NAMES else ""
         count = _whole(images[task]) if images else ""
-        rows.append([f"{task + 1}", ", ".join(names[:_MAX_NAMES]) + more, *([count] if images else [])])
+        rows.append(
+            [task_cell(task + 1, info.task_names), ", ".join(names[:_MAX_NAMES]) + more, *([count] if images else [])]
+        )
     yield "\n".join(grid(["task", "classes", *(["training images"] if images else [])], rows, left=2))
     changes = info.training.get("changed_options")
     for change in changes if isinstance(changes, list) else []:
@@ -124,8 +126,9 @@ def _classes(info: ModelInfo) -> Iterator[str]:
     ap = info.training.get("ap") or (final.get("ap") if isinstance(final, dict) else None)
     by_class = ap if isinstance(ap, dict) else {}
     values = [value if _is_number(value := by_class.get(name)) else None for name in info.classes]
+    cells = [task_cell(task + 1, info.task_names) for task in info.task_of_class]
     more = {} if info.thresholds is None else {"threshold": info.thresholds}
-    yield "\n".join(per_class_markdown(info.classes, [task + 1 for task in info.task_of_class], values, more))
+    yield "\n".join(per_class_markdown(info.classes, cells, values, more))
 
 
 def _thresholds(info: ModelInfo) -> str:

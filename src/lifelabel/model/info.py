@@ -9,6 +9,7 @@ from typing import Any
 
 from lifelabel.nn.frozen_features import PARTS
 from lifelabel.streams.table import class_name
+from lifelabel.utils.text import MAX_TASK_NAME, printable
 
 __all__ = ["MAX_TRAINED", "ModelInfo", "is_int", "require"]
 
@@ -51,6 +52,8 @@ class ModelInfo:
     """The `images`, the `side` and the `sha256` of training-images.bin. None: it is not known which they are."""
     stream: dict[str, Any] = field(default_factory=dict)
     """`name` and `fingerprint` of the stream, and its `dataset` if it is a public one."""
+    task_names: tuple[str, ...] = ()
+    """The names of the tasks, if they have names."""
     training: dict[str, Any] = field(default_factory=dict)
     """Facts for the model card: `final` figures, `ap` by class, `images` by task, `seed`, `date`, `plugins` …"""
 
@@ -69,7 +72,7 @@ class ModelInfo:
         for each in dataclasses.fields(ModelInfo):
             optional = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
             require(optional or each.name in given, f"no {each.name}")
-        for name in ("classes", "task_of_class", "normalize", "thresholds"):
+        for name in ("classes", "task_of_class", "normalize", "thresholds", "task_names"):
             if isinstance(given.get(name), list):
                 given[name] = tuple(given[name])
         if (relations := given.get("relations")) is not None:
@@ -114,6 +117,10 @@ def _check(info: ModelInfo) -> None:
     require(len(set(classes)) == len(classes), "two classes of the same name")
     tasks = info.task_of_class
     require(len(tasks) == len(classes) and all(is_int(task, 0, len(classes)) for task in tasks), "task_of_class")
+    names = info.task_names
+    require(isinstance(names, tuple) and len(names) in (0, max(tasks) + 1), "task_names")
+    for name in names:
+        require(isinstance(name, str) and len(name) <= MAX_TASK_NAME and printable(name) == name, "task_names")
     require(is_int(info.image_size, _MIN_SIZE, _MAX_SIZE), f"image_size is not {_MIN_SIZE} to {_MAX_SIZE}")
     for key in ("method", "label", "backbone", "precision"):
         require(_is_text(getattr(info, key)), key)

@@ -73,13 +73,14 @@ class Learner:
     def step(self, loss: Tensor) -> None:
         """One step of the optimizer on the gradient of `loss`."""
         assert self.optimizer is not None, "call begin_task first"
-        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if self.setting.group.size > 1:
             with_gradient = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
             means = self.setting.group.average([p.grad for p in with_gradient])
             torch._foreach_copy_([p.grad for p in with_gradient], means)
         self.optimizer.step()
+        # freed now, gradients do not divide the memory in which the next step puts its activations
+        self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         optimizer = self.optimizer.state_dict() if self.optimizer else None

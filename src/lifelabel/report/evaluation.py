@@ -29,7 +29,7 @@ from lifelabel.report.stream_text import listed
 from lifelabel.streams.base import BadImage
 from lifelabel.streams.labelled import LabelledSet
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
-from lifelabel.utils.text import counted
+from lifelabel.utils.text import counted, task_cell
 
 __all__ = [
     "Evaluation", "calibration_line", "class_lines", "draw_per_class", "headline_table", "markdown", "notes",
@@ -113,13 +113,15 @@ class Evaluation:
         number = counts(self.scored.probabilities, self.scored.labels, torch.from_numpy(self.thresholds))
         errors = class_calibration_errors(self.probabilities, self.labels, self.known).tolist()
         unknown = np.count_nonzero(~self.known, axis=0).tolist()
-        tasks = np.array(self.model.info.task_of_class)[self.scores.common] + 1
+        info = self.model.info
+        tasks = [(info.task_of_class[column] + 1) for column in self.scores.common]
+        cells = [task_cell(task, info.task_names) for task in tasks]
         columns = zip(number.correct.tolist(), number.predicted.tolist(), number.truth.tolist(), strict=True)
         return [
             {
-                "name": name, "task": int(tasks[k]), "AP": self.scored.ap[k].item(), "positives": positives,
-                "unknown": unknown[k], "threshold": float(self.thresholds[k]), "predicted": predicted,
-                "correct": correct, "precision": correct / predicted if predicted else None,
+                "name": name, "task": tasks[k], "task_name": cells[k], "AP": self.scored.ap[k].item(),
+                "positives": positives, "unknown": unknown[k], "threshold": float(self.thresholds[k]),
+                "predicted": predicted, "correct": correct, "precision": correct / predicted if predicted else None,
                 "recall": correct / positives if positives else None, "ECE": errors[k],
             }
             for k, (name, (correct, predicted, positives)) in enumerate(zip(self.names, columns, strict=True))
@@ -206,7 +208,7 @@ def per_class_columns(found: dict[str, Any]) -> tuple[list[str], list[int], list
     rows = found["per_class"]
     more = {key: [row[key] for row in rows] for key in ("positives", "precision", "recall")}
     more["threshold"] = [f"{row['threshold']:.3f}" for row in rows]
-    return [row["name"] for row in rows], [row["task"] for row in rows], [row["AP"] for row in rows], more
+    return [row["name"] for row in rows], [row["task_name"] for row in rows], [row["AP"] for row in rows], more
 
 
 def _percent(value: float | None) -> str:

@@ -12,10 +12,11 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.vega import Control, chart_text
+from lifelabel.utils.text import task_cell
 
 __all__ = [
-    "COLOURS", "GRAY", "SHAPES", "best_method", "chart_names", "method_choice", "method_styles", "methods_param",
-    "reading", "rounded", "seeds_note", "thousandths", "title",
+    "COLOURS", "GRAY", "SHAPES", "TASK_LABEL", "best_method", "chart_names", "method_choice", "method_styles",
+    "methods_param", "reading", "rounded", "seeds_note", "task_cells_param", "thousandths", "title",
 ]  # fmt: skip
 
 COLOURS = ("#2f7ed8", "#d95f02", "#1b9e77", "#cc3d4a", "#8f63c9", "#9a7420", "#0f94b8", "#d4559b")
@@ -29,6 +30,15 @@ _JOINT_DASH = [8, 4]
 def chart_names(names: Iterable[object]) -> list[str]:
     """Names of classes or methods as an array of a figure. Where they are drawn, they are found by their number."""
     return [chart_text(name, 48) for name in names]
+
+
+TASK_LABEL = "taskCells[datum.value - 1]"
+"""The label of a task on an axis, with `task_cells_param`."""
+
+
+def task_cells_param(names: Sequence[str], tasks: int) -> dict[str, Any]:
+    """The name of each of so many tasks, or its number, as an array of a figure."""
+    return {"name": "taskCells", "value": [chart_text(task_cell(number, names), 20) for number in range(1, tasks + 1)]}
 
 
 def methods_param(names: Iterable[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from lifelabel.metrics.functions import HEADLINE
 from lifelabel.report.class_figures import class_ap, class_changes, false_positives, precision_recall, reliability
 from lifelabel.report.cost_figures import cost
-from lifelabel.report.figure_parts import method_styles, methods_param, rounded, title
+from lifelabel.report.figure_parts import TASK_LABEL, method_styles, methods_param, rounded, task_cells_param, title
 from lifelabel.report.graph_figures import label_graph
 from lifelabel.report.matrix_figures import forgetting, matrix
 from lifelabel.report.runs import check_same_tasks
@@ -38,13 +38,14 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
         {"name": "metric", "value": 0},
         {"name": "metrics", "value": list(HEADLINE)},
         {"name": "shown", "value": list(range(len(rows)))},
+        task_cells_param(_common_names(rows), max(value["t"] for value in values)),
         {"name": "final", "value": [[rounded(mean, 1) for mean in means] for means in last.values()]},
     ]
     tasks = max(value["t"] for value in values)
     x = {
         "field": "t", "type": "quantitative", "title": "tasks learned",
         "scale": {"domain": [1, tasks] if tasks > 1 else [0, 2], "nice": False, "padding": 12},
-        "axis": {"values": list(range(1, tasks + 1)), "format": "d", "grid": False, "labelOverlap": "greedy"},
+        "axis": {"values": list(range(1, tasks + 1)), "labelExpr": TASK_LABEL, "grid": False, "labelOverlap": "greedy"},
     }  # fmt: skip
     y = {"field": "v", "type": "quantitative", "title": None, "scale": {"zero": False}, "axis": {"tickCount": 6}}
     score = "final[metric][datum.value]"
@@ -69,7 +70,7 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
             "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
             "encoding": {"y": y, "color": style["color"], "shape": style["shape"], "tooltip": [
                 {"field": "name", "title": "method"},
-                {"field": "t", "title": "after task"},
+                {"field": "taskCell", "title": "after task"},
                 {"field": "v", "title": "mean (%)", "format": ".2f"},
                 {"field": "l", "title": "lowest (%)", "format": ".2f"},
                 {"field": "h", "title": "highest (%)", "format": ".2f"},
@@ -86,6 +87,7 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
         "transform": [
             {"filter": "datum.s == metric && indexof(shown, datum.m) >= 0"},
             {"calculate": "methods[datum.m]", "as": "name"},
+            {"calculate": "taskCells[datum.t - 1]", "as": "taskCell"},
         ],
         "encoding": {"x": x},
         "layer": layers,
@@ -104,6 +106,12 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
         "learning-curves", "Learning curves", alt, spec, controls, note,
         {f"-{name}": {"metric": number} for number, name in enumerate(HEADLINE)},
     )  # fmt: skip
+
+
+def _common_names(rows: Sequence[Row]) -> list[str]:
+    """The names of the tasks, if all runs have the same ones."""
+    names = [run.task_names for row in rows for run in row.runs]
+    return names[0] if all(each == names[0] for each in names) else []
 
 
 def _curve_points(number: int, row: Row) -> list[dict[str, Any]]:

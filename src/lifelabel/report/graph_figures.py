@@ -28,7 +28,7 @@ def label_graph(run: FinishedRun, label: str) -> Figure | None:
     default = _slider_value(strengths[min(len(strengths) - 1, count)] / 1000) if strengths else 0.5
     spec = {
         "params": [*matrix_params(found, label), {"name": "threshold", "value": default}],
-        "title": title("method + ', after task ' + task + ': P of at least ' + format(threshold, '.2f')"),
+        "title": title("method + ', after ' + taskTexts[task - 1] + ': P of at least ' + format(threshold, '.2f')"),
         "width": "container",
         "height": 500,
         "layer": [_edges(lines, count), *_nodes(found)],
@@ -89,6 +89,7 @@ def _nodes(found: RunMatrices) -> list[dict[str, Any]]:
             {"calculate": "taskOf[datum.i]", "as": "task"},
             {"filter": "datum.task <= task"},
             {"calculate": "names[datum.i]", "as": "name"},
+            {"calculate": "taskTexts[datum.task - 1]", "as": "taskText"},
             *_place("i", count),
             *({"calculate": f"1.06 * datum.{axis}i", "as": f"{axis}o"} for axis in ("x", "y")),
         ],
@@ -101,7 +102,7 @@ def _nodes(found: RunMatrices) -> list[dict[str, Any]]:
                 channel: {"field": "task", "type": "nominal", "scale": {"domain": tasks, "range": values}}
                 for channel, values in ranges.items()
             },
-            "tooltip": [{"field": "name", "title": "class"}, {"field": "task"}],
+            "tooltip": [{"field": "name", "title": "class"}, {"field": "taskText", "title": "task"}],
         },
     }
     names = {

@@ -17,6 +17,7 @@ from typing import Any
 
 from lifelabel.errors import UserError
 from lifelabel.utils.files import below, open_regular, read_limited
+from lifelabel.utils.text import task_text
 from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["ListedRun", "list_runs"]
@@ -40,6 +41,8 @@ class ListedRun:
     task: int | None = None
     """The task that was begun last, from 1."""
     tasks: int | None = None
+    task_name: str | None = None
+    """The name of that task, if tasks have names."""
     stream: str | None = None
     label: str | None = None
     """The method and the options that are not the default; only the method before the first task is finished."""
@@ -60,7 +63,7 @@ class ListedRun:
             return self.state
         if self.state == "damaged":
             return f"damaged: {self.reason}"
-        task = f"task {self.task}" + (f"/{self.tasks}" if self.tasks else "")
+        task = task_text(self.task or 1, [""] * ((self.task or 1) - 1) + [self.task_name or ""], of=self.tasks)
         return f"running: {task}" if self.state == "running" else task
 
 
@@ -98,7 +101,9 @@ def _from_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
         tasks = len(metrics["tasks"])
         if metrics["finished"] is not True:
             ended = metrics["per_task"][-1]["task"] if metrics["per_task"] else 0
-            return {**found, "task": int(ended) + 1, "tasks": tasks}
+            names = metrics.get("task_names") or []
+            name = _text(names[int(ended)]) if int(ended) < len(names) else None
+            return {**found, "task": int(ended) + 1, "tasks": tasks, "task_name": name}
         final = metrics["final"]
         scores = {key: _number(final[key]) for key in _HEADLINE}
         forgetting = _number((final.get("forgetting") or {}).get("mAP"))

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from lifelabel.report.figure_parts import reading, seeds_note, thousandths, title
+from lifelabel.report.figure_parts import TASK_LABEL, reading, seeds_note, task_cells_param, thousandths, title
 from lifelabel.report.relations import RunMatrices, run_matrices, strongest_text
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.vega import Control, Figure, chart_text, slug
+from lifelabel.utils.text import task_text
 
 __all__ = ["forgetting", "matrix", "matrix_params", "task_slider"]
 
@@ -37,7 +38,7 @@ def matrix(run: FinishedRun, label: str) -> Figure | None:
             {"name": "sizes", "value": [int((found.task_of <= task).sum()) for task in range(tasks[-1] + 1)]},
             {"name": "truth", "value": thousandths(found.truth) if found.truth is not None else []},
         ],
-        "title": title(f"method + ', after task ' + task + ': ' + ({shown})"),
+        "title": title(f"method + ', after ' + taskTexts[task - 1] + ': ' + ({shown})"),
         "width": "container",
         "height": height,
         "layer": [_cells(found), *_borders(found)],
@@ -72,6 +73,7 @@ def matrix_params(found: RunMatrices, label: str) -> list[dict[str, Any]]:
         {"name": "method", "value": chart_text(label, 60)},
         {"name": "names", "value": found.names},
         {"name": "taskOf", "value": found.task_of.tolist()},
+        {"name": "taskTexts", "value": found.task_texts},
     ]
 
 
@@ -139,8 +141,8 @@ def _cells(found: RunMatrices) -> dict[str, Any]:
             {"calculate": "look == 'error' ? datum.e : datum.side ? datum.b : datum.a", "as": "shown"},
             {"calculate": f"datum.j + (look == 'both' ? {count + 1} * datum.side : 0)", "as": "place"},
             {"filter": "isValid(datum.shown)"},
-            {"calculate": "names[datum.i] + ' (task ' + taskOf[datum.i] + ')'", "as": "row"},
-            {"calculate": "names[datum.j] + ' (task ' + taskOf[datum.j] + ')'", "as": "column"},
+            {"calculate": "names[datum.i] + ' (' + taskTexts[taskOf[datum.i] - 1] + ')'", "as": "row"},
+            {"calculate": "names[datum.j] + ' (' + taskTexts[taskOf[datum.j] - 1] + ')'", "as": "column"},
         ],
         "mark": "rect",
         "encoding": {
@@ -205,9 +207,10 @@ def forgetting(run: FinishedRun, label: str) -> Figure | None:
     params = [
         {"name": "method", "value": chart_text(label, 60)},
         {"name": "own", "value": [own.get(task) for task in range(tasks + 1)]},
+        task_cells_param(run.task_names, tasks),
     ]
     scale = {"domain": list(range(1, tasks + 1)), "paddingInner": 0, "paddingOuter": 0}
-    axis = {"labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "greedy"}
+    axis = {"labelExpr": TASK_LABEL, "labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "greedy"}
     shared = {"type": "ordinal", "scale": scale, "axis": axis}
     spec = {
         "params": params,
@@ -217,14 +220,15 @@ def forgetting(run: FinishedRun, label: str) -> Figure | None:
         "data": {"values": cells},
         "transform": [
             {"calculate": "own[datum.j]", "as": "own"},
+            *({"calculate": f"taskCells[datum.{each} - 1]", "as": f"{each}Name"} for each in "tj"),
             {"calculate": "isValid(datum.own) ? datum.v - datum.own : null", "as": "change"},
         ],
         "encoding": {
             "x": {**shared, "field": "j", "title": "classes of task"},
             "y": {**shared, "field": "t", "title": "after task"},
             "tooltip": [
-                {"field": "t", "title": "after task"},
-                {"field": "j", "title": "classes of task"},
+                {"field": "tName", "title": "after task"},
+                {"field": "jName", "title": "classes of task"},
                 {"field": "v", "title": "mAP (%)", "format": ".2f"},
                 {"field": "own", "title": "after their own task (%)", "format": ".2f"},
                 {"field": "change", "title": "change", "format": "+.2f"},
@@ -248,7 +252,9 @@ def forgetting(run: FinishedRun, label: str) -> Figure | None:
         ],
     }  # fmt: skip
     last = {cell["j"]: cell["v"] for cell in cells if cell["t"] == tasks}
-    each = "; ".join(f"task {j} from {own[j]:.1f} to {last[j]:.1f}" for j in own if j in last and j < tasks)
+    each = "; ".join(
+        f"{task_text(j, run.task_names)} from {own[j]:.1f} to {last[j]:.1f}" for j in own if j in last and j < tasks
+    )
     alt = f"Heat map of mAP (%) of the classes of each task after each of {tasks} tasks, for {chart_text(label, 60)}."
     alt += f" From their own task to the last: {each}." if each else ""
     return Figure(f"forgetting-{slug(label)}", "Forgetting", alt, spec, (), seeds_note([run]), width=520, max_width=680)

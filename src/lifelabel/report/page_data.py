@@ -16,6 +16,7 @@ from lifelabel.report.relations import Change, Relation, changed_relations, stro
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.tables import ResultTable, Row, equal_options, equal_texts, rows_by_value
 from lifelabel.report.vega import Figure
+from lifelabel.utils.text import task_cell
 
 __all__ = [
     "ClassThreshold", "Configuration", "MatrixText", "Panel", "RunSection", "configuration", "run_sections",
@@ -47,7 +48,7 @@ class ClassThreshold:
     """The threshold of a class with the best F1 on the test images. None: it has no positive image."""
 
     name: str
-    task: int
+    task: str
     threshold: float | None
     f1: float | None
     precision: float | None
@@ -138,7 +139,8 @@ def _thresholds(run: FinishedRun) -> list[ClassThreshold]:
     precision = np.nan_to_num(details.precision.astype(float), nan=-1.0)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
     best = f1.argmax(1)
-    names = [(name, number) for number, task in enumerate(run.metrics["tasks"], 1) for name in task]
+    tasks = enumerate(run.metrics["tasks"], 1)
+    names = [(name, task_cell(number, run.task_names)) for number, task in tasks for name in task]
     found = []
     for k, (name, task) in enumerate(names):
         r = best[k]

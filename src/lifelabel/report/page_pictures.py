@@ -15,7 +15,7 @@ from lifelabel.report.details import Example, RunDetails, read_details
 from lifelabel.report.figure_parts import best_method
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.tables import Row
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import printable, task_text
 
 __all__ = ["SCALE", "pictures"]
 
@@ -54,9 +54,10 @@ def pictures(rows: Sequence[Row]) -> dict[str, Any] | None:
                     "name": printable(rows[number].name),
                     "group": len(found["groups"]) - 1,
                     "tasks": [task.task for task in details.tasks],
+                    "texts": [task_text(task.task, run.task_names) for task in details.tasks],
                     "scores": [_encode(task.scores[[example.index for example in chosen]]) for task in details.tasks],
                 }
-                for number, _, details in members
+                for number, run, details in members
             ]
     if not found["methods"]:
         return None

@@ -16,7 +16,7 @@ __all__ = ["per_class_table"]
 
 
 def per_class_table(
-    names: Sequence[str], tasks: Sequence[int], ap: Sequence[float | None],
+    names: Sequence[str], tasks: Sequence[object], ap: Sequence[float | None],
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> Table:  # fmt: skip
     """A table of classes, by AP. The arguments are those of `lifelabel.utils.markdown.per_class_cells`."""

@@ -10,6 +10,7 @@ import numpy as np
 from lifelabel.report.figure_parts import chart_names
 from lifelabel.report.runs import FinishedRun
 from lifelabel.report.vega import chart_text
+from lifelabel.utils.text import task_text
 
 __all__ = [
     "MIN_RELATION", "Change", "Relation", "RunMatrices", "changed_relations", "off_diagonal", "run_matrices",
@@ -31,11 +32,11 @@ class Relation(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An entry of two old classes, P(`i` | `j`), that task number `task` changed."""
+    """An entry of two old classes, P(`i` | `j`), that `task` changed."""
 
     i: str
     j: str
-    task: int
+    task: str
     before: float
     after: float
 
@@ -50,6 +51,8 @@ class RunMatrices(NamedTuple):
     truth: np.ndarray | None
     note: str
     """Which classes are drawn, if not all."""
+    task_texts: list[str]
+    """How charts call each task, from the first."""
 
 
 def run_matrices(run: FinishedRun) -> RunMatrices | None:
@@ -74,7 +77,8 @@ def run_matrices(run: FinishedRun) -> RunMatrices | None:
     )
     truth = arrays["truth"][np.ix_(kept, kept)].astype(float) if "truth" in arrays else None
     names = chart_names(arrays["classes"][kept].tolist())
-    return RunMatrices(names, task_of[kept], by_task, truth, note)
+    texts = [chart_text(task_text(number, run.task_names), 30) for number in range(1, len(sizes) + 1)]
+    return RunMatrices(names, task_of[kept], by_task, truth, note, texts)
 
 
 def off_diagonal(matrix: np.ndarray) -> np.ndarray:
@@ -123,7 +127,7 @@ def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Chang
         sizes = np.nan_to_num(np.abs(after[:size, :size] - before.astype(float)))  # NaN: known in one matrix only
         largest = np.argsort(np.where(different, -sizes, 1), axis=None, kind="stable")[: min(most, different.sum())]
         changes += [
-            Change(names[i], names[j], task, float(before[i, j]), float(after[i, j]))
+            Change(names[i], names[j], task_text(task, run.task_names), float(before[i, j]), float(after[i, j]))
             for i, j in zip(*np.unravel_index(largest, different.shape), strict=True)
         ]
     order = np.argsort([-np.nan_to_num(abs(change.after - change.before)) for change in changes], kind="stable")

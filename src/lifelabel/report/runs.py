@@ -21,6 +21,7 @@ from lifelabel.errors import UserError
 from lifelabel.metrics.functions import BUILT_IN, HEADLINE
 from lifelabel.options import change_text
 from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
+from lifelabel.utils.text import task_cell
 
 __all__ = [
     "MATRICES", "FinishedRun", "check_same_tasks", "common_options", "facts", "find_runs", "group_by_label",
@@ -123,6 +124,14 @@ class FinishedRun:
         """mAP, CF1 and OF1 (%) of groups of classes, by the names of the groups."""
         found = self.metrics["final"].get("groups") or {}
         return {str(name): {m: _percent(scores[m]) for m in HEADLINE} for name, scores in found.items()}
+
+    @property
+    def task_names(self) -> list[str]:
+        """The names of the tasks; empty if they have none."""
+        names = self.metrics.get("task_names") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("not the names of tasks")
+        return [task_cell(number, names) for number in range(1, len(names) + 1)]
 
     @property
     def joint(self) -> bool:
@@ -253,7 +262,8 @@ def read_run(path: str | Path) -> FinishedRun:
         by_task = dict(metrics.get("by_task") or {})
         [_percent(value) for rows in by_task.values() for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
-        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs, run.changed_options
+        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
+        _ = run.changed_options, run.task_names
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = "config.yaml, metrics.json or environment.json"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None

@@ -100,6 +100,7 @@ def _tasks(stream: Stream) -> list[dict[str, Any]]:
         special, mixed = counts[index] if counts else (None, None)
         out.append({
             "task": index + 1,
+            **({"name": task.name} if task.name else {}),
             "classes": list(task.classes),
             "train": len(rows),
             "special": special,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lifelabel.report.grids import rich_grid
 from lifelabel.utils.markdown import escape, grid
-from lifelabel.utils.text import counted, printable
+from lifelabel.utils.text import counted, printable, task_cell
 
 __all__ = ["TERMINAL_WIDTH", "listed", "markdown", "terminal"]
 
@@ -56,18 +56,22 @@ def listed(names: Iterable[object], width: int) -> str:
     return short + rest if short else texts[0][: width - 1] + "…"
 
 
+def _task_names(description: dict[str, Any]) -> list[str]:
+    return [task.get("name", "") for task in description["tasks"]]
+
+
 def _task_table(description: dict[str, Any], width: int) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the table of tasks, with the sum as the last row. Class names get `width` characters."""
     tasks = description["tasks"]
     known, in_paper = tasks[0]["special"] is not None, tasks[0]["paper"] is not None
-    last = {"task": "sum", "test_cumulative": tasks[-1]["test_cumulative"]}
+    last = {"test_cumulative": tasks[-1]["test_cumulative"]}
     last |= {key: sum(task[key] for task in tasks) for key in ("train", "test_new")}
     last |= {key: sum(task[key] for task in tasks) if known else None for key in ("special", "mixed")}
     last["paper"] = [sum(task["paper"][k] for task in tasks) for k in (0, 1)] if in_paper else None
     names = [*(listed(task["classes"], width) for task in tasks), counted(len(description["classes"]), "classes")]
-    rows = []
+    rows, cells = [], _task_names(description)
     for task, classes in zip([*tasks, last], names, strict=True):
-        row = [str(task["task"]), classes, _count(task["train"])]
+        row = [task_cell(task["task"], cells) if task is not last else "sum", classes, _count(task["train"])]
         row += [_pair([task["special"], task["mixed"]])] if known or in_paper else []
         row += [_pair(task["paper"])] if in_paper else []
         rows.append([*row, _count(task["test_new"]), _count(task["test_cumulative"])])
@@ -92,8 +96,8 @@ def _label_lines(description: dict[str, Any]) -> list[str]:
     return [*lines, f"hidden labels: {share}"]
 
 
-def _pair_row(pair: dict[str, Any]) -> list[str]:
-    tasks = ", ".join(map(str, pair["tasks"]))
+def _pair_row(pair: dict[str, Any], names: Sequence[str]) -> list[str]:
+    tasks = ", ".join(task_cell(task, names) for task in pair["tasks"])
     figures = [f"{pair['probability']:.2f}", f"{pair['prior']:.2f}", f"{pair['images']:,}", tasks]
     return [listed([pair["class"]], 24), listed([pair["given"]], 24), *figures]
 
@@ -109,7 +113,7 @@ def terminal(description: dict[str, Any]) -> Group:
     parts += [Text(line) for line in _extremes(description)]
     found = description["cooccurrence"]
     if found["strongest"]:
-        pairs = [_pair_row(pair) for pair in found["strongest"][:5]]
+        pairs = [_pair_row(pair, _task_names(description)) for pair in found["strongest"][:5]]
         parts += [Text(), Text(f"strongest co-occurrence, from {found['labels']}"), _table(_PAIR_HEADS, pairs, left=2)]
     parts += [Text(), *(Text(line) for line in _bad_lines(description))]
     parts += [Text(f"problem: {printable(line)}", style="yellow") for line in description["problems"]]
@@ -185,8 +189,9 @@ def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
     lines += ["", *grid(*_split_table(description), left=1), ""]
     lines += [f"- {escape(line)}" for line in [*_label_lines(description), *_bad_lines(description)]]
     lines += ["", "## Tasks", "", *grid(*_task_table(description, 1000), left=2), "", _EXPLANATION]
+    names = _task_names(description)
     classes = [
-        [c["name"], str(c["task"]), _count(c["visible"]), _count(c["true"]), _count(c["test"])]
+        [c["name"], task_cell(c["task"], names), _count(c["visible"]), _count(c["true"]), _count(c["test"])]
         for c in description["classes"]
     ]
     heads = ["class", "task", "training, visible", "training, true", "test"]
@@ -194,7 +199,7 @@ def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
     found = description["cooccurrence"]
     origin = f"From {found['labels']} ({counted(found['images'], 'images')})."
     lines += ["", "## Strongest co-occurrence", "", origin, ""]
-    lines += grid(_PAIR_HEADS, [_pair_row(pair) for pair in found["strongest"]], left=2)
+    lines += grid(_PAIR_HEADS, [_pair_row(pair, names) for pair in found["strongest"]], left=2)
     if description["bad"] and (images := description["bad"]["images"]):
         lines += ["", "## Images that cannot be used", ""]
         lines += [

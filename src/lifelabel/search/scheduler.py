@@ -33,9 +33,10 @@ from lifelabel.metrics.functions import METRICS
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import Registry, register_items
 from lifelabel.streams import STREAMS, Task
+from lifelabel.streams.base import task_names
 from lifelabel.utils.files import below, write_text
 from lifelabel.utils.processes import catch_stop_signals, num_cores, start_child
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import shorten, task_text
 
 __all__ = [
     "ActiveRun", "Display", "Outcome", "PlannedRun", "RunProcess", "WorkerPool", "clear_runs", "default_jobs",
@@ -256,7 +257,8 @@ class RunProcess:
         """Whether the process can train another run. After an exception its state is unknown."""
         return self.reusable and self.process.is_alive() and self.result is not None and self.result[0] == "finished"
 
-    def _on_begin(self, tasks: int, total: int, task: int, learned: int) -> None:
+    def _on_begin(self, tasks: int, total: int, task: int, learned: int, names: list[str]) -> None:
+        self.names = names
         self.began, self.tasks, self.total, self.task = time.monotonic(), tasks, total, task
         self.images = self.images_before = learned
 
@@ -285,7 +287,7 @@ class RunProcess:
             return "setting up"
         seconds = time.monotonic() - self.began
         speed = (self.images - self.images_before) / seconds if seconds else 0
-        task = f"task {min(self.task + 1, self.tasks)}/{self.tasks}"
+        task = task_text(min(self.task + 1, self.tasks), self.names, of=self.tasks)
         return f"{task}  {self.images:,}/{self.total:,} images  {speed:,.0f} img/s"
 
 
@@ -432,7 +434,7 @@ class _PipeCallback(Callback):
             signal.raise_signal(signal.SIGTERM)
 
     def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
-        self.send("begin", len(tasks), images, task, learned)
+        self.send("begin", len(tasks), images, task, learned, task_names(tasks))
 
     def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
         self.send("steps", task, images)

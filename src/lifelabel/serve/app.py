@@ -39,6 +39,7 @@ _ERRORS = {
     415: "A file is not an image, or the request is not multipart/form-data.",
     422: "A parameter is wrong, or there is no image.",
     429: "Too many requests are running. Retry-After has the seconds to wait.",
+    503: "The process that decodes images was killed twice, perhaps because memory is short.",
 }
 _BODY = {
     "requestBody": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,11 @@ _START_SECONDS = 60
 _RETRY_SECONDS = 1.0
 _DECODE_SECONDS = 10.0
 _MAX_REASON = 1000
+_ATTEMPTS = 2
+_EXIT_SECONDS = 1.0
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM) if sys.platform != "win32" else ()
+"""Signals that no defect of a decoder causes. The system sends SIGKILL if memory is short."""
+_KILLED = "the process that decodes images was killed, perhaps because memory is short: try again later"
 _NO_START = "a process that decodes images does not start: is memory short, or the number of processes or open files?"
 
 
@@ -48,23 +54,30 @@ class DecoderPool:
     async def decode(self, read: Callable[[], Awaitable[bytes]], size: int) -> np.ndarray:
         """The pixels (`size` x `size` x 3) of an image. Raises `Refused` if it has none.
 
-        Its bytes are read when a process is idle, so few files are in memory.
+        Its bytes are read when a process is idle, so few files are in memory. If the process ends, another one tries
+        the image again: the system, or a person, may have killed it.
         """
-        worker = await self._idle.get()
-        try:
-            data = await read()
-            start = time.perf_counter()
-            job = JOB.pack(size, self._limits.max_pixels, len(data))
-            status, payload = await asyncio.wait_for(worker.answer(job, data, 3 * size**2), self.seconds)
-        except asyncio.TimeoutError:
-            self._replace(worker)
-            raise Refused(400, f"took more than {self.seconds:g} seconds to decode") from None
-        except (asyncio.IncompleteReadError, OSError, _WrongAnswer):
-            self._replace(worker)
-            raise Refused(400, "crashed the decoder") from None
-        except BaseException:  # the request has ended: an answer for it may still come
-            self._replace(worker)
-            raise
+        data: bytes | None = None
+        for attempt in range(_ATTEMPTS):
+            worker = await self._idle.get()
+            try:
+                data = await read() if data is None else data
+                start = time.perf_counter()
+                job = JOB.pack(size, self._limits.max_pixels, len(data))
+                status, payload = await asyncio.wait_for(worker.answer(job, data, 3 * size**2), self.seconds)
+            except asyncio.TimeoutError:
+                self._replace(worker)
+                raise Refused(400, f"took more than {self.seconds:g} seconds to decode") from None
+            except (asyncio.IncompleteReadError, OSError, _WrongAnswer):
+                killed = await worker.was_killed()
+                self._replace(worker)
+                if attempt + 1 == _ATTEMPTS:
+                    raise (Refused(503, _KILLED) if killed else Refused(400, "crashed the decoder")) from None
+            except BaseException:  # the request has ended: an answer for it may still come
+                self._replace(worker)
+                raise
+            else:
+                break
         self._idle.put_nowait(worker)
         self._metrics.decode_seconds.observe(time.perf_counter() - start)
         if status != GOOD:
@@ -148,6 +161,12 @@ class _Worker:
         if not (length == expected if status == GOOD else status in BAD and length <= _MAX_REASON):
             raise _WrongAnswer
         return status, await self._answers.readexactly(length)
+
+    async def was_killed(self) -> bool:
+        """Whether a signal from outside has ended the process, which sends no answer any more."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            return -await asyncio.wait_for(self._process.wait(), _EXIT_SECONDS) in _FROM_OUTSIDE
+        return False
 
     async def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -92,7 +92,8 @@ def _run(service: Service, listening: socket.socket, names: set[str] | None, on_
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     LOGGER.addHandler(handler)
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients that send no HTTP
+    for library in ("uvicorn.error", "python_multipart"):  # a line for each client that sends garbage
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     _Connection.seconds = service.limits.timeout
     config = uvicorn.Config(
         create_app(service, names), http=_Connection, ws="none", lifespan="on", log_config=None, access_log=False,

@@ -20,12 +20,12 @@ from PIL import Image
 
 from lifelabel.errors import UserError
 from lifelabel.streams.labels import Labels, Unknown
-from lifelabel.utils.text import counted, printable
+from lifelabel.utils.text import counted, printable, task_text
 
 __all__ = [
     "GIVEN_TASKS", "LABELS", "LABELS_HELP", "BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "Split",
     "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "name_draws",
-    "proxy_sizes", "task_of_class", "true_matrix",
+    "proxy_sizes", "task_names", "task_of_class", "true_matrix",
 ]  # fmt: skip
 
 LABELS = ("task", "known")
@@ -181,6 +181,13 @@ class Task:
     index: int
     classes: tuple[str, ...]
     offset: int
+    name: str = ""
+    """The name that the source gives the task; empty for none. It is not in the fingerprint."""
+
+    @property
+    def text(self) -> str:
+        """How messages call the task: "april", or "task 2" if it has no name."""
+        return self.name or task_text(self.index + 1)
 
     @property
     def end(self) -> int:
@@ -492,13 +499,19 @@ def proxy_sizes(stream: str, sizes: Sequence[int], classes: int) -> list[int]:
     return given
 
 
-def classes_to_tasks(classes: tuple[str, ...], sizes: Sequence[int]) -> tuple[Task, ...]:
-    """Divide `classes` into tasks of the given sizes."""
+def classes_to_tasks(classes: tuple[str, ...], sizes: Sequence[int], names: Sequence[str] = ()) -> tuple[Task, ...]:
+    """Divide `classes` into tasks of the given sizes, and with the given names, if there are any."""
     tasks, offset = [], 0
     for index, size in enumerate(sizes):
-        tasks.append(Task(index, classes[offset : offset + size], offset))
+        tasks.append(Task(index, classes[offset : offset + size], offset, names[index] if names else ""))
         offset += size
     return tuple(tasks)
+
+
+def task_names(tasks: Sequence[Task]) -> list[str]:
+    """The names of the tasks; empty if none has a name."""
+    names = [task.name for task in tasks]
+    return names if any(names) else []
 
 
 def task_of_class(tasks: Sequence[Task]) -> np.ndarray:

@@ -39,6 +39,8 @@ class Collection:
     train: Pool
     test: Pool
     problems: Problems = field(default_factory=Problems)
+    task_names: tuple[str, ...] = ()
+    """The names of the tasks that the source states, if they have names."""
     listed: bool = False
     """Whether the source lists the names of an image's labels. A name that is not listed may be one that came later."""
     val: Pool | None = None

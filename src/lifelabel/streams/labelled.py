@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -102,14 +103,15 @@ def check_rows(rows: str | None) -> str | None:
 
 def from_table(
     path: Path, root: Path | None, rows: str | None = None, *, separator: str = ";", first: str = "test",
-    trained: Trained | None = None,
+    trained: Trained | None = None, **names: Any,
 ) -> LabelledSet:  # fmt: skip
     """Rows of a table, one of `_ROWS`. Images without a label are used too: they have none of the classes.
 
     Without `rows` these are the `first` ones ("test" or "val"), or the others if there are none; if there is no column
-    `split`, all rows.
+    `split`, all rows. `names` are `alias`, `merge_case` and `known` of `table.read`.
     """
-    found = table.read(path, root, test_share=1.0, separator=separator, required=())  # 1: all rows are test rows
+    every = 1.0  # all rows are test rows, unless there is a column `split`
+    found = table.read(path, root, test_share=every, separator=separator, required=(), **names)
     assert found.val is not None
     pools = {"test": found.test, "val": found.val, "train": found.train}
     if rows is None:

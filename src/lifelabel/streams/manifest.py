@@ -28,6 +28,7 @@ from lifelabel.streams.base import (
     Task,
     classes_to_tasks,
     manifest_lines,
+    task_names,
     task_of_class,
     true_matrix,
 )
@@ -36,7 +37,7 @@ from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import open_regular, read_limited, write_text
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import MAX_TASK_NAME, shorten
 from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["read", "read_rules", "write"]
@@ -74,6 +75,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
         head["labels"] = stream.labels
     if stream.groups:
         head["groups"] = {name: list(of_group) for name, of_group in stream.groups.items()}
+    if named := task_names(stream.tasks):
+        head["task_names"] = named
     splits = {"train": stream.train, "test": stream.test}
     if later := [kind for kind, split in splits.items() if split.unknown and split.unknown.tasks is not None]:
         head["later_classes_unknown"] = later
@@ -103,7 +106,7 @@ def read(path: Path, root: Path | None) -> Stream:
     where = str(path)
     by_task = _classes(found.get("tasks"), where)
     classes = tuple(name for names in by_task for name in names)
-    tasks = classes_to_tasks(classes, [len(names) for names in by_task])
+    tasks = classes_to_tasks(classes, [len(names) for names in by_task], _task_names(found, len(by_task), where))
     image_size = found.get("image_size")
     if image_size is not None and (type(image_size) is not int or image_size < 1):
         raise UserError(f"{where}: image_size must be a number of pixels, not {shorten(image_size)}")
@@ -217,6 +220,15 @@ def _classes(found: Any, where: str) -> list[list[str]]:
                 raise UserError(f"{where}: task {number} names the class '{shorten(name)}' a second time")
             seen.add(name)
     return found
+
+
+def _task_names(manifest: dict[str, Any], tasks: int, where: str) -> list[str]:
+    """The names of the tasks; empty if they have none."""
+    names = manifest.get("task_names", [])
+    good = isinstance(names, list) and len(names) in (0, tasks) and all(isinstance(name, str) for name in names)
+    if not good or any(len(name) > MAX_TASK_NAME or not name.isprintable() for name in names):
+        raise UserError(f"{where}: task_names must be a list of {tasks} short texts, not {shorten(names)}")
+    return names
 
 
 def _groups(found: Any, classes: tuple[str, ...], where: str) -> dict[str, tuple[str, ...]]:

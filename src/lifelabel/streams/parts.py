@@ -90,7 +90,8 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
     permutation = _random_orders(len(stream.tasks), order)[-1]
     old = [stream.tasks[index] for index in permutation]
     columns = np.concatenate([np.arange(task.offset, task.end) for task in old])
-    tasks = classes_to_tasks(tuple(name for task in old for name in task.classes), [len(task.classes) for task in old])
+    sizes, names = [len(task.classes) for task in old], [task.name for task in old]
+    tasks = classes_to_tasks(tuple(name for task in old for name in task.classes), sizes, names)
     train, test = (
         dataclasses.replace(_select_classes(split, columns), rows=tuple(split.rows[index] for index in permutation))
         for split in (stream.train, stream.test)
@@ -222,9 +223,7 @@ def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
     for task, to_score, to_train in zip(stream.tasks, held, rest, strict=True):
         if not len(to_score) or not len(to_train):
             purpose, change = ("score", "more") if len(to_train) else ("learn", "less")
-            raise UserError(
-                f"hold_out {share} leaves no image of task {task.index + 1} to {purpose}: hold out {change}"
-            )
+            raise UserError(f"hold_out {share} leaves no image of {task.text} to {purpose}: hold out {change}")
     labels = train.labels if complete else _visible_labels(stream, held)
     seen = np.zeros(len(train), bool)
     scored = []

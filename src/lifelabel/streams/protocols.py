@@ -41,10 +41,13 @@ from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.shards import find_images
 from lifelabel.utils.files import open_regular
-from lifelabel.utils.text import counted, shorten
+from lifelabel.utils.text import counted, shorten, task_text
 
 __all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed", "unknown_labels"]
 
+_NEGATIVES = (
+    "training images without a label of their task, used as negative examples (stream.negatives=false leaves them out)"
+)
 _ORDERS = ("source", "paper", "alphabetical", "frequency", "shuffled")
 _MAX_ORDER_BYTES = 10_000_000
 
@@ -84,13 +87,15 @@ class ProtocolOptions:
 
 def make_stream(
     collection: Collection, options: ProtocolOptions, name: str, dataset: str = "", default_tasks: int | None = None,
-    learned: Sequence[Sequence[str]] = (),
+    learned: Sequence[Sequence[str]] = (), negatives: bool | None = None, learned_names: Sequence[str] = (),
 ) -> Stream:  # fmt: skip
     """The stream that a protocol makes from a collection. `dataset` is the public data set of the classes.
 
     If neither the options nor the collection define tasks, there are `default_tasks` tasks, at most one per class.
     `learned` has the classes of tasks that a run has learned before. They are the first tasks of the stream, without
-    training images, and the other classes of the collection form the tasks after them.
+    training images, and the other classes of the collection form the tasks after them; `learned_names` has the names of
+    these tasks, if they have any. `negatives` states whether
+    training images without a label of their task are used; None: only if the stream has one task.
     """
     problems = copy.deepcopy(collection.problems)
     old = [each for task in learned for each in task]
@@ -102,7 +107,9 @@ def make_stream(
     plan = [*([column_of[each] for each in task] for task in learned), *plan]
     columns = [column for of_task in plan for column in of_task]
     classes = tuple(collection.classes[column] for column in columns)
-    tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan])
+    new_names = collection.task_names if len(collection.task_names) == len(plan) - len(learned) else ()
+    names = [*(learned_names or [""] * len(learned)), *(new_names or [""] * (len(plan) - len(learned)))]
+    tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan], names)
     not_named = np.array([each not in named for each in classes])
     splits = []
     for kind, pool in (("training", collection.train), ("test", collection.test)):
@@ -112,10 +119,16 @@ def make_stream(
         choices = _task_choices(labels, tasks)
         if kind == "training":
             choices = choices.within(slice(len(learned), len(tasks)))
-        if len(tasks) - len(learned) == 1:
-            choices = _with_last_task(choices)
-        problems.add_all(f"{kind} images without a label of the stream", pool.names, choices.per_image() == 0)
-        rows, task = _assign_images(kind, pool, choices, options, problems)
+        labelled, stated = choices.per_image() > 0, negatives if kind == "training" else None
+        if stated or (stated is None and len(tasks) - len(learned) == 1):
+            choices, negative = _with_negatives(pool, choices, columns, tasks[len(learned) :])
+            if stated:
+                problems.add_all(_NEGATIVES, pool.names, negative)
+        left_out = "left out (stream.negatives=true trains on them)" if stated is False else "left out"
+        problems.add_all(
+            f"{kind} images without a label of the stream, {left_out}", pool.names, choices.per_image() == 0
+        )
+        rows, task = _assign_images(kind, pool, choices, labelled, options, problems, left_out)
         unknown = unknown_labels(pool, labels, columns, not_named, task_of_class(tasks) if collection.listed else None)
         if unknown and unknown.tasks is not None:
             earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
@@ -376,7 +389,7 @@ def _find_columns(tasks: Sequence[Sequence[str]], collection: Collection, proble
     if not all(plan):
         empty = plan.index([])
         raise UserError(
-            f"{collection.name} has no class of task {empty + 1} ({_join(tasks[empty])}): choose another order"
+            f"{collection.name} has no class of {task_text(empty + 1)} ({_join(tasks[empty])}): choose another order"
         )
     return plan
 
@@ -421,10 +434,12 @@ def _infer_tasks(collection: Collection, columns: Sequence[int], problems: Probl
         if chosen in owner_of:
             plan[owner_of[chosen]].append(chosen)
     if not all(plan):
+        empty, names = plan.index([]) + 1, collection.task_names
+        order = f" (the tasks are, in this order: {_join(names)})" if names else ""
         raise UserError(
-            f"task {plan.index([]) + 1} of the source has no new class: a class belongs to the first task whose images "
-            "have it; join it with another task, or list the classes of each task in a text file, one class per line "
-            "and a blank line between tasks (stream.order=FILE)"
+            f"{task_text(empty, names, of=tasks)} of {collection.name} has no new class{order}: a class belongs to the "
+            "first task whose images have it; correct the order, join it with another task, or list the classes of "
+            "each task in a text file, one class per line and a blank line between tasks (stream.order=FILE)"
         )
     return plan
 
@@ -438,17 +453,42 @@ def _task_choices(labels: Labels, tasks: Sequence[Task]) -> Labels:
     return Labels.from_keys(labels.row() * len(tasks) + owner, len(labels), len(tasks))
 
 
-def _with_last_task(choices: Labels) -> Labels:
-    """The same choices, with the last task for images that have none: in an only task they are negative examples."""
-    none, last = np.flatnonzero(choices.per_image() == 0), choices.classes - 1
-    keys = np.concatenate([choices.row() * choices.classes + choices.column, none * choices.classes + last])
-    return Labels.from_keys(keys, len(choices), choices.classes)
+def _with_negatives(
+    pool: Pool, choices: Labels, columns: Sequence[int], new_tasks: Sequence[Task]
+) -> tuple[Labels, np.ndarray]:
+    """The same choices, with tasks of which an image is a negative example; and which images have such a task.
+
+    It is the task that the source states for the image, if that owns none of its labels. An image without a task and a
+    label may go to each new task. If there are several, a label of a class of the task must be known.
+    """
+    count, first = choices.classes, new_tasks[0].index
+    given = np.full(len(choices), -1) if pool.task is None else pool.task
+    stated = np.flatnonzero((given >= first) & (given < count))
+    free = np.flatnonzero((given < 0) & (choices.per_image() == 0))
+    before = choices.row() * count + choices.column
+    keys = np.concatenate([stated * count + given[stated], np.add.outer(free * count, np.arange(first, count)).ravel()])
+    keys = np.setdiff1d(keys, before)
+    if pool.unknown is not None and len(new_tasks) > 1:
+        unknown, offset = pool.unknown.select_classes(columns), new_tasks[0].offset
+        unknown = unknown.select_classes(range(offset, unknown.classes))
+        of_task, number = np.unique(
+            unknown.row() * count + first + task_of_class(new_tasks)[unknown.column], return_counts=True
+        )
+        sizes = np.array([len(task.classes) for task in new_tasks])
+        keys = np.setdiff1d(keys, of_task[number == sizes[of_task % count - first]])
+    negative = np.zeros(len(choices), bool)
+    negative[keys // count] = True
+    return Labels.from_keys(np.concatenate([before, keys]), len(choices), count), negative
 
 
 def _assign_images(
-    kind: str, pool: Pool, choices: Labels, options: ProtocolOptions, problems: Problems
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which image belongs to which task, as two arrays: images and their tasks."""
+    kind: str, pool: Pool, choices: Labels, labelled: np.ndarray, options: ProtocolOptions, problems: Problems,
+    left_out: str,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Which image belongs to which task, as two arrays: images and their tasks.
+
+    With overlapping tasks an image that is `labelled` belongs to all its choices, and a negative example to one.
+    """
     given = np.full(len(choices), -1) if pool.task is None else pool.task
     choice_row, choice_task = choices.row(), choices.column.astype(np.int64)
     has_choice = choices.per_image() > 0
@@ -456,7 +496,8 @@ def _assign_images(
     if kind == "training":
         owns = np.zeros(len(choices), bool)
         owns[choice_row[choice_task == given[choice_row]]] = True
-        problems.add_all("training images whose task owns none of their labels", pool.names, fixed & ~owns)
+        kind_of = f"training images whose task owns none of their labels, {left_out}"
+        problems.add_all(kind_of, pool.names, fixed & ~owns)
         fixed &= owns
     else:
         # A test image keeps its task whatever its labels are: cumulative lists name it where it is scored first.
@@ -466,9 +507,10 @@ def _assign_images(
     rows, task = np.flatnonzero(fixed), given[fixed]
     free = np.flatnonzero((given < 0) & has_choice)
     if options.protocol == "overlap" and kind == "training":
-        of_free = np.isin(choice_row, free)
-        return np.concatenate([rows, choice_row[of_free]]), np.concatenate([task, choice_task[of_free]])
-    if options.protocol == "overlap":
+        of_free = np.isin(choice_row, free[labelled[free]])
+        rows, task = np.concatenate([rows, choice_row[of_free]]), np.concatenate([task, choice_task[of_free]])
+        free = free[~labelled[free]]
+    if options.protocol == "overlap" and kind == "test":
         free_task = choices.column[choices.start[free]].astype(np.int64)
     else:
         draws = name_draws(f"{options.seed} {kind}", (pool.names[row] for row in free.tolist()))
@@ -500,21 +542,21 @@ def _make_split(
 def _check_images(
     train: Split, test: Split, tasks: Sequence[Task], source: str, problems: Problems, learned: int
 ) -> None:
-    """Raise `UserError` for a new task without training images and for no test images. Report empty classes."""
+    """Raise `UserError` for a new task whose images show no class of it, and for no test image. Report empty ones."""
     for task, rows in zip(tasks[learned:], train.rows[learned:], strict=True):
-        if not len(rows):
+        counts = train.labels.take(rows).counts()[task.columns]
+        if not counts.any():
             raise UserError(
-                f"task {task.index + 1} ({_join(task.classes)}) has no training image in {source}: "
+                f"{task.text} ({_join(task.classes)}) has no training image of its classes in {source}: "
                 f"choose other classes or fewer tasks{problems.brief()}"
             )
-        counts = train.labels.take(rows).counts()[task.columns]
         problems.add_all("classes that no training image of their task shows", task.classes, counts == 0)
     if not len(test):
         reason = f"no test image of {source} shows a class of the stream"
         raise UserError(f"{reason}: choose other classes or another split{problems.brief()}")
     classes, first = [name for task in tasks for name in task.classes], tasks[learned].offset
     problems.add_all("classes without a test image", classes[first:], test.labels.counts()[first:] == 0)
-    empty = [str(task.index + 1) for task in tasks[learned:] if not len(test.rows[task.index])]
+    empty = [task.name or str(task.index + 1) for task in tasks[learned:] if not len(test.rows[task.index])]
     problems.add_all("tasks without a test image", empty)
 
 

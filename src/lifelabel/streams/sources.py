@@ -19,7 +19,7 @@ from lifelabel.streams.blurry import BLURRY_HELP, blur
 from lifelabel.streams.collection import Collection
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
 from lifelabel.streams.shards import add_problems, folder_of, is_root
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import MAX_TASK_NAME, printable, shorten
 
 __all__ = ["STREAMS", "Source", "build", "is_overlapping", "resolve"]
 
@@ -80,8 +80,27 @@ class _TableOptions(ProtocolOptions):
         0.2, "share of the images used for test if the table has no column 'split'", above=0, high=0.9
     )
     separator: str = option(";", "what separates the labels in the column 'labels'", label=False)
+    merge_case: bool = option(
+        False,
+        "make one class of names in a table that differ only in case, spaces, underscores or hyphens: the name that "
+        "the model has, else the most frequent one",
+        label=False,
+        flag="Data",
+    )
+    alias: tuple[str, ...] = option(
+        (),
+        "OLD=NEW: rename a class of a table, also to the name of another, which joins them",
+        label=False,
+        flag="Data",
+    )
+    negatives: bool = option(
+        True, "whether training images without a label of their task are used, as negative examples of its classes"
+    )
     learned: tuple[str, ...] = option(
-        (), "tasks that a run learned before, each a JSON list of its classes; set by `lifelabel extend`", label=False
+        (),
+        "tasks that a run learned before, each a JSON list of its classes, or an object with its name and this list; "
+        "set by `lifelabel extend`",
+        label=False,
     )
 
 
@@ -173,22 +192,30 @@ def _voc(name: str) -> Callable[[_VocOptions], Stream]:
 def _table(options: _TableOptions) -> Stream:
     path = _file(options, "table")
     root = _optional_root(options, "table")
-    found = table.read(path, root, test_share=options.test_share, seed=options.seed, separator=options.separator)
-    learned = [_learned_task(task) for task in options.learned]
+    learned_names, learned = zip(*map(_learned_task, options.learned), strict=True) if options.learned else ((), ())
     names = [name for task in learned for name in task]
     if len(set(names)) < len(names):
         raise UserError("stream.learned names a class twice: it is set by `lifelabel extend`")
-    return make_stream(found, options, path.stem, default_tasks=1 if learned else 5, learned=learned)
+    found = table.read(
+        path, root, test_share=options.test_share, seed=options.seed, separator=options.separator,
+        alias=options.alias, merge_case=options.merge_case, known=names,
+    )  # fmt: skip
+    return make_stream(
+        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives,
+        learned_names=learned_names,
+    )  # fmt: skip
 
 
-def _learned_task(text: str) -> list[str]:
+def _learned_task(text: str) -> tuple[str, list[str]]:
+    """The name of a task (empty for none) and its classes, from a JSON list or an object `{name: list}`."""
     try:
-        names = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        found = None
+    name, classes = next(iter(found.items())) if isinstance(found, dict) and len(found) == 1 else ("", found)
+    if not isinstance(classes, list) or not classes or not all(isinstance(each, str) for each in classes):
         raise UserError(f"stream.learned must hold JSON lists of class names, not '{shorten(text)}'")
-    return names
+    return printable(name)[:MAX_TASK_NAME], classes
 
 
 def _lists(name: str, dataset: str) -> Callable[[_ListsOptions], Stream]:

@@ -13,14 +13,16 @@ import hashlib
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lifelabel.errors import UserError
+from lifelabel.errors import UserError, unknown
 from lifelabel.streams import parquet
 from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
@@ -28,7 +30,7 @@ from lifelabel.streams.export_files import SPLITS
 from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import check_regular, open_regular
-from lifelabel.utils.text import list_of_texts, shorten
+from lifelabel.utils.text import MAX_TASK_NAME, list_of_texts, printable, shorten
 
 __all__ = ["class_name", "read"]
 
@@ -68,12 +70,17 @@ def read(
     seed: int = 0,
     separator: str = _SEPARATOR,
     required: Sequence[str] = ("training", "test"),
+    alias: Sequence[str] = (),
+    merge_case: bool = False,
+    known: Sequence[str] = (),
 ) -> Collection:
     """The images and labels of a table. Image names are relative to `root` (None: the folder of the table).
 
     Without a column `split`, a hash of (seed, name) decides whether an image is used for test. So adding rows does not
     move the other images. `separator` separates the labels in the column `labels`. `required` lists the kinds of
-    images, of "training" and "test", that the table must have.
+    images, of "training" and "test", that the table must have. `alias` (`OLD=NEW`) renames classes, and `merge_case`
+    makes one class of names that differ only in case, spaces, underscores or hyphens, which are refused otherwise.
+    `known` has the classes of the model that the table is for.
     """
     if not separator:
         raise UserError("the separator of labels (stream.separator) is empty: give it as --set stream.separator='|'")
@@ -89,6 +96,7 @@ def read(
         except _RowProblem as problem:
             problems.add(problem.kind, f"{unit} {number}" + (f": {problem.detail}" if problem.detail else ""))
     builder.check(problems, count)
+    builder.rename(alias, merge_case, known)
     return builder.collection(problems, required)
 
 
@@ -358,6 +366,46 @@ class _Builder:
                 f"'{shorten(joined[0])}'): give --set stream.separator='{separator}'"
             )
 
+    def rename(self, alias: Sequence[str], merge_case: bool, known: Sequence[str]) -> None:
+        """Rename and merge classes. The labels of classes that get one name are united."""
+        old = tuple(self.classes)
+        new_name = _aliases(alias, old, self.path)
+        renamed = [new_name.get(name, name) for name in old]
+        of_model = set(known)
+        groups = [
+            group for group in _similar_names(dict.fromkeys((*known, *renamed))) if not of_model.issuperset(group)
+        ]
+        unclear = [group for group in groups if not merge_case or len(of_model.intersection(group)) > 1]
+        if unclear:
+            shown = ", ".join(" / ".join(shorten(name) for name in group) for group in unclear[: Problems.MAX_EXAMPLES])
+            more = f" and {len(unclear) - Problems.MAX_EXAMPLES:,} more" if len(unclear) > Problems.MAX_EXAMPLES else ""
+            where = " (or from a class of the model)" if any(map(of_model.intersection, unclear)) else ""
+            raise UserError(
+                f"{self.path} has class names that differ from another{where} only in case, spaces, underscores or "
+                f"hyphens: {shown}{more}; give --merge-case to make one class of each group, or --alias OLD=NEW to "
+                "rename a class: to the other name, or to a name of its own if it must stay apart"
+            )
+        count = Counter(column for columns in self.labels for column in columns)
+        images = Counter[str]()
+        for column, name in enumerate(renamed):
+            images[name] += count[column]
+        for group in groups:
+            chosen = next((name for name in group if name in of_model), None) or max(group, key=images.__getitem__)
+            new_name |= dict.fromkeys(group, chosen)
+        self._set_classes([new_name.get(name, name) for name in renamed])
+
+    def _set_classes(self, names: Sequence[str]) -> None:
+        """Give each column the class `names[column]`. Columns with the same name become one."""
+        if tuple(names) == tuple(self.classes):
+            return
+        self.classes = {name: column for column, name in enumerate(dict.fromkeys(names))}
+        column_of = [self.classes[name] for name in names]
+        self.labels = [tuple(column_of[column] for column in columns) for columns in self.labels]
+        self.unknown = [
+            tuple({column_of[column] for column in columns}.difference(labels))
+            for columns, labels in zip(self.unknown, self.labels, strict=True)
+        ]
+
     def collection(self, problems: Problems, required: Sequence[str]) -> Collection:
         """The collection of all rows. Raises `UserError` if required images or labels are missing."""
         path = self.path
@@ -366,7 +414,7 @@ class _Builder:
             raise UserError(f"{path} has no row that can be used{reason}")
         if not any(self.labels):
             raise UserError(f"{path} has no labels: none of its images has a label{problems.brief()}")
-        tasks = _task_numbers(self.task)
+        tasks, task_names = _ordered_tasks(self.task, problems)
         splits = np.array(self.split)
         kept = int(np.count_nonzero(splits == "val"))
         if required and kept and not (splits == "test").any():
@@ -389,10 +437,8 @@ class _Builder:
             absent = len(train.names) - train.labels.counts() - train.unknown.counts()
             hint = " (an empty field is unknown, not 0)" if self.layout.labels is None else ""
             problems.add_all(f"classes that no training image is known to lack{hint}", classes, absent == 0)
-        kind = "groups of classes whose names differ only in case, spaces or underscores"
-        problems.add_all(kind, [" / ".join(group) for group in _similar_names(classes)])
         listed = self.layout.labels is not None
-        return Collection(path.name, self.root, classes, train, test, problems, listed, val)
+        return Collection(path.name, self.root, classes, train, test, problems, task_names, listed, val)
 
     def _pool(self, rows: np.ndarray, tasks: np.ndarray | None) -> Pool:
         names = list(self.row_of)
@@ -408,15 +454,32 @@ def _text_rows_kind(column: str) -> str:
     return f"rows with text in the column '{shorten(column)}'"
 
 
-def _similar_names(classes: Sequence[str]) -> list[list[str]]:
-    """Groups of names that differ only in case, spaces or underscores.
+def _aliases(texts: Sequence[str], classes: Sequence[str], path: Path) -> dict[str, str]:
+    """The new name of each class that `OLD=NEW` texts rename."""
+    found: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = text.partition("=")
+        try:
+            old, new = class_name(old), class_name(new)
+        except ValueError as error:
+            reason = str(error) if equals else "it has no ="
+            raise UserError(f"--alias takes OLD=NEW, two class names, not '{shorten(text)}': {reason}") from None
+        if old not in classes:
+            raise unknown(f"class in {path} for --alias:", old, classes)
+        if found.setdefault(old, new) != new:
+            raise UserError(f"--alias gives '{shorten(old)}' two names: keep one")
+    return found
 
-    >>> _similar_names(["cat", "hot dog", "Cat", "hot_dog", "dog"])
+
+def _similar_names(classes: Iterable[str]) -> list[list[str]]:
+    """Groups of names that differ only in case, spaces, underscores or hyphens.
+
+    >>> _similar_names(["cat", "hot dog", "Cat", "hot_dog", "dog", "-"])
     [['cat', 'Cat'], ['hot dog', 'hot_dog']]
     """
     groups: dict[str, list[str]] = {}
     for name in classes:
-        groups.setdefault(re.sub(r"[\s_]+", "", name.casefold()), []).append(name)
+        groups.setdefault(re.sub(r"[\s_-]+", "", name.casefold()) or name, []).append(name)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -452,25 +515,70 @@ def _other_separator(names: Sequence[str]) -> tuple[str, list[str]] | None:
     return None
 
 
-def _task_numbers(tasks: list[str]) -> np.ndarray | None:
-    """The task index of each image, -1 for an empty text; None if all texts are empty.
+def _ordered_tasks(tasks: list[str], problems: Problems) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The task index of each image, -1 for an empty text, and the names of the tasks. None if all texts are empty.
 
-    Tasks are in numerical order if all texts are integers, else in the order of first appearance.
+    Numbers, dates, months and texts that differ in numbers only are sorted; others are in the order of first
+    appearance, which is reported. Tasks that are numbered from 0 or 1 have no names.
 
-    >>> _task_numbers(["10", "2", "", "10"]).tolist(), _task_numbers(["b", "a", "b"]).tolist()
-    ([1, 0, -1, 1], [0, 1, 0])
+    >>> index, names = _ordered_tasks(["May", "april", "", "May"], Problems())
+    >>> index.tolist(), names
+    ([1, 0, -1, 1], ('april', 'May'))
     """
     texts = [text for text in dict.fromkeys(tasks) if text]
     if not texts:
-        return None
-    integers = {text: re.fullmatch(r"([+-]?[0-9]{1,18})(\.0*)?", text) for text in texts}
-    keys: dict[str, Any] = {text: int(match[1]) for text, match in integers.items() if match}
-    if len(keys) == len(texts):
-        order = sorted(set(keys.values()))
-    else:
-        keys, order = {text: text for text in texts}, texts
+        return None, ()
+    keys: dict[str, Any] = _sort_keys(texts)
+    order = sorted(set(keys.values())) if keys else texts
     number = {key: index for index, key in enumerate(order)}
-    return np.array([number[keys[text]] if text else -1 for text in tasks], np.int64)
+    index_of = {text: number[keys[text]] if keys else number[text] for text in texts}
+    name_of = {index_of[text]: printable(text)[:MAX_TASK_NAME] for text in reversed(texts)}
+    names = tuple(name_of[index] for index in range(len(order)))
+    if not keys and len(texts) > 1:
+        problems.add_all("tasks in the order of first appearance", names)
+    if all(isinstance(key, Decimal) for key in order):
+        counted = [[Decimal(start + index) for index in range(len(order))] for start in (0, 1)]
+        names = () if order in counted else tuple(f"task {name}" for name in names)
+    return np.array([index_of.get(text, -1) for text in tasks], np.int64), names
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = re.compile(
+    r"(?<![a-z])(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)(?![a-z])\.?"
+)
+_YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)(?:[-/.](\d\d?)(?:[T ][0-9:.,Z+-]+)?)?", re.IGNORECASE)
+_YEAR_LAST = re.compile(r"\d\d?[-/. ]\d\d?[-/. ]\d{4}")
+_MAX_DIGITS = 18
+
+
+def _sort_keys(texts: Sequence[str]) -> dict[str, Any]:
+    """A key for each text by which they are sorted; empty if they are not all numbers, dates or numbered names.
+
+    A date with the year last is not sorted: its first number may be the day or the month.
+
+    >>> sorted(_sort_keys(["task10", "task2"]).items()), _sort_keys(["spring", "autumn"])
+    ([('task10', ((), (10,))), ('task2', ((), (2,)))], {})
+    """
+    if any(len(digits) > _MAX_DIGITS for text in texts for digits in re.findall(r"[0-9]+", text)):
+        return {}
+    if all(re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?", text) for text in texts):
+        return {text: Decimal(text) for text in texts}
+    if all(_YEAR_FIRST.fullmatch(text) for text in texts):
+        return {text: tuple(map(int, re.findall(r"[0-9]+", text))) for text in texts}
+    lower = {text: _MONTH.sub(lambda match: f"<{_MONTHS.index(match[1][:3]) + 1}>", text.lower()) for text in texts}
+    shapes = {re.sub(r"[0-9]+", "0", text) for text in lower.values()}
+    if len(shapes) > 1 or "0" not in min(shapes) or any(map(_YEAR_LAST.fullmatch, texts)):
+        return {}
+    return {text: _parts(each) for text, each in lower.items()}
+
+
+def _parts(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The years and months of a text, and its other numbers."""
+    months, numbers = re.findall(r"<(\d+)>", text), re.findall(r"[0-9]+", re.sub(r"<\d+>", " ", text))
+    years = [number for number in numbers if len(number) == 4 and number[:2] in ("19", "20")]
+    others = [number for number in numbers if number not in years]
+    return tuple(map(int, [*years, *months])), tuple(map(int, others))
 
 
 def _open(path: Path, problems: Problems) -> tuple[_Layout, str, Iterator[tuple[int, Sequence[_Cell]]]]:

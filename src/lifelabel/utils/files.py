@@ -16,7 +16,10 @@ __all__ = [
     "atomic_write", "below", "check_regular", "open_regular", "partial_name", "read_limited", "write_text", "writing",
 ]  # fmt: skip
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REMEDIES = {
+    errno.ENOSPC: "free space", errno.EDQUOT: "free space",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+}  # fmt: skip
 
 
 def partial_name(name: str) -> str:
@@ -43,8 +46,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full, other = error.errno in _NO_SPACE, "choose another folder"
-        remedy, hint = ("free space", f"free space, or {other}") if full else ("make it writable", other)
+        remedy, other = _REMEDIES.get(error.errno or 0, "make it writable"), "choose another folder"
+        hint = f"{remedy}, or {other}" if error.errno in _REMEDIES else other
         raise Interrupted(f"cannot write {path}: {error.strerror or error}", remedy, hint) from None
 
 

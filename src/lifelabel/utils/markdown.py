@@ -51,7 +51,7 @@ def _cell(text: str) -> str:
 
 
 def per_class_markdown(
-    names: Sequence[str], tasks: Sequence[int], ap: Sequence[float | None],
+    names: Sequence[str], tasks: Sequence[object], ap: Sequence[float | None],
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[str]:  # fmt: skip
     """The lines of a Markdown table of classes, by AP. The arguments are those of `per_class_cells`.
@@ -67,12 +67,13 @@ def per_class_markdown(
 
 
 def per_class_cells(
-    names: Sequence[str], tasks: Sequence[int], ap: Sequence[float | None],
+    names: Sequence[str], tasks: Sequence[object], ap: Sequence[float | None],
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[list[str], list[list[str]], str]:  # fmt: skip
     """The heads, the rows and the note of a table of classes, from the highest AP to the lowest. Nothing is escaped.
 
-    `tasks` has the task number of each class, from 1. `ap` has fractions; None or NaN: the class has no positive image.
+    `tasks` has the name of the task of each class, or its number, from 1. `ap` has fractions; None or NaN: the class
+    has no positive image.
     `more` has further columns by their heads. In these, whole numbers and texts are shown as they are, None as "–", and
     other numbers are fractions, shown in %. The note is empty if every class has a row.
     """

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
 import platform
 import sys
+from pathlib import Path
 
-__all__ = ["keep_freed_memory", "release_freed_memory", "total_memory"]
+__all__ = ["available_memory", "keep_freed_memory", "out_of_memory", "release_freed_memory", "total_memory"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _NO_LIMIT = -1
+_NO_MEMORY = (
+    "can't allocate memory", "not enough memory", "MemoryError", "bad_alloc", "failed to map segment",
+    "cannot allocate memory", "can't start new thread",
+)  # fmt: skip
+"""Parts of the messages of torch, of a child process, and of the loader of libraries."""
 _HEAP_STEP = 64 << 20
 """Bytes by which the heap grows. From this size on, the heaps of other threads are kept too."""
 
@@ -38,6 +46,40 @@ def release_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory has run out: in Python, in torch on the CPU or a GPU, in a child process, or for a library.
+
+    >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), out_of_memory(RuntimeError("shape"))
+    (True, False)
+    """
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM and error.filename is None
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(sign in str(error) for sign in _NO_MEMORY)
+
+
+def available_memory() -> int:
+    """The bytes that this process can still take: of the machine, of its control group, and of `ulimit -v`.
+
+    2**63 if the system does not tell.
+    """
+    found = [2**63]
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(limit - used)
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            found.append(limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
+    return max(min(found), 0)
 
 
 def total_memory() -> int:

@@ -6,13 +6,18 @@ import ast
 import json
 import re
 import reprlib
+from collections.abc import Sequence
 
-__all__ = ["BELOW_ZERO", "counted", "list_of_texts", "printable", "shorten"]
+__all__ = [
+    "BELOW_ZERO", "MAX_TASK_NAME", "counted", "list_of_texts", "printable", "shorten", "task_cell", "task_text",
+]  # fmt: skip
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _LIST = re.compile(rf"""\[\s*(?:(?:{_TEXT})\s*(?:,\s*|(?=['"\]])))*\]""", re.DOTALL)
 
 
+MAX_TASK_NAME = 60
+"""Characters of the name of a task."""
 BELOW_ZERO = "below 0: better than before"
 """What a negative value of forgetting means."""
 
@@ -70,6 +75,24 @@ def shorten(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**100:  # Python refuses to print thousands of digits
         return "a number of more than 100 digits"
     return value[:100] if isinstance(value, str) else _REPR.repr(value)
+
+
+def task_text(number: int, names: Sequence[str] = (), of: int | None = None) -> str:
+    """How messages call a task: its name if it has one, and of how many tasks it is one.
+
+    >>> task_text(2), task_text(2, of=3), task_text(2, ["april", "may"]), task_text(2, ["april", "may"], of=3)
+    ('task 2', 'task 2/3', 'may', 'may (2/3)')
+    """
+    cell = task_cell(number, names)
+    if cell == str(number):
+        return f"task {number}" + (f"/{of}" if of else "")
+    return cell + (f" ({number}/{of})" if of else "")
+
+
+def task_cell(number: int, names: Sequence[str] = ()) -> str:
+    """The name of a task, else its number: for a column or an axis with the title "task"."""
+    name = names[number - 1] if 0 < number <= len(names) else ""
+    return printable(name)[:MAX_TASK_NAME] or str(number)
 
 
 _REPR = reprlib.Repr()

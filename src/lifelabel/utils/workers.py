@@ -6,6 +6,7 @@ Only pipes and anonymous memory files are used. Queues and semaphores need /dev/
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import traceback
@@ -123,7 +124,8 @@ class SharedArrays:
                 os.ftruncate(self._file, size)
             memory = mmap.mmap(self._file, size)
         except OSError as error:
-            raise UserError(f"no memory for {count} batches of images ({error.strerror}): give fewer workers") from None
+            what = "no memory" if error.errno != errno.EFBIG else "the limit on file sizes (ulimit -f) is too low"
+            raise UserError(f"{what} for {count} batches of images ({error.strerror}): give fewer workers") from None
         self.arrays = np.frombuffer(memory, np.uint8).reshape(count, *shape)
 
     def __reduce__(self) -> Any:

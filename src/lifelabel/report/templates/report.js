@@ -305,7 +305,7 @@
       judged.sort((a, b) => b.mistake - a.mistake);
       list.replaceChildren(...judged.slice(0, showAll ? judged.length : FIRST_CARDS).map((each) => card(each, classes)));
       const total = (kind) => judged.reduce((sum, { found }) => sum + found[kind].length, 0);
-      status.textContent = `${method.name} after task ${task}, threshold ${threshold.toFixed(2)}, ${judged.length} pictures: `
+      status.textContent = `${method.name} after ${method.texts[place]}, threshold ${threshold.toFixed(2)}, ${judged.length} pictures: `
         + `${total("right")} labels right, ${total("wrong")} wrong, ${total("missed")} missed.`;
       more.hidden = showAll || judged.length <= FIRST_CARDS;
       more.textContent = `Show all ${judged.length} pictures`;
