@@ -86,7 +86,7 @@ def test_a_second_evaluation_replaces_the_first(main, place):
     (place / "one.csv").write_text(f"image,labels\n0.png,{A}\n../x.png,{A}\n")
     done = main("evaluate", "run", "one.csv", "--root", "photos", "--device", "cpu", "--threshold", "0.000001")
     assert done.returncode == 0
-    assert "note: 1 rows with an image path that is not allowed: line 3: '../x.png'" in done.stdout
+    assert "note: 1 row with an image path that is not allowed: line 3: '../x.png'" in done.stdout
     written = {path.name: path for path in folder.iterdir()}
     assert written.keys() == {"evaluation.json", "per_class.png", "report.md", "mine.txt"}
 

@@ -190,13 +190,13 @@ def _read_headers(handle: IO[bytes], chunk: Any) -> _Pages:
     while place < end and pages.values < chunk.num_values:
         handle.seek(place)
         header = _thrift_struct(handle)
-        kind, unpacked, packed = (header.get(number, -1) for number in (1, 2, 3))
+        kind, unpacked, packed = (header.numbers.get(number, -1) for number in (1, 2, 3))
         if min(kind, unpacked, packed) < 0:
             raise ValueError("damaged page")
         if kind == _DICTIONARY_PAGE:
             pages.dictionary = max(pages.dictionary, unpacked)
         else:
-            version_1, version_2 = header.get(5, {}), header.get(8, {})
+            version_1, version_2 = (header.structs.get(number, _Struct()).numbers for number in (5, 8))
             pages.largest = max(pages.largest, unpacked)
             pages.unpacked += unpacked
             pages.values += max(version_1.get(1, 0), version_2.get(1, 0))
@@ -205,20 +205,31 @@ def _read_headers(handle: IO[bytes], chunk: Any) -> _Pages:
     return pages
 
 
-def _thrift_struct(file: IO[bytes], depth: int = 0) -> dict[int, Any]:
-    """The whole numbers and the structs in a Thrift struct, by the number of their field. Other fields are skipped."""
+@dataclass
+class _Struct:
+    """The whole numbers of 32 bits and the structs in a Thrift struct, by the number of their field."""
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    structs: dict[int, _Struct] = field(default_factory=dict)
+
+
+def _thrift_struct(file: IO[bytes], depth: int = 0) -> _Struct:
+    """A Thrift struct. As in Thrift, fields of another type are skipped, and the last of several fields counts."""
     if depth > _MAX_DEPTH:
         raise ValueError("damaged page")
-    fields: dict[int, Any] = {}
+    found = _Struct()
     number = 0
     while (head := file.read(1)) and head[0] & 15:
         number = number + (head[0] >> 4) if head[0] >> 4 else _signed(_varint(file))
+        number = (number + 0x8000) % 0x10000 - 0x8000  # Thrift has 16 bits for it
         value = _thrift_value(file, head[0] & 15, depth)
-        if head[0] & 15 in (_I32, _STRUCT):
-            fields[number] = value
+        if isinstance(value, _Struct):
+            found.structs[number] = value
+        elif head[0] & 15 == _I32:
+            found.numbers[number] = value
     if not head:
         raise ValueError("truncated")
-    return fields
+    return found
 
 
 def _thrift_value(file: IO[bytes], kind: int, depth: int) -> Any:
