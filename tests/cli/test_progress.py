@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 import time
 
 import pytest
@@ -84,7 +85,9 @@ def test_a_note_of_several_runs_is_printed_once(tmp_path):
 def test_one_line_per_task_of_one_run(tmp_path):
     output = io.StringIO()
     one = plan(tmp_path)
+    threads = threading.active_count()
     engine.train(one.folder, one.values, callback=ProgressBar(Console(file=output, width=80)))
+    assert threading.active_count() == threads  # none waits for signals any more
     records = json.loads((one.folder / "metrics.json").read_text())["per_task"]
     expected = [
         f"fine-tuning: after task {task}  "

@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from lifelabel.cli.console import print_line
-from lifelabel.cli.stopping import begin_stop, watch_signals
+from lifelabel.cli.stopping import begin_stop, end_watch, watch_signals
 from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
 from lifelabel.metrics.functions import HEADLINE
@@ -50,6 +50,9 @@ class Quiet(Callback):
 
     def stopping(self) -> None:
         begin_stop()
+
+    def end(self) -> None:
+        end_watch()
 
 
 class ProgressBar(Quiet):
@@ -99,6 +102,7 @@ class ProgressBar(Quiet):
         print_line(line, "yellow", self.console)
 
     def end(self) -> None:
+        super().end()
         self.bar.stop()
 
 

@@ -75,7 +75,7 @@ def _watch(read: int) -> None:
 
 
 def end_watch() -> None:
-    """The command has ended in time. If it is being ended at once, this does not return: one last line is enough."""
+    """The training has ended in time. If it is being ended at once, this does not return: one last line is enough."""
     while _watchers:
         thread, write = _watchers.pop()
         signal.set_wakeup_fd(-1)
