@@ -412,7 +412,7 @@ def test_a_run_records_its_plugins_and_resumes_only_with_them(write, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "LIFELABEL_PLUGINS"}
     more = {"env": environment, "cwd": tmp_path}
     child = command_server.run(tmp_path / "run", code=code, capture_output=True, text=True, **more)
-    assert f"UserError: this run needs the plug-in {path}: give --plugin" in child.stderr
+    assert f"cannot be used: this run needs the plug-in {path}: give --plugin" in child.stderr
 
 
 def test_a_run_records_also_the_plugins_that_its_options_do_not_list(write, tmp_path):

@@ -22,6 +22,7 @@ from PIL import Image
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.run import train
 from lifelabel.streams import build, protocols
+from lifelabel.utils.text import counted
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes"),
@@ -213,7 +214,7 @@ def test_inspect_counts_every_kind_of_problem(main, hostile, tmp_path):
     (missing,) = [line for line in found["problems"] if "have no file" in line]
     assert missing.startswith(f"2 of {len(USED) + len(TEST) + len(EXPECTED)} images have no file, such as ")
     others = [line for line in found["problems"] if line != missing]
-    assert {line.split(" ", 1)[1].split(":")[0]: int(line.split(" ")[0]) for line in others} == PROBLEMS
+    assert {line.split(":")[0] for line in others} == {counted(count, kind) for kind, count in PROBLEMS.items()}
     assert {"task-1.png", "task-2.png"} < {path.name for path in look.iterdir()}
 
 

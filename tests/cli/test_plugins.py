@@ -136,7 +136,8 @@ def test_a_stopped_run_resumes_only_with_its_plugin(main, lifelabel, error_line,
     assert len(Path("stopped/history.jsonl").read_bytes()) < len(Path("straight/history.jsonl").read_bytes())
     monkeypatch.setenv("LIFELABEL_PLUGINS", "")
     line = error_line(lifelabel("train", "--resume", "stopped"))
-    assert line == f"this run needs the plug-in {plugin}: give --plugin {plugin}, which runs its code"
+    needed = f"this run needs the plug-in {plugin}: give --plugin {plugin}, which runs its code"
+    assert line == f"stopped/config.yaml cannot be used: {needed}"
     done = lifelabel("train", "--resume", "stopped", "--plugin", plugin, "-q")
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("metrics.json", "history.jsonl"):
@@ -201,7 +202,9 @@ def test_an_installed_package(main, lifelabel, error_line, site, monkeypatch):
     assert "top_1" in read_json(Path("run/metrics.json"))["final"]["conventions"]
     assert yaml.safe_load(Path("run/config.yaml").read_text())["plugins"] == []
     Path("run/metrics.json").unlink()  # as if it had been killed at the very end
-    assert error_line(lifelabel("train", "--resume", "run")).startswith("unknown stream 'few-scenes': ")
+    assert error_line(lifelabel("train", "--resume", "run")).startswith(
+        "run/config.yaml cannot be used: unknown stream 'few-scenes': "
+    )
     monkeypatch.syspath_prepend(site)
     assert main("train", "--resume", "run", "-q").stdout == done.stdout
     for what, name in NAMES.items():

@@ -29,7 +29,7 @@ RESUME = FREE | {"lr", "backbone_lr", "later_backbone_lr", "adam_eps"}
 PATH = {"words", "weights", "stream.root", "stream.file", "stream.order", "stream.lists"}
 NOT_IN_LABELS = FREE | {
     "stream", "seed", "task_order", "class_order", "save_scores", "stream.root", "stream.file", "stream.lists",
-    "stream.separator", "stream.learned",
+    "stream.separator", "stream.learned", "stream.alias", "stream.merge_case",
 }  # fmt: skip
 EQUAL = {
     "batch_size", "augment", "backbone", "weights", "image_size", "normalize", "pool", "precision",

@@ -198,9 +198,8 @@ def test_a_run_is_extended_again_and_again(tables, two, tmp_path):
     assert training["images"][:2] == [16, 16]
     assert training["extends"]["run"] == "1"
     new = [np.frombuffer((run / "model" / "training-images.bin").read_bytes(), "<u8") for run in (two, tmp_path / "2")]
-    images = {
-        row[0] for name in ("two", "three") for row in csv.reader(open(tables / f"{name}.csv")) if row[3] == "train"
-    }
+    files = tables / "two.csv", tmp_path / "e.csv", tmp_path / "f.csv"
+    images = {row[0] for file in files for row in csv.reader(open(file)) if row[3] == "train"}
     assert set(new[0].reshape(-1, 2)[:, 0].tolist()) < set(new[1].reshape(-1, 2)[:, 0].tolist())
     assert set(new[1].reshape(-1, 2)[:, 0].tolist()) == set(hash_names(images).tolist())
 

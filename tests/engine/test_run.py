@@ -207,8 +207,11 @@ def test_images_that_cannot_be_read_are_skipped_and_the_others_keep_their_labels
         used[task - 1] += rows
         assert np.array_equal(visible.bool().numpy(), labels[rows, 2 * task - 2 : 2 * task])
     for task, rows in used.items():
-        readable = (i for i in range(60) if i % 4 and f"{i}.png" not in BAD)
-        assert sorted(rows) == [i for i in readable if labels[i, 2 * task : 2 * task + 2].any()]
+        readable = [i for i in range(60) if i % 4 and f"{i}.png" not in BAD]
+        shown = sorted(i for i in rows if labels[i].any())
+        assert shown == [i for i in readable if labels[i, 2 * task : 2 * task + 2].any()]
+    unlabelled = [i for i in readable if not labels[i].any()]  # each is a negative example of one task
+    assert sorted(i for i in (*used[0], *used[1]) if not labels[i].any()) == unlabelled != []
     skipped = [json.loads(line) for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()]
     assert {row["image"]: row["reason"] for row in skipped} == BAD
     assert {row["split"] for row in skipped if row["image"] in ("12.png", "40.png")} == {"test"}

@@ -394,7 +394,7 @@ def test_training_images_without_a_label_of_their_task_are_negative_examples():
         stream = make_stream(source, options, "s", negatives=True)
         tasks = {"1": [0], "5": [0] if protocol == "disjoint" else [0, 1], "2": [1], "3": [1], "4": [1]}
         assert task_of(stream.train) == tasks
-        assert "1 training images without a label of the stream, left out: 6" in stream.problems.lines()
+        assert "1 training image without a label of the stream, left out: 6" in stream.problems.lines()
 
 
 def test_a_test_image_of_a_task_that_the_stream_does_not_have_is_left_out():
