@@ -92,7 +92,7 @@ def slow_basis(rows, directions):
         start = torch.randn(WIDTH, directions, generator=generator, dtype=torch.float64).numpy()
         found = np.linalg.qr(z.T @ (z @ start) + 1e-3 * np.mean((z**2).sum(0)) * start).Q
         values, vectors = np.linalg.eigh((z @ found).T @ (z @ found))
-        last = values[::-1][len(x) // 4 - 1 : len(x) // 4]  # four images for each direction with a scale of its own
+        last = values[::-1][len(x) // 2 - 1 : len(x) // 2]  # two images for each direction with a scale of its own
         smallest = np.maximum(1e-3, (last / values.mean()).sum())
         vectors = found @ vectors * np.maximum(values / values.mean(), smallest) ** -0.25
     basis = np.zeros((WIDTH + 1, vectors.shape[1] + 1))

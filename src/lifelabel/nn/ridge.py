@@ -37,7 +37,7 @@ _SHIFT = 1e-3
 """Added to the diagonal, relative to its mean, so that directions without an image keep their random vectors."""
 _SMALLEST_VALUE = 1e-3
 """The smallest second moment of a direction, relative to their mean, that it is scaled by."""
-_IMAGES_PER_DIRECTION = 4
+_IMAGES_PER_DIRECTION = 2
 """The first task's images for each direction that is scaled by its own second moment. The further directions have the
 scale of the last of these. Scaled by their own, they would fit the images in which they were found too well: the error
 of left-out images would be too small, and the chosen regularisation too weak."""
