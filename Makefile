@@ -15,7 +15,7 @@ test: $(VENV)/.test-installed
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
 
-# Kills, damaged files, full disks and malicious requests: docs/reliability.md. About 13 minutes on two cores.
+# Kills, damaged files, full disks and malicious requests: docs/reliability.md. About 10 minutes on two cores.
 faults: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -n 2 tests/faults tests/engine/test_distributed.py tests/cli/test_compare.py --faults full --faults-json faults.json
 
