@@ -411,6 +411,35 @@ def convert_export(folder):
     return done.problems.lines()
 
 
+def write_yolo(folder, run):
+    """A YOLO data set of two images."""
+    (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: [dog, cat]\n")
+    for split in ("train", "val"):
+        for place in ("images", "labels"):
+            (folder / place / split).mkdir(parents=True)
+        (folder / "images" / split / "a.png").write_bytes(b"")
+        (folder / "labels" / split / "a.txt").write_text("0 0.5 0.5 0.2 0.2\n1 0.1 0.1 0.3 0.1 0.2 0.2\n")
+
+
+def write_image_folder(suffix):
+    """An image folder of Hugging Face, with metadata.`suffix`."""
+    rows = [{"file_name": f"{name}.png", "label": label} for name, label in (("a", "dog"), ("b", "cat"))]
+    lines = {"jsonl": [json.dumps(row) for row in rows], "csv": ["file_name,label", "a.png,dog", "b.png,cat"]}
+
+    def write(folder, run):
+        (folder / "train").mkdir()
+        (folder / "train" / f"metadata.{suffix}").write_text("\n".join(lines[suffix]) + "\n")
+        for name in ("a.png", "b.png"):
+            (folder / "train" / name).write_bytes(b"")
+
+    return write
+
+
+def convert_folder(folder):
+    done = convert(folder, folder.parent / "out.csv", overwrite=True)
+    return done.problems.lines()
+
+
 # Images
 
 IMAGES = ("jpg", "png", "gif", "bmp", "webp", "tiff")
@@ -543,6 +572,10 @@ READERS = [
         Reader(f"export of {kind}", "export.json", write_export(kind), change.json_file, convert_export)
         for kind in EXPORTS
     ),
+    Reader("data.yaml of YOLO", "data.yaml", write_yolo, change.yaml_file, convert_folder),
+    Reader("labels of YOLO", "labels/train/a.txt", write_yolo, change.text_file, convert_folder),
+    Reader("metadata.jsonl", "train/metadata.jsonl", write_image_folder("jsonl"), change.json_lines, convert_folder),
+    Reader("metadata.csv", "train/metadata.csv", write_image_folder("csv"), change.text_file, convert_folder),
     *(Reader(f"image.{kind}", f"image.{kind}", write_image(kind), change.damaged, decode(kind)) for kind in IMAGES),
 ]
 if find_spec("lifelabel.streams.shards"):
