@@ -311,8 +311,8 @@ def test_flags_of_compare_and_study(main):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study(main, tables_only, tmp_path, pytestconfig, name):
-    if name == "weighted-ridge" and pytestconfig.getoption("faults") != "full":
-        pytest.skip("it has 20 runs: only with --faults full")
+    if name in ("weighted-ridge", "lambdas") and pytestconfig.getoption("faults") != "full":
+        pytest.skip("it has 20 runs, or does nothing that the study of acm does not: only with --faults full")
     out = tmp_path / "out"
     done = main("study", name, "--seeds", "0", "--jobs", "2", *SMALL, "--set", "first_tasks=2", "--out", out, "-q")
     assert (done.returncode, done.stderr) == (0, "")
