@@ -16,7 +16,7 @@ import typer
 from lifelabel.cli import doctor
 from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
-from lifelabel.cli.stopping import end_watch, exit_at_once, stopped_line
+from lifelabel.cli.stopping import claim_last_line, end_watch, exit_at_once, release_last_line, stopped_line
 from lifelabel.errors import OtherProcess, Stopped, UserError, reason
 from lifelabel.utils.memory import out_of_memory
 from lifelabel.utils.torchrun import is_first_process, under_torchrun
@@ -105,6 +105,7 @@ def main() -> None:
             _main()
         finally:
             end_watch()
+            release_last_line()
 
 
 def _main() -> None:
@@ -148,6 +149,8 @@ def _main() -> None:
         else:
             raise
     if code == 130:
+        if not claim_last_line():  # the thread that watches signals has printed it
+            exit_at_once()
         _fail(stopped_line(), 130)
     sys.exit(code or 0)
 

@@ -11,12 +11,16 @@ from lifelabel.cli.console import err
 from lifelabel.utils.processes import kill_children
 from lifelabel.utils.torchrun import under_torchrun
 
-__all__ = ["begin_stop", "end_watch", "exit_at_once", "stopped_line", "watch_signals"]
+__all__ = [
+    "begin_stop", "claim_last_line", "end_watch", "exit_at_once", "release_last_line", "stopped_line", "watch_signals",
+]  # fmt: skip
 
 _CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"], ["leaderboard"])
 _SECONDS = 8.0
 """The time for the current step and its checkpoint. Python cannot interrupt a backward pass."""
 _lock = threading.RLock()  # a handler may run within its own block
+_ending = threading.Lock()
+"""Held from the time when a thread prints the last line."""
 _timers: list[threading.Timer] = []
 _watchers: list[tuple[threading.Thread, int]] = []
 """The thread that reads the numbers of signals, and the pipe to which Python writes them."""
@@ -28,11 +32,23 @@ def stopped_line() -> str:
     return f"stopped at once{hint}"
 
 
+def claim_last_line() -> bool:
+    """Whether the caller prints the last line of the command. True once: two threads may end it at the same time."""
+    return _ending.acquire(blocking=False)
+
+
+def release_last_line() -> None:
+    """The command has ended. Another one may begin in this process."""
+    if _ending.locked():
+        _ending.release()
+
+
 def exit_at_once(*_: object) -> None:
-    """End this process and its children."""
+    """End this process and its children. The main thread and the thread of `watch_signals` may do so together."""
+    if claim_last_line():
+        show_cursor = "\x1b[?25h" if err.is_terminal else ""  # a progress bar hides it
+        os.write(2, f"{show_cursor}{stopped_line()}\n".encode())
     kill_children()
-    show_cursor = "\x1b[?25h" if err.is_terminal else ""  # a progress bar hides it
-    os.write(2, f"{show_cursor}{stopped_line()}\n".encode())
     os._exit(130)
 
 
