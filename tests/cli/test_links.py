@@ -16,7 +16,7 @@ from lifelabel.errors import UserError
 
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory):
-    """The folder of a run that ended after its first task, with a model for each task."""
+    """The folder of a run that was stopped after its first task, with a model folder for each task."""
 
     class Stop(Callback):
         def evaluated(self, record):

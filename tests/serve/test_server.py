@@ -101,7 +101,7 @@ def test_a_large_upload_is_refused_at_once(server):
 
 
 def test_garbage_is_refused_and_not_logged(server):
-    """The fixture `server` checks what the server has written, when it ends."""
+    """The fixture `server` checks the stderr of the server when it stops."""
     for garbage in (b"\x16\x03\x01\x02garbage\r\n\r\n", head_of(7) + b"garbage"):
         with connect(server) as connection:
             connection.sendall(garbage)

@@ -75,8 +75,9 @@ def calibrate(
     if not dry_run:
         check_writable(target)
     model = load(run, device)
-    options = {**(stream_options or {}), **({} if root is None else {"root": str(root)})}
-    given = read_labelled(run, table or None, stream, options, rows, model, include_trained, progress, "val")
+    given = read_labelled(
+        run, table or None, stream, root, stream_options, rows, model, include_trained, progress, "val"
+    )
     scores = score(model, given.images, batch_size, workers, progress)
     if not scores.labels.any():
         raise UserError(f"no image of {given.images.name} has a label of the model: there is nothing to fit")

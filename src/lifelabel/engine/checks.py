@@ -75,8 +75,8 @@ def check_passes(info: StreamInfo, config: Config) -> None:
 def check_step_memory(method: Method, config: Config, size: int, processes: int, note: Callable[[str], None]) -> None:
     """Refuse a batch whose activations do not fit into the memory that is left, and report one that may not fit.
 
-    The activations of two images are measured, if the batch is large for this machine. It is for the CPU: the system
-    may end a process that takes too much memory, without a line.
+    If the batch is large for this machine, the activations of two images are measured. This is done on the CPU only,
+    where the system may kill a process that uses too much memory, without a message.
     """
     learner = getattr(method, "learner", None)
     if method.setting.device.type != "cpu" or not isinstance(learner, Learner) or learner.frozen:

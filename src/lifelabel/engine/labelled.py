@@ -36,10 +36,11 @@ class Labelled(NamedTuple):
 
 
 def read_labelled(
-    run: Path, table: Path | None, stream: str | None, options: Mapping[str, Any], rows: str | None, model: Model,
-    include_trained: bool, progress: Callable[[int, int], None] | None = None, first: str = "test",
+    run: Path, table: Path | None, stream: str | None, root: str | Path | None,
+    stream_options: Mapping[str, Any] | None, rows: str | None, model: Model, include_trained: bool,
+    progress: Callable[[int, int], None] | None = None, first: str = "test",
 ) -> Labelled:  # fmt: skip
-    """The images of a table or of a stream, with the options of either.
+    """The images of a table or of a stream, with the options of either. `root` is one of them.
 
     Without `rows`, the `first` rows of a table, if it has some. `progress` is that of the comparison with the training
     images.
@@ -47,13 +48,13 @@ def read_labelled(
     if (table is None) == (stream is None):
         raise UserError("give the labelled images: a TABLE, or --stream NAME (one of them)")
     rows = check_rows(rows)
-    root = options.get("root")
-    if root is not None and not is_root(Path(root)):
-        raise UserError(f"there is no folder {root}: give another --root DIR")
+    options = {**(stream_options or {}), **({} if root is None else {"root": str(root)})}
+    if options.get("root") is not None and not is_root(Path(options["root"])):
+        raise UserError(f"there is no folder {options['root']}: give another --root DIR")
     tasks = dict(zip(model.classes, model.info.task_of_class, strict=True))
     trained = Trained(model.trained_images(), tasks, include_trained, progress)
     if stream is not None:
-        found = from_stream(streams.build(resolve_name(stream), dict(options)), rows, trained)
+        found = from_stream(streams.build(resolve_name(stream), options), rows, trained)
     else:
         assert table is not None
         values = _table_options(run, table, options)

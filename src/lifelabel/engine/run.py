@@ -284,9 +284,10 @@ class Run:
         return Result(self.folder.path, self.config, summary, environment)
 
     def check_folder(self, state: dict[str, Any] | None) -> None:
-        """Check the files that are written once, and report changed options. Other bytes of config.yaml are replaced.
+        """Check the SHA-256 of the files written before a checkpoint, and report changed options.
 
-        The changes of options are recorded, unless the run has trained to its end.
+        config.yaml is compared by its options. If its bytes differ, it is written again. Changes of options are
+        recorded, unless training is complete.
         """
         folder, config, path = self.folder, self.config, self.folder / "config.yaml"
         changes, recorded = self.new_changes, recorded_digests(state) if state else folder.digests

@@ -51,8 +51,7 @@ def evaluate(
     if scores_file:
         _check_scores(scores_file, model_folder)
     model = load(run, device)
-    options = {**(stream_options or {}), **({} if root is None else {"root": str(root)})}
-    given = read_labelled(run, table or None, stream, options, rows, model, include_trained, progress)
+    given = read_labelled(run, table or None, stream, root, stream_options, rows, model, include_trained, progress)
     evaluation = Evaluation(model, given.images, score(model, given.images, batch_size, workers, progress), threshold)
     found = _complete(evaluation, model_folder, given, time.monotonic() - begin)
     if folder is not None:

@@ -118,8 +118,8 @@ class TrainedImages:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Which of the images are training images, and which others only have the name of one.
 
-        An image is a training image if its pixels are those of one, or if it has the name of one whose pixels are not
-        known.
+        A training image has the same pixels as one of `pairs`. If the pixels of a pair are not known, the name is
+        compared.
         """
         known = self.pairs
         names = hash_names(source.name(row) for row in rows.tolist())

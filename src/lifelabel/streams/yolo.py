@@ -119,7 +119,7 @@ def _is_yaml(name: str) -> bool:
 
 
 def _class_names(names: Any, path: Path) -> dict[int, str]:
-    """A list of names, or an object with the name of each number."""
+    """The class names by number. `names` is a list, or a mapping from numbers to names."""
     pairs = names.items() if isinstance(names, Mapping) else enumerate(expect(names, (list,), path, "names"))
     found = {}
     for key, name in pairs:
