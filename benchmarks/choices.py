@@ -22,9 +22,9 @@ from torchvision.transforms.v2 import functional
 from benchmarks.common import make_batch, print_header, step_parser, write_json
 from benchmarks.loading import image_paths, photographs
 from benchmarks.step import ours
+from lifelabel.images.loader import Job, Loader, default_workers
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.device import resolve_device
-from lifelabel.streams.loading import Job, Loader, default_workers
 
 CLASSES, IMAGES, TURNS = 40, 2000, 3
 

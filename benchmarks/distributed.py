@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import make_parser, print_header, write_json
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.methods import METHODS
+from lifelabel.runs.folder import RunFolder
 
 _CLOSED_FORM = ("l3a", "weighted-ridge")
 _FLOAT64 = "LIFELABEL_BENCHMARK_FLOAT64"

@@ -25,12 +25,12 @@ from benchmarks.common import make_parser, print_header, write_json
 from benchmarks.loading import photographs
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
+from lifelabel.images.photographs import FileImages
+from lifelabel.images.transforms import load_batch
 from lifelabel.methods import METHODS, Batch, HostBatch
-from lifelabel.model.probabilities import ProbabilityNetwork, onnx_program
+from lifelabel.model.export_network import ProbabilityNetwork, onnx_program
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
-from lifelabel.streams.files import FileImages
-from lifelabel.streams.transforms import load_batch
 from lifelabel.utils.memory import keep_freed_memory
 
 BATCH, TURNS = 8, 5

@@ -23,8 +23,8 @@ from typing import Any
 
 import lifelabel
 from lifelabel.streams import coco, paper
-from lifelabel.streams.base import Stream
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
+from lifelabel.streams.stream import Stream
 
 _NEW = 4
 

@@ -32,14 +32,14 @@ from benchmarks.common import make_parser, print_header, synchronize, write_json
 from benchmarks.loading import photographs
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
+from lifelabel.images.loader import Job, Loader, default_workers
+from lifelabel.images.photographs import FileImages
 from lifelabel.methods import METHODS, Batch
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.freezing import inference_copy
 from lifelabel.nn.onnx_runtime import OnnxFeatures
 from lifelabel.nn.setting import Setting
-from lifelabel.streams.files import FileImages
-from lifelabel.streams.loading import Job, Loader, default_workers
 from lifelabel.utils.memory import keep_freed_memory
 
 TURNS = 5

@@ -24,9 +24,9 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.common import make_parser, print_header, write_json
+from lifelabel.images.loader import Job, Loader
+from lifelabel.images.photographs import FileImages
 from lifelabel.streams import Names, build
-from lifelabel.streams.files import FileImages
-from lifelabel.streams.loading import Job, Loader
 
 TURNS = 5
 

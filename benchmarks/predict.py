@@ -32,11 +32,11 @@ from benchmarks.common import make_parser, print_header, write_json
 from benchmarks.loading import image_paths, photographs
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
+from lifelabel.images.decode import open_image
+from lifelabel.images.loader import default_workers
 from lifelabel.methods import METHODS, Batch
 from lifelabel.model import Model, ModelInfo, load, write_model
 from lifelabel.nn.device import resolve_device
-from lifelabel.streams.decode import open_image
-from lifelabel.streams.loading import default_workers
 from lifelabel.utils.memory import keep_freed_memory
 from lifelabel.utils.processes import init_child
 

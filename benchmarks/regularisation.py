@@ -22,6 +22,8 @@ from torch import Tensor
 from benchmarks.common import make_parser, print_header, write_json
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
+from lifelabel.images.loader import SCORING_BYTES, Loader, default_workers
+from lifelabel.images.shards import find_images
 from lifelabel.methods import Batch
 from lifelabel.methods.weighted_ridge import WeightedRidge
 from lifelabel.metrics import mean_average_precision
@@ -30,8 +32,6 @@ from lifelabel.nn.frozen_features import FrozenFeatures
 from lifelabel.nn.setting import Setting
 from lifelabel.streams import table
 from lifelabel.streams.collection import Pool
-from lifelabel.streams.loading import SCORING_BYTES, Loader, default_workers
-from lifelabel.streams.shards import find_images
 
 TABLES = ((50, 1), (100, 1), (200, 1), (400, 1), (900, 1), (100, 2), (200, 2), (900, 2), (400, 5), (900, 5))
 """Images and tasks."""

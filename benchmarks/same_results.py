@@ -26,6 +26,8 @@ import lifelabel
 FILES = ("metrics.json", "history.jsonl", "acm.npz", "model/model.safetensors")
 ON_PHOTOGRAPHS = ("agcn", "lwf", "er", "l3a", "weighted-ridge")
 SCENES: dict[str, Any] = {"tasks": 3, "stream_options": {"train_images": 60, "test_images": 40}}
+OPTIONS = {"l3a": {"warm_up": 8}, "weighted-ridge": {"warm_up": 8}}
+"""Options of methods: the warm-up must leave some images of the first task."""
 
 
 def digests(**options: Any) -> dict[str, str]:
@@ -56,14 +58,16 @@ def small_table(table: Path, folder: str, rows: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", help="names with commas; without it all registered methods")
-    parser.add_argument("--photographs", type=Path, metavar="TABLE", help="a table with columns file_name, split, labels")
+    parser.add_argument(
+        "--photographs", type=Path, metavar="TABLE", help="a table with columns file_name, split, labels"
+    )
     parser.add_argument("--root", type=Path, help="the folder of its images")
     parser.add_argument("--json", type=Path, help="write the digests to this file too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, dict[str, str]] = {}
     for method in given.methods.split(",") if given.methods else sorted(lifelabel.METHODS):
-        found[f"scenes {method}"] = digests(method=method, **SCENES)
+        found[f"scenes {method}"] = digests(method=method, method_options=OPTIONS.get(method, {}), **SCENES)
         print(f"scenes {method}", *(f"{k} {v[:12]}" for k, v in found[f"scenes {method}"].items()), flush=True)
     if given.photographs:
         with tempfile.TemporaryDirectory() as folder:

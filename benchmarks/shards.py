@@ -24,11 +24,11 @@ from PIL import Image
 
 from benchmarks.common import make_parser, print_header, write_json
 from benchmarks.loading import write_jpegs
+from lifelabel.images.loader import Job, Loader
+from lifelabel.images.shards import find_images
+from lifelabel.images.source import ImageHandle
+from lifelabel.images.tar_index import read_index, stat_shards
 from lifelabel.streams import Names
-from lifelabel.streams.base import ImageHandle
-from lifelabel.streams.loading import Job, Loader
-from lifelabel.streams.shards import find_images
-from lifelabel.streams.tar_index import read_index, stat_shards
 
 TURNS, SHARDS = 5, 10
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lifelabel.images.photographs import FileImages
+from lifelabel.images.source import Names
 from lifelabel.streams import coco
-from lifelabel.streams.base import Names
-from lifelabel.streams.files import FileImages
 
 APRIL = ("person", "car", "dog", "chair", "cup", "tv")
 MAY = ("cat", "bicycle", "bench", "laptop", "couch", "book")

@@ -14,9 +14,13 @@ MODULES = {
 LAYERS = (
     ("version", "utils.text"),
     ("errors",),
+    ("parallel.torchrun",),
     ("utils", "options", "registry"),
+    ("images",),
     ("metrics",),
     ("streams",),
+    ("runs",),
+    ("parallel",),
     ("nn",),
     ("model",),
     ("methods",),

@@ -35,17 +35,17 @@ from lifelabel.version import __version__
 if TYPE_CHECKING:
     from lifelabel import metrics, streams
     from lifelabel.config.config import Config
-    from lifelabel.engine.calibrate import calibrate
+    from lifelabel.engine.calibrator import calibrate
     from lifelabel.engine.callback import Callback
-    from lifelabel.engine.extend import extend
+    from lifelabel.engine.extension import extend
     from lifelabel.engine.run import Result, resume, train
-    from lifelabel.engine.task_data import TaskData, task_loaders
-    from lifelabel.engine.verify import Check, Verification, verify
+    from lifelabel.engine.task_loaders import TaskData, task_loaders
+    from lifelabel.engine.verification import Check, Verification, verify
     from lifelabel.errors import Diverged, HiddenLabel, UserError
     from lifelabel.methods import METHODS, Batch, FineTuning, Footprint, HostBatch, Method
     from lifelabel.methods.buffer import Buffer, BufferOptions, Reservoir
     from lifelabel.metrics import METRICS
-    from lifelabel.model.export import export
+    from lifelabel.model.exporter import export
     from lifelabel.model.model import Model, load
     from lifelabel.nn import backbones, losses
     from lifelabel.nn.backbones import BACKBONES
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lifelabel.nn.setting import Setting
     from lifelabel.options import option
     from lifelabel.registry import load_plugin
-    from lifelabel.report.evaluate import evaluate
+    from lifelabel.report.model_evaluation import evaluate
     from lifelabel.search.scheduler import PlannedRun, run_all
     from lifelabel.streams import STREAMS, Stream
 
@@ -74,17 +74,17 @@ __all__ = [
 
 _HOMES = {
     "lifelabel.config.config": ("Config",),
-    "lifelabel.engine.calibrate": ("calibrate",),
+    "lifelabel.engine.calibrator": ("calibrate",),
     "lifelabel.engine.callback": ("Callback",),
-    "lifelabel.engine.extend": ("extend",),
+    "lifelabel.engine.extension": ("extend",),
     "lifelabel.engine.run": ("Result", "resume", "train"),
-    "lifelabel.engine.task_data": ("TaskData", "task_loaders"),
-    "lifelabel.engine.verify": ("Check", "Verification", "verify"),
+    "lifelabel.engine.task_loaders": ("TaskData", "task_loaders"),
+    "lifelabel.engine.verification": ("Check", "Verification", "verify"),
     "lifelabel.errors": ("Diverged", "HiddenLabel", "UserError"),
     "lifelabel.methods": ("METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"),
     "lifelabel.methods.buffer": ("Buffer", "BufferOptions", "Reservoir"),
     "lifelabel.metrics": ("METRICS",),
-    "lifelabel.model.export": ("export",),
+    "lifelabel.model.exporter": ("export",),
     "lifelabel.model.model": ("Model", "load"),
     "lifelabel.nn.backbones": ("BACKBONES",),
     "lifelabel.nn.expert": ("Expert",),
@@ -93,7 +93,7 @@ _HOMES = {
     "lifelabel.nn.setting": ("Setting",),
     "lifelabel.options": ("option",),
     "lifelabel.registry": ("load_plugin",),
-    "lifelabel.report.evaluate": ("evaluate",),
+    "lifelabel.report.model_evaluation": ("evaluate",),
     "lifelabel.search.scheduler": ("PlannedRun", "run_all"),
     "lifelabel.streams": ("STREAMS", "Stream"),
 }

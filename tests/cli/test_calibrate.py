@@ -11,14 +11,14 @@ import torch
 from support import command_server, models
 
 import lifelabel
-from lifelabel.engine import calibrate
+from lifelabel.engine import calibrator as calibrate
+from lifelabel.images.hashes import TrainedImages, hash_images
+from lifelabel.images.photographs import FileImages
+from lifelabel.images.source import Names
 from lifelabel.metrics.functions import average_precision
-from lifelabel.model.files import write_model
 from lifelabel.model.labelled_scores import score_labelled
-from lifelabel.streams.base import Names
-from lifelabel.streams.files import FileImages
-from lifelabel.streams.image_hashes import TrainedImages, hash_images
-from lifelabel.streams.labelled import from_table
+from lifelabel.model.model_folder import write_model
+from lifelabel.streams.labelled_rows import from_table
 
 IMAGES = 160
 

@@ -17,9 +17,9 @@ from PIL import Image
 from report.run_folders import table_of
 from support import command_server
 
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.methods import METHODS
-from lifelabel.search.compare import STUDIES
+from lifelabel.runs.folder import RunFolder
+from lifelabel.search.comparison import STUDIES
 from lifelabel.search.scheduler import Outcome
 
 TINY = [f"stream.{name}" for name in ("classes=6", "tasks=3", "train_images=24", "test_images=12")]

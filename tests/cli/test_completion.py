@@ -10,7 +10,7 @@ import pytest
 
 from lifelabel.cli.completion import METHOD_NAMES, STUDY_NAMES, method_names, stream_names
 from lifelabel.methods import METHODS
-from lifelabel.search.compare import STUDIES
+from lifelabel.search.comparison import STUDIES
 from lifelabel.streams import STREAMS
 
 CASES = {

@@ -10,7 +10,7 @@ from PIL import Image
 from support import models
 
 import lifelabel
-from lifelabel.streams.image_hashes import hash_names
+from lifelabel.images.hashes import hash_names
 
 A, B = models.CLASSES[0], models.CLASSES[3]
 

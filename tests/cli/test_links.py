@@ -10,7 +10,7 @@ from engine.small_runs import options
 
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.verify import verify
+from lifelabel.engine.verification import verify
 from lifelabel.errors import UserError
 
 

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from lifelabel.metrics.compare import FAMILIES
+from lifelabel.metrics.conventions import FAMILIES
 
 RULES = {
     # reported by: threshold, whether CF1 is harmonic, whether an empty class counts in mAP
@@ -239,9 +239,9 @@ def test_a_wrong_file_is_refused_in_one_line(refused, tmp_path, what):
 
 def test_the_number_of_scores_is_limited(refused, main, tmp_path, monkeypatch):
     path = save(tmp_path / "s.npz", logits=L, labels=Y)
-    monkeypatch.setattr("lifelabel.metrics.compare._MAX_SCORES", 11)
+    monkeypatch.setattr("lifelabel.metrics.conventions._MAX_SCORES", 11)
     assert refused("metrics", path) == f"{path}: logits is 4 × 3, more than 11 numbers"
-    monkeypatch.setattr("lifelabel.metrics.compare._MAX_SCORES", 12)
+    monkeypatch.setattr("lifelabel.metrics.conventions._MAX_SCORES", 12)
     assert main("metrics", path).returncode == 0
 
 
@@ -249,7 +249,7 @@ def test_blocks_of_scores_give_the_same_metrics(main, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     path = save(tmp_path / "s.npz", logits=rng.normal(size=(40, 7)), labels=rng.random((40, 7)) < 0.1, other=[None])
     whole = main("metrics", path).stdout
-    monkeypatch.setattr("lifelabel.metrics.compare._BLOCK", 20)
+    monkeypatch.setattr("lifelabel.metrics.conventions._BLOCK", 20)
     monkeypatch.setattr("lifelabel.metrics.functions._CHUNK", 20)
     assert main("metrics", path).stdout == whole and "40 images, 7 classes" in whole
     values = rng.normal(size=(40, 7))

@@ -13,7 +13,7 @@ from rich.console import Console
 from support import command_server, models
 
 import lifelabel
-from lifelabel.streams.image_files import image_files
+from lifelabel.images.arguments import image_files
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_folder_with_a_pattern_in_its_name(images):
 
 def test_files_are_listed_when_they_are_needed(tmp_path, monkeypatch):
     """In blocks, each sorted; linked folders, which may contain themselves, are left out."""
-    monkeypatch.setattr("lifelabel.streams.image_files._BLOCK", 10)
+    monkeypatch.setattr("lifelabel.images.arguments._BLOCK", 10)
     for number in range(35):
         (tmp_path / f"{number:02}.jpg").write_bytes(b"")
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -310,7 +310,7 @@ def test_a_folder_that_cannot_be_read_is_listed(main, refused, folder, images, m
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return scan(path)
 
-    monkeypatch.setattr("lifelabel.streams.image_files.os.scandir", scandir)
+    monkeypatch.setattr("lifelabel.images.arguments.os.scandir", scandir)
     done = main("predict", folder, "photos", "--json")
     assert done.returncode == 1 and list(read_json(done)) == PATHS[:4]
     assert done.stderr == "1 without labels:\n  photos/b/c: cannot be read (Permission denied)\n"

@@ -11,7 +11,7 @@ from report.run_folders import edit_json, forgetting, scores, write_run
 from report.untrusted import HOSTILE
 from support.run_files import read_json, snapshot
 
-from lifelabel.engine.run_folder import RunFolder
+from lifelabel.runs.folder import RunFolder
 
 
 def listed(main, *args):

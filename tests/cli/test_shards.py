@@ -12,7 +12,7 @@ from PIL import Image
 
 import lifelabel
 from lifelabel.errors import Stopped
-from lifelabel.streams import shards
+from lifelabel.images import shards
 
 TRAIN = ["--method", "fine-tuning", "--weights", "none", "--backbone", "tiny", "--image-size", "16", "--device", "cpu"]
 

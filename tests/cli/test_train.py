@@ -12,8 +12,8 @@ from support.run_files import read_json, snapshot
 
 import lifelabel
 from lifelabel.config.config import Config
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.metrics import METRICS
+from lifelabel.runs.folder import RunFolder
 from lifelabel.version import __version__
 
 FILES = [

@@ -12,12 +12,12 @@ from support.run_files import SendSignal
 from lifelabel.config import presets
 from lifelabel.config.config import Config
 from lifelabel.engine.run import resume, train
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Stopped
-from lifelabel.search import tune
+from lifelabel.runs.folder import RunFolder
+from lifelabel.search import tuner as tune
 from lifelabel.search.scheduler import Outcome
 from lifelabel.streams import build
-from lifelabel.streams.parts import Part, part_of
+from lifelabel.streams.subsets import Part, part_of
 
 STREAM = {"train_images": 120, "test_images": 20, "size": 32}
 SMALL = ("--device", "cpu", *(f"--set=stream.{name}={value}" for name, value in STREAM.items()))

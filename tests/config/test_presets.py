@@ -13,7 +13,7 @@ import yaml
 from lifelabel.config import presets
 from lifelabel.config.config import Config
 from lifelabel.methods import METHODS
-from lifelabel.search.tune import search_space
+from lifelabel.search.tuner import search_space
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path("src/lifelabel/config/presets")

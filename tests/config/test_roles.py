@@ -8,10 +8,10 @@ import pytest
 from lifelabel.config import config as config_module
 from lifelabel.config.config import Config
 from lifelabel.engine.checkpoint import check_same_run
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.options import declared, option
+from lifelabel.runs.folder import RunFolder
 from lifelabel.search.scheduler import differences
 from lifelabel.streams import STREAMS
 

@@ -23,8 +23,8 @@ from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import HiddenLabel
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
-from lifelabel.streams.base import Split, Stream
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.stream import Split, Stream
 
 FOUND = {"errors": [], "kinds": [], "arrays": [], "steps": 0}
 

@@ -63,7 +63,7 @@ def test_a_position_outside_the_run_is_refused(task, step, records):
 CHILD = """
 import json, os, signal, sys
 import torch
-from lifelabel.engine import evaluation
+from lifelabel.engine import evaluator as evaluation
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 

@@ -11,9 +11,9 @@ from lifelabel.config.config import Config
 from lifelabel.engine import checks
 from lifelabel.engine.checks import check_images, check_metrics
 from lifelabel.engine.label_server import StreamInfo
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics import METRICS, Metric
+from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import build, manifest
 
 ROWS = {"0.png": "a", "1.png": "a", "2.png": "b", "3.png": "b"}
@@ -154,8 +154,8 @@ def test_a_metric_of_a_plugin_that_fails_is_one_line(monkeypatch):
     ids=lambda value: str(value)[:30],
 )
 def test_options_that_no_machine_can_hold(refused, tmp_path, monkeypatch, options, message):
-    monkeypatch.setattr("lifelabel.streams.loading.num_cores", lambda: 4)
-    monkeypatch.setattr("lifelabel.streams.loading.total_memory", lambda: 300 * 2**30)
+    monkeypatch.setattr("lifelabel.images.loader.num_cores", lambda: 4)
+    monkeypatch.setattr("lifelabel.images.loader.total_memory", lambda: 300 * 2**30)
     line = refused("train", "--method", "agcn", "--device", "cpu", *options, "--out", tmp_path / "run")
     assert re.match(message, line) and len(line) < 250
 

@@ -11,7 +11,7 @@ from support.methods import same
 from support.run_files import snapshot
 
 import lifelabel
-from lifelabel.engine.run_folder import RunFolder
+from lifelabel.runs.folder import RunFolder
 
 TIMED = {"environment.json", "checkpoint.pt", "checkpoint-previous.pt"}
 """They have times and memory: their other content is compared."""

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support import command_server, torchrun
 
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.methods import METHODS
+from lifelabel.runs.folder import RunFolder
 
 SIZES = ("--set", "stream.train_images=30", "--set", "stream.test_images=40", "--tasks", 2)
 """Two tasks of 15 images, in batches of 8 and 7: neither two nor three processes have equal shares."""

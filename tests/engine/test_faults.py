@@ -14,9 +14,9 @@ from engine.small_runs import options
 import lifelabel
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.run_folder import JsonLines
 from lifelabel.errors import Diverged, UserError
 from lifelabel.methods import Method
+from lifelabel.runs.folder import JsonLines
 
 resource = pytest.importorskip("resource")
 

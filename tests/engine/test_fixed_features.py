@@ -3,7 +3,7 @@
 import pytest
 from engine.small_runs import SMALL, options
 
-from lifelabel.engine import evaluation
+from lifelabel.engine import evaluator as evaluation
 from lifelabel.engine import run as engine
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning

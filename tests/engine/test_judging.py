@@ -7,8 +7,9 @@ import pytest
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from lifelabel.engine.judging import _acm_error, judge, judge_earlier, summarise
-from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks, equal_tasks
+from lifelabel.images.source import Names
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.stream import Split, Stream, classes_to_tasks, equal_tasks
 
 
 def make(missing=()):

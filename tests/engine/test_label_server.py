@@ -20,7 +20,7 @@ import lifelabel
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import HiddenLabel, UserError
 from lifelabel.streams import build
-from lifelabel.streams.parts import Part
+from lifelabel.streams.subsets import Part
 
 SMALL = {"train_images": 60, "test_images": 30, "size": 32}
 

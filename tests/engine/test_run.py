@@ -17,17 +17,17 @@ from PIL import Image
 from support.no_waiting import no_waiting
 
 from lifelabel.config.config import Config
-from lifelabel.engine import history
+from lifelabel.engine import loss_history as history
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.passes import TaskPasses
+from lifelabel.engine.task_steps import TaskPasses
 from lifelabel.errors import HiddenLabel, Stopped
 from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.model.model import load
-from lifelabel.report.runs import read_run
+from lifelabel.runs.finished import read_run
 from lifelabel.streams import STREAMS, build, manifest
 
 

@@ -12,9 +12,9 @@ from engine.small_runs import options
 
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.engine.tensorboard import _history, draw_matrix
 from lifelabel.errors import Stopped, UserError
+from lifelabel.runs.folder import RunFolder
 
 tensorboard = pytest.importorskip("tensorboard")
 LOGGED = {"method": "agcn", "log": "tensorboard", "checkpoint_seconds": 0.0}

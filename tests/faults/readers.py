@@ -30,21 +30,21 @@ import lifelabel
 from lifelabel.config import presets
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine import run as runs
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
+from lifelabel.images.decode import open_image
+from lifelabel.images.source import BadImage
 from lifelabel.nn.graph.words import embed
 from lifelabel.nn.weights import read_file
-from lifelabel.report.details import read_details
-from lifelabel.report.listing import list_runs
 from lifelabel.report.page import report_html
-from lifelabel.report.runs import read_run
 from lifelabel.report.tables import ResultTable, table_texts
-from lifelabel.search.tune import _has_ended, _read_trial
+from lifelabel.runs.details import read_details
+from lifelabel.runs.finished import read_run
+from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.listing import list_runs
+from lifelabel.search.tuner import _has_ended, _read_trial
 from lifelabel.streams import build, manifest
-from lifelabel.streams.base import BadImage
-from lifelabel.streams.convert import convert
-from lifelabel.streams.decode import open_image
-from lifelabel.streams.labelled import from_table
+from lifelabel.streams.conversion import convert
+from lifelabel.streams.labelled_rows import from_table
 
 CLASSES = ("cat", "dog", "boat", "sky")
 ROWS = [(f"{n}.jpg", CLASSES[n % 4], CLASSES[(n + 1) % 4], "train" if n % 5 else "test") for n in range(20)]
@@ -162,7 +162,7 @@ def predict(folder):
 
 
 def compare_images(folder):
-    from lifelabel.model.files import read_model, read_trained
+    from lifelabel.model.model_folder import read_model, read_trained
 
     return read_trained(folder, read_model(folder)[0])
 
@@ -578,5 +578,5 @@ READERS = [
     Reader("metadata.csv", "train/metadata.csv", write_image_folder("csv"), change.text_file, convert_folder),
     *(Reader(f"image.{kind}", f"image.{kind}", write_image(kind), change.damaged, decode(kind)) for kind in IMAGES),
 ]
-if find_spec("lifelabel.streams.shards"):
+if find_spec("lifelabel.images.shards"):
     READERS.append(Reader("tar shard", "photos.tar", write_shards, change.tar_file, read_shards))

@@ -21,8 +21,8 @@ from support.drawn_images import noise
 
 from lifelabel.errors import UserError
 from lifelabel.report.page import report_html
-from lifelabel.report.runs import read_run
 from lifelabel.report.tables import ResultTable, table_texts
+from lifelabel.runs.finished import read_run
 
 BY_NAME = {reader.name: reader for reader in READERS}
 

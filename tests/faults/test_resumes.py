@@ -13,7 +13,7 @@ from faults.test_kills import OFTEN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifelabel.engine.run_folder import RunFolder
+from lifelabel.runs.folder import RunFolder
 
 SMALL = ("--set", "stream.train_images=40", "--set", "stream.test_images=40", "--tasks", "2", "--device", "cpu", "-q")
 RUN = ("train", "--method", "fine-tuning", *SMALL, *OFTEN)

@@ -12,11 +12,11 @@ from support.drawn_images import quarters
 
 import lifelabel
 from lifelabel.errors import UserError
+from lifelabel.images.photographs import FileImages
 from lifelabel.methods import _BUILT_IN
 from lifelabel.model import Model, write_model
 from lifelabel.model.model import _CPU_CHUNK
 from lifelabel.streams import Names, build
-from lifelabel.streams.files import FileImages
 
 
 @pytest.mark.parametrize("name", _BUILT_IN)
@@ -194,7 +194,7 @@ def test_images_that_cannot_be_used_are_one_line(model, image, reason):
 def test_an_open_file_is_read_up_to_the_limit_of_a_file(model, monkeypatch):
     endless = io.BytesIO()
     endless.read = lambda size: bytes(size)
-    monkeypatch.setattr("lifelabel.streams.decode._MAX_FILE_BYTES", 1 << 21)
+    monkeypatch.setattr("lifelabel.images.decode._MAX_FILE_BYTES", 1 << 21)
     with pytest.raises(UserError, match="cannot use image 0: a file of more than 200 MB"):
         model.predict(endless)
 

@@ -3,7 +3,7 @@
 import pytest
 from report.small_streams import CLASSES, split
 
-from lifelabel.streams.base import Stream, classes_to_tasks
+from lifelabel.streams.stream import Stream, classes_to_tasks
 
 
 @pytest.fixture

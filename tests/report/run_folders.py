@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from lifelabel.config.config import Config
-from lifelabel.report.runs import read_run
+from lifelabel.runs.finished import read_run
 
 TASKS = [["sky", "boat"], ["sea", "tree"]]
 CLASSES = [name for task in TASKS for name in task]

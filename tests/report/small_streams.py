@@ -6,9 +6,10 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
+from lifelabel.images.source import BadImage, Names
 from lifelabel.report.stream_text import terminal
-from lifelabel.streams.base import BadImage, Names, Split
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.stream import Split
 
 CLASSES = ("cat", "dog", "cup", "fork")
 

@@ -10,13 +10,13 @@ from PIL import Image
 from report.small_streams import Photographs
 from report.untrusted import HOSTILE, PRINTABLE, render
 
+from lifelabel.images.source import Problems
 from lifelabel.metrics.functions import average_precision
 from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.report import evaluation as module
 from lifelabel.report.charts import save_figure
 from lifelabel.report.evaluation import Evaluation
-from lifelabel.streams.base import Problems
-from lifelabel.streams.labelled import LabelledPart, LabelledSet
+from lifelabel.streams.labelled_rows import LabelledPart, LabelledSet
 from lifelabel.streams.labels import Labels, Unknown
 
 CLASSES = ("cat", "dog", "cup", "fork")

@@ -12,9 +12,9 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.report import figures, vega
 from lifelabel.report.figure_parts import COLOURS, GRAY
-from lifelabel.report.relations import Change, changed_relations, strongest_relations
-from lifelabel.report.runs import read_run
+from lifelabel.report.matrices import Change, changed_relations, strongest_relations
 from lifelabel.report.tables import ResultTable
+from lifelabel.runs.finished import read_run
 from lifelabel.utils import arrays
 
 vl_convert = pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")

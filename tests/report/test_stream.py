@@ -8,14 +8,15 @@ import pytest
 from PIL import Image
 from report.small_streams import CLASSES, Photographs, printed, split
 
+from lifelabel.images.source import Names
 from lifelabel.report import stream as description_module
 from lifelabel.report import stream_figures as figures
 from lifelabel.report.stream import describe
 from lifelabel.report.stream_text import _EXPLANATION, markdown
 from lifelabel.streams import paper
-from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.scenes import ScenesOptions, build
+from lifelabel.streams.stream import Split, Stream, classes_to_tasks
 
 
 def test_the_figures(stream):

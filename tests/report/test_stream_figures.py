@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from report.small_streams import CLASSES, Photographs, split
 
+from lifelabel.images.source import Names
 from lifelabel.report import stream_figures as figures
 from lifelabel.report.charts import save_figure
 from lifelabel.report.stream import describe
-from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.stream import Split, Stream, classes_to_tasks
 
 
 def test_a_sheet_has_all_classes_and_skips_missing_and_bad_images():

@@ -8,10 +8,11 @@ import pytest
 from report.small_streams import Photographs, printed
 from report.untrusted import HOSTILE, PRINTABLE, render
 
+from lifelabel.images.source import Names
 from lifelabel.report.stream import describe
 from lifelabel.report.stream_text import listed, markdown
-from lifelabel.streams.base import Names, Split, Stream, classes_to_tasks
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.stream import Split, Stream, classes_to_tasks
 from lifelabel.utils.text import printable
 
 

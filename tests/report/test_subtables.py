@@ -13,8 +13,8 @@ from rich.console import Console
 
 from lifelabel.errors import UserError
 from lifelabel.report.page import report_html
-from lifelabel.report.runs import provenance
 from lifelabel.report.tables import ResultTable, Row, _json, _latex, _markdown, csv_text, notes, one_line, terminal
+from lifelabel.runs.finished import provenance
 
 VALUES = {("er", 0): (0.5, 0.52), ("er", 1): (0.3, 0.34), ("er", 2): (0.4, 0.42), ("lwf", 0): (0.25, 0.27)}
 """mAP by method and class order, of two seeds."""

@@ -14,7 +14,6 @@ from report.run_folders import GIGA, forgetting, make_run, table_of, write_run
 from report.untrusted import HOSTILE, PRINTABLE, render
 from rich.console import Console
 
-from lifelabel.report.runs import read_run
 from lifelabel.report.tables import (
     Failure,
     ResultTable,
@@ -30,6 +29,7 @@ from lifelabel.report.tables import (
     terminal,
     write_tables,
 )
+from lifelabel.runs.finished import read_run
 from lifelabel.utils.markdown import escape
 
 

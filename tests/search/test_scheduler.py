@@ -11,9 +11,9 @@ import torch
 
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine import run as engine
-from lifelabel.engine.run_folder import CHECKPOINTS, RunFolder
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
+from lifelabel.runs.folder import CHECKPOINTS, RunFolder
 from lifelabel.search import scheduler
 from lifelabel.search.scheduler import Outcome, PlannedRun, WorkerPool, default_jobs, error_file, run_all
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lifelabel.images.transforms import load_batch
 from lifelabel.model.inputs import Images
 from lifelabel.serve import decoding
+from lifelabel.serve.counters import Metrics
 from lifelabel.serve.decoder import ANSWER, decode_square
 from lifelabel.serve.decoding import DecoderPool
 from lifelabel.serve.limits import Limits
-from lifelabel.serve.metrics import Metrics
 from lifelabel.serve.refused import Refused
-from lifelabel.streams.transforms import load_batch
 
 
 @pytest.mark.parametrize("size", [(64, 64), (65, 64), (31, 200), (700, 500), (1, 1)])

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 import lifelabel
-from lifelabel.engine.task_data import task_loaders
+from lifelabel.engine.task_loaders import task_loaders
 from lifelabel.errors import UserError
 from lifelabel.streams import Names, Split, Stream, build, manifest
-from lifelabel.streams.base import classes_to_tasks
 from lifelabel.streams.blurry import blur
 from lifelabel.streams.labels import Labels, Unknown
-from lifelabel.streams.parts import Part, part_of, sort_by_name
+from lifelabel.streams.stream import classes_to_tasks
+from lifelabel.streams.subsets import Part, part_of, sort_by_name
 
 CLASSES = tuple("abcdefghi")
 SHARE, SEED = 0.3, 7

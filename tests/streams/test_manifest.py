@@ -8,11 +8,12 @@ import yaml
 from PIL import Image
 
 from lifelabel.errors import UserError
+from lifelabel.images.source import Names
 from lifelabel.streams import manifest
-from lifelabel.streams.base import Names, true_matrix
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
+from lifelabel.streams.stream import true_matrix
 
 CLASSES = ("a", "yes", "1", "b: #c", "é", "'\"", "null", "[x")
 ODD = [

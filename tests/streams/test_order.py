@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lifelabel.streams.base import Names
-from lifelabel.streams.files import FileImages
+from lifelabel.images.photographs import FileImages
+from lifelabel.images.shards import ShardImages
+from lifelabel.images.source import Names
 from lifelabel.streams.order import _WINDOW, training_order
-from lifelabel.streams.shards import ShardImages
 
 SHARDS, SIZE = 50, 1000
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from lifelabel.errors import UserError
+from lifelabel.images.source import Names
 from lifelabel.options import read
 from lifelabel.streams import paper
-from lifelabel.streams.base import Names
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import ProtocolOptions, _task_sizes, make_stream, special_and_mixed

@@ -7,13 +7,14 @@ import pytest
 
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import UserError
+from lifelabel.images.source import Names
 from lifelabel.options import read
 from lifelabel.streams import build, manifest, paper, published
-from lifelabel.streams.base import Names, proxy_sizes
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels
-from lifelabel.streams.parts import Part, part_of
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
+from lifelabel.streams.stream import proxy_sizes
+from lifelabel.streams.subsets import Part, part_of
 
 COCO = [name for task in paper.SPLIT_COCO for name in task]
 OTHERS = [f"other {number:02}" for number in range(43)]

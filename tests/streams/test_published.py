@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lifelabel.errors import UserError
+from lifelabel.images.source import Problems
 from lifelabel.streams import manifest, paper, published
-from lifelabel.streams.base import Problems
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.text import counted
 

@@ -3,7 +3,6 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.options import read
-from lifelabel.streams.base import equal_tasks
 from lifelabel.streams.scenes import (
     _CLASSES,
     _SCENES,
@@ -16,6 +15,7 @@ from lifelabel.streams.scenes import (
     build,
 )
 from lifelabel.streams.scenes_draw import THINGS
+from lifelabel.streams.stream import equal_tasks
 
 SMALL = {"train_images": 300, "test_images": 60, "size": 32}
 

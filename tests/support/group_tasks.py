@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lifelabel.errors import OtherProcess
-from lifelabel.nn.parallel import run_divided
-from lifelabel.utils.group import Group
+from lifelabel.parallel.group import Group
+from lifelabel.parallel.passes import run_divided
 
 
 def network():

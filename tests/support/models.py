@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from lifelabel.model import ModelInfo, write_model
-from lifelabel.model.files import _values_sha256
+from lifelabel.model.model_folder import _values_sha256
 from support.replay import SMALL_OPTIONS, TASKS, batch, make
 
 SIZE = 32

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli import labelled
+from lifelabel.cli import labelled_arguments as labelled
 from lifelabel.cli.common import CONTEXT, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.utils.text import counted, task_cell
 
 if TYPE_CHECKING:
-    from lifelabel.engine.calibrate import Calibrated
+    from lifelabel.engine.calibrator import Calibrated
 
 __all__ = ["commands"]
 
@@ -83,7 +83,7 @@ def _calibrate(
     mAP. Figures before and after are those of cross-validation: each image is judged by a fit that has not seen it.
     """
     load_plugins(plugin)
-    from lifelabel.engine.calibrate import calibrate
+    from lifelabel.engine.calibrator import calibrate
 
     with progress_bar("images") as progress:
         found = calibrate(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lifelabel.cli.console import err, print_table
 from lifelabel.errors import UserError, unknown
+from lifelabel.parallel.torchrun import is_first_process
 from lifelabel.utils.text import shorten, task_cell
-from lifelabel.utils.torchrun import is_first_process
 
 if TYPE_CHECKING:
     from lifelabel.engine.callback import Callback
@@ -122,7 +122,7 @@ def check_jobs(jobs: int | None, device: object) -> int:
 
 
 def make_callback(quiet: bool) -> Callback:
-    from lifelabel.cli.progress import ProgressBar, Quiet
+    from lifelabel.cli.progress_bars import ProgressBar, Quiet
     from lifelabel.engine.callback import Callback
 
     if not is_first_process():
@@ -131,7 +131,7 @@ def make_callback(quiet: bool) -> Callback:
 
 
 def make_display(quiet: bool) -> Display | None:
-    from lifelabel.cli.progress import RunsDisplay
+    from lifelabel.cli.progress_bars import RunsDisplay
 
     return None if quiet else RunsDisplay(err)
 

@@ -27,7 +27,7 @@ from lifelabel.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from lifelabel.report.tables import Failure, Row
-    from lifelabel.search.compare import Plan, Variant
+    from lifelabel.search.comparison import Plan, Variant
     from lifelabel.search.scheduler import Outcome
 from lifelabel.utils.processes import start_fork_server
 from lifelabel.utils.text import counted
@@ -110,7 +110,7 @@ def _compare(
     """
     place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
-    from lifelabel.search.compare import method_variants
+    from lifelabel.search.comparison import method_variants
 
     given = given_options(flags, set_, plugin)
     variants = method_variants(parse_methods(methods))
@@ -172,7 +172,7 @@ def _study(
     """
     place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
-    from lifelabel.search.compare import STUDIES, study_variants
+    from lifelabel.search.comparison import STUDIES, study_variants
 
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
@@ -197,7 +197,7 @@ def _demo(
     """
     parse_seeds(seeds)  # a mistake is reported before torch is imported
     start_fork_server("lifelabel.search.scheduler")
-    from lifelabel.search.compare import method_variants
+    from lifelabel.search.comparison import method_variants
 
     plan = _make_plan(method_variants(_DEMO_METHODS), seeds, 1, out_folder, None, {}, Place())
     _run(plan, Place(), None, overwrite, quiet, {"title": "Demo on scenes", "head": ("method",), "errors": True})
@@ -208,7 +208,7 @@ def _make_plan(
     place: Place,
 ) -> Plan:  # fmt: skip
     from lifelabel.config.config import read_yaml
-    from lifelabel.search.compare import make_plan
+    from lifelabel.search.comparison import make_plan
 
     from_file = read_yaml(config) if config else {}
     check_file(config, from_file, {"stream": given.get("stream")})
@@ -250,8 +250,8 @@ def given_command(without: set[str]) -> str:
 def read_row(cells: tuple[str, ...], method: str, outcomes: Sequence[Outcome | None]) -> tuple[Row, list[Failure]]:
     """The row of a variant of a method, and its runs that failed or are damaged. None: a run that was not started."""
     from lifelabel.methods import METHODS
-    from lifelabel.report.runs import read_run
     from lifelabel.report.tables import Failure, Row
+    from lifelabel.runs.finished import read_run
 
     runs, failures = [], []
     for outcome in filter(None, outcomes):

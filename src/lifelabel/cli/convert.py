@@ -65,7 +65,7 @@ def _convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
 ) -> None:
     """Write a table from class folders, COCO, Label Studio, CVAT, FiftyOne, YOLO or a Hugging Face image folder."""
-    from lifelabel.streams.convert import convert
+    from lifelabel.streams.conversion import convert
 
     done = convert(source, out_file, format=format_, root=root, field=field, overwrite=overwrite)
     print_line(f"format: {done.format}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli import labelled
+from lifelabel.cli import labelled_arguments as labelled
 from lifelabel.cli.common import CONTEXT, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
@@ -67,8 +67,8 @@ def _evaluate(
     Classes are matched by name. Images that cannot be read are left out and listed.
     """
     load_plugins(plugin)
-    from lifelabel.model.files import find_model
-    from lifelabel.report.evaluate import FILES, evaluate
+    from lifelabel.model.model_folder import find_model
+    from lifelabel.report.model_evaluation import FILES, evaluate
 
     folder = out_folder or _default_folder(run, find_model(run))
     with progress_bar("images") as progress:

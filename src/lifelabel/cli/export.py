@@ -59,7 +59,7 @@ def _export(
 ) -> None:
     """Export a finished model: images in, calibrated probabilities out. The export is compared with the model."""
     load_plugins(plugin)
-    from lifelabel.model.export import RUNTIMES, export
+    from lifelabel.model.exporter import RUNTIMES, export
     from lifelabel.utils.memory import keep_freed_memory
 
     keep_freed_memory()

@@ -14,9 +14,9 @@ from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.config.run_options import RunOptions
 from lifelabel.options import declared
+from lifelabel.parallel.torchrun import is_first_process
 from lifelabel.utils.processes import start_fork_server
 from lifelabel.utils.text import counted
-from lifelabel.utils.torchrun import is_first_process
 
 __all__ = ["commands", "print_extension"]
 
@@ -59,7 +59,7 @@ def _extend(
     compare the old classes before and after.
     """
     start_fork_server("lifelabel.engine.label_server")
-    from lifelabel.engine.extend import extend
+    from lifelabel.engine.extension import extend
 
     given = given_options(flags, set_, plugin)
     result = extend(run, table, out_folder, given, overwrite=overwrite, callback=make_callback(quiet))

@@ -24,8 +24,8 @@ from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.processes import start_fork_server
 
 if TYPE_CHECKING:
-    from lifelabel.report.leaderboard import StreamBoard
-    from lifelabel.search.leaderboard import Board
+    from lifelabel.report.leaderboard_page import StreamBoard
+    from lifelabel.search.leaderboard_plan import Board
     from lifelabel.search.scheduler import Outcome, PlannedRun
 
 __all__ = ["commands"]
@@ -113,7 +113,7 @@ def _leaderboard(
     parse_seeds(seeds)  # a mistake is reported before torch is imported
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.registry import resolve_name
-    from lifelabel.search.leaderboard import existing_boards, make_boards
+    from lifelabel.search.leaderboard_plan import existing_boards, make_boards
 
     streams = [resolve_name(name) for name in stream or ("scenes",)]
     what = (streams, chosen, parse_methods(methods), parse_seeds(seeds), out_folder)
@@ -148,7 +148,7 @@ def _train(
     boards: Sequence[Board], place: Place, jobs: int, out: Path, device: object, overwrite: bool, quiet: bool
 ) -> list[Outcome]:
     """Train the missing runs of all boards in one call, so that no core and no GPU waits for the end of a board."""
-    from lifelabel.search.leaderboard import check_streams
+    from lifelabel.search.leaderboard_plan import check_streams
     from lifelabel.search.scheduler import existing_outcome
 
     if not place.is_cluster:
@@ -160,7 +160,7 @@ def _train(
 def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
     """The outcomes of runs that exist; None for the others. Files of the data may be elsewhere, or not exist."""
     from lifelabel.config.config import Config, read_yaml
-    from lifelabel.engine.run_folder import RunFolder
+    from lifelabel.runs.folder import RunFolder
     from lifelabel.search.scheduler import Outcome, differences
 
     found: list[Outcome | None] = []
@@ -189,7 +189,7 @@ def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
 
 def _read(boards: Sequence[Board], outcomes: Sequence[Outcome | None]) -> list[StreamBoard]:
     """The tables of all boards, from the folders of the runs."""
-    from lifelabel.report.leaderboard import StreamBoard
+    from lifelabel.report.leaderboard_page import StreamBoard
     from lifelabel.report.tables import ResultTable
 
     remaining, found = iter(outcomes), []
@@ -210,7 +210,7 @@ def _read(boards: Sequence[Board], outcomes: Sequence[Outcome | None]) -> list[S
 def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
     """Write the page, the CSV file and the picture, and print the tables."""
     from lifelabel.report.cost_figures import leaderboard_spec
-    from lifelabel.report.leaderboard import PICTURE, ranking_summary, terminal_table, write_page
+    from lifelabel.report.leaderboard_page import PICTURE, ranking_summary, terminal_table, write_page
     from lifelabel.report.vega import write_spec
 
     tables = [table for board in boards for table in board.tables.values()]

@@ -18,8 +18,8 @@ from lifelabel.cli.common import CONTEXT
 from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
 from lifelabel.cli.stopping import claim_last_line, end_watch, exit_at_once, release_last_line, stopped_line
 from lifelabel.errors import OtherProcess, Stopped, UserError, reason
+from lifelabel.parallel.torchrun import is_first_process, under_torchrun
 from lifelabel.utils.memory import out_of_memory
-from lifelabel.utils.torchrun import is_first_process, under_torchrun
 from lifelabel.version import __version__
 
 __all__ = ["app", "main"]

@@ -46,7 +46,7 @@ def _metrics(
 ) -> None:
     """Compute the metrics of one set of scores under every convention of the literature, in one table."""
     load_plugins(plugin)
-    from lifelabel.metrics.compare import compare, read_scores
+    from lifelabel.metrics.conventions import compare, read_scores
 
     found = compare(read_scores(scores))
     if json_file:
@@ -55,8 +55,8 @@ def _metrics(
 
 
 def print_metrics(found: Mapping[str, Any]) -> None:
-    """Print the result of `lifelabel.metrics.compare.compare`."""
-    from lifelabel.metrics.compare import spread
+    """Print the result of `lifelabel.metrics.conventions.compare`."""
+    from lifelabel.metrics.conventions import spread
     from lifelabel.metrics.functions import BUILT_IN, HEADLINE
 
     print_line(

@@ -21,7 +21,7 @@ from lifelabel.cli.common import CONTEXT, make_folder
 from lifelabel.cli.console import err, print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import Stopped, UserError
-from lifelabel.streams.image_files import STDIN, image_files
+from lifelabel.images.arguments import STDIN, image_files
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import counted, printable
 
@@ -300,9 +300,9 @@ def _rounded(probability: float) -> float:
 
 def _annotator(folder: Path) -> Callable[[str, _Labels], None]:
     """A function that writes a copy of an image, with its labels drawn onto it, to a new folder."""
+    from lifelabel.images.decode import open_image
+    from lifelabel.images.source import BadImage
     from lifelabel.model.annotate import annotate
-    from lifelabel.streams.base import BadImage
-    from lifelabel.streams.decode import open_image
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -43,8 +43,8 @@ def _report(
     Runs that are damaged or not finished are listed, and the exit code is 1. Runs of plug-ins need no `--plugin`.
     """
     load_plugins(plugin)
-    from lifelabel.report.runs import FinishedRun, find_runs, read_run
     from lifelabel.report.tables import Failure, ResultTable
+    from lifelabel.runs.finished import FinishedRun, find_runs, read_run
 
     found: list[FinishedRun] = []
     failures: list[Failure] = []

@@ -15,7 +15,7 @@ from lifelabel.errors import UserError
 from lifelabel.utils.text import BELOW_ZERO
 
 if TYPE_CHECKING:
-    from lifelabel.report.listing import ListedRun
+    from lifelabel.runs.listing import ListedRun
 
 __all__ = ["commands"]
 
@@ -45,7 +45,7 @@ def _runs(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON list with one object per run.")] = False,
 ) -> None:
     """List all runs in a folder, finished or not. Scores and forgetting are in %, and fractions with `--json`."""
-    from lifelabel.report.listing import list_runs
+    from lifelabel.runs.listing import list_runs
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder that contains the runs")

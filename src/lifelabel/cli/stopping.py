@@ -8,8 +8,8 @@ import sys
 import threading
 
 from lifelabel.cli.console import err
+from lifelabel.parallel.torchrun import under_torchrun
 from lifelabel.utils.processes import kill_children
-from lifelabel.utils.torchrun import under_torchrun
 
 __all__ = [
     "begin_stop", "claim_last_line", "end_watch", "exit_at_once", "release_last_line", "stopped_line", "watch_signals",

@@ -12,8 +12,8 @@ from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callb
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.errors import UserError
+from lifelabel.parallel.torchrun import is_first_process
 from lifelabel.utils.processes import start_fork_server
-from lifelabel.utils.torchrun import is_first_process
 
 __all__ = ["commands"]
 
@@ -69,7 +69,7 @@ def _train(
         start_fork_server("lifelabel.engine.label_server")
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.engine import run
-    from lifelabel.engine.run_folder import RunFolder
+    from lifelabel.runs.folder import RunFolder
 
     given = given_options(flags, set_, plugin)
     if resume is not None:
@@ -98,8 +98,8 @@ def _print_result(folder: Path, quiet: bool) -> None:
     if not is_first_process():
         return
     from lifelabel.cli.extend import print_extension
-    from lifelabel.report.runs import read_run
     from lifelabel.report.tables import one_line
+    from lifelabel.runs.finished import read_run
 
     run = read_run(folder)
     first, *later = run.metrics["per_task"]
@@ -115,7 +115,7 @@ def _print_next_steps(folder: Path) -> None:
     """A finished run has nothing to resume: what to do with it. No file is changed, and no stream is built."""
     if not is_first_process():
         return
-    from lifelabel.report.runs import read_run
+    from lifelabel.runs.finished import read_run
 
     score, path = read_run(folder).figures()["mAP"], shlex.quote(str(folder))
     result = "mAP –" if score is None else f"mAP {score:.2f}"

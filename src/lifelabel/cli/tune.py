@@ -99,8 +99,8 @@ def _tune(
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.config.config import Config, merge, read_yaml
     from lifelabel.registry import loaded_plugins
-    from lifelabel.search import tune as search
-    from lifelabel.search.compare import folder_name
+    from lifelabel.search import tuner as search
+    from lifelabel.search.comparison import folder_name
     from lifelabel.search.scheduler import WorkerPool
 
     if first_tasks is None and not proxy:

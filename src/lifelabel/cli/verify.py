@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli import labelled
+from lifelabel.cli import labelled_arguments as labelled
 from lifelabel.cli.common import CONTEXT, progress_bar, stream_settings
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 
 if TYPE_CHECKING:
-    from lifelabel.engine.verify import Check
+    from lifelabel.engine.verification import Check
 
 __all__ = ["commands"]
 
@@ -55,7 +55,7 @@ def _verify(
     It prints one line per check. The exit code is 1 if a check fails, otherwise 0. Nothing is changed.
     """
     load_plugins(plugin)
-    from lifelabel.engine.verify import verify
+    from lifelabel.engine.verification import verify
     from lifelabel.utils.memory import keep_freed_memory
 
     keep_freed_memory()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lifelabel.images.transforms import AUGMENTATIONS
 from lifelabel.options import declared, option
 from lifelabel.streams import STREAMS
 from lifelabel.streams.order import IMAGE_ORDERS
-from lifelabel.streams.transforms import AUGMENTATIONS
 
 __all__ = ["SET_BY_TUNE", "VARIED", "RunOptions", "stream_flags"]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lifelabel.config.config import Config
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
+from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.text import shorten
 
 __all__ = [

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lifelabel.config.config import Config
 from lifelabel.engine.label_server import StreamInfo
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import UserError
+from lifelabel.images.shards import in_shards
 from lifelabel.methods import Method
 from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.learner import Learner
-from lifelabel.streams.shards import in_shards
+from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.memory import available_memory
 from lifelabel.utils.text import shorten
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifelabel.metrics.curves import precision_over_recall, score_counts
 from lifelabel.metrics.functions import HEADLINE, Scored, forgetting, mean_of_known, relative_forgetting, without_nan
-from lifelabel.streams.base import Split, Stream, Task, task_names, task_of_class
+from lifelabel.streams.stream import Split, Stream, Task, task_names, task_of_class
 
 __all__ = ["judge", "judge_earlier", "summarise", "task_of_image"]
 

@@ -24,12 +24,13 @@ import numpy as np
 from lifelabel import streams
 from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, Interrupted, UserError
+from lifelabel.images.hashes import hash_names
+from lifelabel.images.source import ImageHandle
 from lifelabel.metrics.functions import METRICS
+from lifelabel.parallel.group import ALONE, Group
 from lifelabel.registry import register_items
-from lifelabel.streams.base import ImageHandle, Stream, Task, TrainView, manifest_lines, task_names
-from lifelabel.streams.image_hashes import hash_names
-from lifelabel.streams.parts import Part, part_of, sort_by_name
-from lifelabel.utils.group import ALONE, Group
+from lifelabel.streams.stream import Stream, Task, TrainView, manifest_lines, task_names
+from lifelabel.streams.subsets import Part, part_of, sort_by_name
 from lifelabel.utils.processes import end_child, init_child, receive, start_child
 from lifelabel.utils.text import task_text
 

@@ -43,43 +43,43 @@ from lifelabel.engine.checks import (
     check_step_memory,
 )
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
-from lifelabel.engine.evaluation import Evaluator
-from lifelabel.engine.history import LossHistory, PendingStep
+from lifelabel.engine.evaluator import Evaluator
 from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
-from lifelabel.engine.model_folder import describe_model
-from lifelabel.engine.passes import TaskPasses
-from lifelabel.engine.run_folder import MODEL, JsonLines, RunFolder, json_text
+from lifelabel.engine.loss_history import LossHistory, PendingStep
+from lifelabel.engine.model_description import describe_model
 from lifelabel.engine.saving import AsyncSaver, all_finite
 from lifelabel.engine.setup import build_method
-from lifelabel.engine.sharing import BatchExchange, SilentFolder, SilentLines
+from lifelabel.engine.task_steps import TaskPasses
 from lifelabel.engine.tensorboard import EventLog, check_tensorboard
 from lifelabel.errors import Diverged, Interrupted, Stopped, UserError
-from lifelabel.methods import METHODS, Batch, HostBatch
-from lifelabel.model.files import write_model
-from lifelabel.nn.cuda_graphs import without_cudnn
-from lifelabel.nn.device import resolve_device
-from lifelabel.nn.weights import sha256
-from lifelabel.options import change_text, declared
-from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
-from lifelabel.streams import Task, TrainView
-from lifelabel.streams.image_hashes import TrainedImages
-from lifelabel.streams.loading import (
+from lifelabel.images.hashes import TrainedImages
+from lifelabel.images.loader import (
     DEFAULT_IMAGE_SIZE,
     SCORING_BYTES,
     Loaded,
     Loader,
     default_workers,
 )
-from lifelabel.streams.parts import Part
-from lifelabel.streams.transforms import min_side_for
-from lifelabel.utils.group import ALONE, Group, has_begun, join_group, note_begin
+from lifelabel.images.transforms import min_side_for
+from lifelabel.images.workers import WorkerDied
+from lifelabel.methods import METHODS, Batch, HostBatch
+from lifelabel.model.model_folder import write_model
+from lifelabel.nn.cuda_graphs import without_cudnn
+from lifelabel.nn.device import resolve_device
+from lifelabel.nn.weights import sha256
+from lifelabel.options import change_text, declared
+from lifelabel.parallel.exchange import BatchExchange, SilentFolder, SilentLines
+from lifelabel.parallel.group import ALONE, Group, has_begun, join_group, note_begin
+from lifelabel.parallel.torchrun import local_rank, processes_here, torchrun_command
+from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
+from lifelabel.runs.folder import MODEL, JsonLines, RunFolder, json_text
+from lifelabel.streams import Task, TrainView
+from lifelabel.streams.subsets import Part
 from lifelabel.utils.memory import keep_freed_memory, release_freed_memory
 from lifelabel.utils.processes import catch_stop_signals
 from lifelabel.utils.text import shorten
-from lifelabel.utils.torchrun import local_rank, processes_here, torchrun_command
 from lifelabel.utils.transfer import to_device
-from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Result", "Run", "continues", "make_folder", "resume", "resume_with", "train"]
 

@@ -21,8 +21,8 @@ from lifelabel.nn.device import resolve_precision
 from lifelabel.nn.graph import embed
 from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
 from lifelabel.nn.setting import Setting
+from lifelabel.parallel.group import ALONE, Group
 from lifelabel.streams.order import order_places
-from lifelabel.utils.group import ALONE, Group
 
 __all__ = ["build_method", "make_setting"]
 

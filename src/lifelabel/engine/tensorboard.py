@@ -13,10 +13,10 @@ import numpy as np
 
 from lifelabel.config.config import Config
 from lifelabel.engine.judging import summarise
-from lifelabel.engine.run_folder import EVENT_FILES, TENSORBOARD, RunFolder
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import HEADLINE, forgetting
-from lifelabel.streams.base import Task
+from lifelabel.runs.folder import EVENT_FILES, TENSORBOARD, RunFolder
+from lifelabel.streams.stream import Task
 from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable
 

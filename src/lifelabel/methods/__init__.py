@@ -8,7 +8,6 @@ from lifelabel.errors import UserError
 from lifelabel.methods.agcn import AGCN
 from lifelabel.methods.agcn_pp import AGCNpp
 from lifelabel.methods.agem import AGEM
-from lifelabel.methods.base import Batch, Footprint, HostBatch, Method
 from lifelabel.methods.csc import CSC
 from lifelabel.methods.der_pp import DERpp
 from lifelabel.methods.er import ER
@@ -19,6 +18,7 @@ from lifelabel.methods.icarl import ICaRL
 from lifelabel.methods.krt import KRT, KRTReplay
 from lifelabel.methods.l3a import L3A
 from lifelabel.methods.lwf import LwF
+from lifelabel.methods.method import Batch, Footprint, HostBatch, Method
 from lifelabel.methods.ml_gcn import MLGCN, MLGCNLifelong
 from lifelabel.methods.multi_task import MultiTask
 from lifelabel.methods.ocdm import OCDM

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from lifelabel.errors import UserError
-from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.methods.matrix_options import MatrixOptions
+from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
 from lifelabel.nn.graph import GraphNetwork, LabelRelations

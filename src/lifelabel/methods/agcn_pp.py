@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.methods.base import Batch, Footprint
 from lifelabel.methods.map_method import MapMethod
 from lifelabel.methods.matrix_options import MatrixOptions
+from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.heads import MatrixGraphHead
 from lifelabel.nn.setting import Setting

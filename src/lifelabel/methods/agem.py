@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lifelabel.methods.base import Batch
 from lifelabel.methods.buffer import BufferOptions, Replayed
 from lifelabel.methods.er import ER
+from lifelabel.methods.method import Batch
 
 __all__ = ["AGEM"]
 

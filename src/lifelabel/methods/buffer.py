@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lifelabel.methods.base import HostBatch
+from lifelabel.methods.method import HostBatch
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.normalize import Normalize
 from lifelabel.options import option

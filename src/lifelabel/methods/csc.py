@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lifelabel.methods.base import Batch
 from lifelabel.methods.map_method import MapMethod
+from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.heads import ClassGraphHead
 from lifelabel.nn.setting import Setting

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lifelabel.methods.base import Batch
 from lifelabel.methods.buffer import BufferOptions, Replayed
 from lifelabel.methods.er import ER
+from lifelabel.methods.method import Batch
 from lifelabel.options import option
 
 __all__ = ["DERpp"]

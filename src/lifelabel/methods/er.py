@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lifelabel.methods.base import Batch, Footprint, Method
 from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed, Reservoir
 from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.nn import losses
 from lifelabel.nn.setting import Setting
 from lifelabel.options import option

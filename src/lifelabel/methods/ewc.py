@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel.methods.base import Batch, Footprint
 from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn.setting import Setting
 from lifelabel.options import option
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.methods.base import HostBatch
 from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
+from lifelabel.methods.method import HostBatch
 from lifelabel.nn.normalize import Normalize
 
 __all__ = ["ExemplarBuffer"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lifelabel.methods.base import Batch, Method
+from lifelabel.methods.method import Batch, Method
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner, LinearHead

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel.methods.base import Batch
 from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed
 from lifelabel.methods.er import ER
 from lifelabel.methods.exemplars import ExemplarBuffer
 from lifelabel.methods.lwf import LwF
+from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.setting import Setting

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from lifelabel.errors import UserError
-from lifelabel.methods.base import Batch, Footprint
 from lifelabel.methods.buffer import Replayed
 from lifelabel.methods.er import EROptions, Replay
 from lifelabel.methods.map_method import MapMethod
+from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.heads import TokenHead
 from lifelabel.nn.pseudo_labels import PseudoLabels

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lifelabel.errors import UserError
-from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures

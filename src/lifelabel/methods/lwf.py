@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lifelabel.methods.base import Batch, Footprint
 from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
 from lifelabel.nn.setting import Setting

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lifelabel.methods.base import Footprint, Method
+from lifelabel.methods.method import Footprint, Method
 from lifelabel.nn.expert import MapExpert
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork, MapFeatures

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.nn import losses
 from lifelabel.nn.graph import Adjacency, GraphNetwork
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from lifelabel.methods.base import HostBatch
 from lifelabel.methods.buffer import Buffer, Item, make_item
 from lifelabel.methods.er import ER
+from lifelabel.methods.method import HostBatch
 from lifelabel.methods.prs import PartitionedBuffer, Partitions, ShareOptions, first_minimum
 
 __all__ = ["OCDM"]

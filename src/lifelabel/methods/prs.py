@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.methods.base import HostBatch
 from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
 from lifelabel.methods.er import ER, EROptions
+from lifelabel.methods.method import HostBatch
 from lifelabel.nn.normalize import Normalize
 from lifelabel.options import option
 

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel.methods.base import Batch
 from lifelabel.methods.buffer import Replayed, Reservoir
 from lifelabel.methods.er import ER, EROptions
 from lifelabel.methods.lwf import LwF
+from lifelabel.methods.method import Batch
 from lifelabel.nn.losses import reduce_terms
 from lifelabel.options import option
 

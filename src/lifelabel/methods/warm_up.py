@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from lifelabel.errors import UserError
-from lifelabel.methods.base import Batch
+from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.learner import Learner, LinearHead

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.methods.base import Batch, Footprint, Method
+from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn.frozen_features import PARTS, FrozenFeatures, PartFeatures
 from lifelabel.nn.graph import CalibratedACM, LabelRelations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lifelabel.model.export_network import Exportable, PixelNetwork
 from lifelabel.model.info import ModelInfo
-from lifelabel.model.probabilities import Exportable, PixelNetwork
 from lifelabel.utils.markdown import escape
 from lifelabel.utils.text import counted
 from lifelabel.version import __version__

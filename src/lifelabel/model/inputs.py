@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from lifelabel.streams.base import BadImage
-from lifelabel.streams.decode import decode_image, file_bytes, open_image, upright_rgb
+from lifelabel.images.decode import decode_image, file_bytes, open_image, upright_rgb
+from lifelabel.images.source import BadImage
 
 __all__ = ["ImageLike", "Images", "batches_of", "is_single"]
 

@@ -19,20 +19,20 @@ from torch.func import functional_call
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.model.files import ModelInfo, find_model, read_model, read_trained, write_model
+from lifelabel.images.hashes import TrainedImages
+from lifelabel.images.loader import SCORING_BYTES, Job, Loaded, Loader, default_workers
+from lifelabel.images.source import ImageHandle
+from lifelabel.images.transforms import load_batch
+from lifelabel.images.workers import WorkerDied
 from lifelabel.model.inputs import ImageLike, Images, batches_of, is_single
+from lifelabel.model.model_folder import ModelInfo, find_model, read_model, read_trained, write_model
 from lifelabel.nn import backbones
 from lifelabel.nn.device import resolve_device, resolve_precision
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.normalize import Normalize
-from lifelabel.streams.base import ImageHandle
-from lifelabel.streams.image_hashes import TrainedImages
-from lifelabel.streams.loading import SCORING_BYTES, Job, Loaded, Loader, default_workers
-from lifelabel.streams.transforms import load_batch
 from lifelabel.utils.text import counted, printable, shorten
 from lifelabel.utils.transfer import HostCopy
-from lifelabel.utils.workers import WorkerDied
 
 __all__ = ["Model", "check_choice", "load"]
 

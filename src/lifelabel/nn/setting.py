@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.cuda_graphs import static_shapes
-from lifelabel.nn.parallel import run_divided
-from lifelabel.utils.group import ALONE, Group
+from lifelabel.parallel.group import ALONE, Group
+from lifelabel.parallel.passes import run_divided
 
 __all__ = ["Setting", "run_backbone", "run_maps"]
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from lifelabel.metrics.curves import BINS
-from lifelabel.report.details import RunDetails, TaskDetails, read_details
 from lifelabel.report.figure_parts import (
     COLOURS,
     GRAY,
@@ -26,8 +25,9 @@ from lifelabel.report.figure_parts import (
     thousandths,
     title,
 )
-from lifelabel.report.runs import FinishedRun
 from lifelabel.report.vega import Control, Figure, chart_text, slug
+from lifelabel.runs.details import RunDetails, TaskDetails, read_details
+from lifelabel.runs.finished import FinishedRun
 
 __all__ = ["class_ap", "class_changes", "false_positives", "precision_recall", "reliability"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.report.runs import FinishedRun
 from lifelabel.report.vega import Control, chart_text
+from lifelabel.runs.finished import FinishedRun
 from lifelabel.utils.text import task_cell
 
 __all__ = [

@@ -11,9 +11,9 @@ from lifelabel.report.cost_figures import cost
 from lifelabel.report.figure_parts import TASK_LABEL, method_styles, methods_param, rounded, task_cells_param, title
 from lifelabel.report.graph_figures import label_graph
 from lifelabel.report.matrix_figures import forgetting, matrix
-from lifelabel.report.runs import check_same_tasks
 from lifelabel.report.tables import Row
 from lifelabel.report.vega import Control, Figure
+from lifelabel.runs.finished import check_same_tasks
 
 __all__ = [
     "class_ap", "class_changes", "cost", "false_positives", "forgetting",

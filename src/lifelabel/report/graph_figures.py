@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from lifelabel.report.figure_parts import COLOURS, GRAY, SHAPES, seeds_note, thousandths, title
+from lifelabel.report.matrices import MIN_RELATION, RunMatrices, off_diagonal, run_matrices, strongest_text
 from lifelabel.report.matrix_figures import matrix_params, task_slider
-from lifelabel.report.relations import MIN_RELATION, RunMatrices, off_diagonal, run_matrices, strongest_text
-from lifelabel.report.runs import FinishedRun
 from lifelabel.report.vega import Control, Figure, chart_text, slug
+from lifelabel.runs.finished import FinishedRun
 
 __all__ = ["label_graph"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from lifelabel.report.figure_parts import TASK_LABEL, reading, seeds_note, task_cells_param, thousandths, title
-from lifelabel.report.relations import RunMatrices, run_matrices, strongest_text
-from lifelabel.report.runs import FinishedRun
+from lifelabel.report.matrices import RunMatrices, run_matrices, strongest_text
 from lifelabel.report.vega import Control, Figure, chart_text, slug
+from lifelabel.runs.finished import FinishedRun
 from lifelabel.utils.text import task_text
 
 __all__ = ["forgetting", "matrix", "matrix_params", "task_slider"]

@@ -19,8 +19,8 @@ from typing import Any
 from lifelabel.report import figures, vega
 from lifelabel.report.page_data import Configuration, RunSection, configuration, run_sections, threshold_section
 from lifelabel.report.page_pictures import pictures
-from lifelabel.report.runs import provenance
 from lifelabel.report.tables import Grid, ResultTable, cost_grid, error_grid, main_grid, notes, sub_grids, table_texts
+from lifelabel.runs.finished import provenance
 from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.markdown import Bold
 from lifelabel.utils.text import BELOW_ZERO, printable

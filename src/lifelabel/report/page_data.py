@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from lifelabel.report import figures
-from lifelabel.report.details import read_details
 from lifelabel.report.figure_parts import best_method
-from lifelabel.report.relations import Change, Relation, changed_relations, strongest_relations
-from lifelabel.report.runs import FinishedRun
+from lifelabel.report.matrices import Change, Relation, changed_relations, strongest_relations
 from lifelabel.report.tables import ResultTable, Row, equal_options, equal_texts, rows_by_value
 from lifelabel.report.vega import Figure
+from lifelabel.runs.details import read_details
+from lifelabel.runs.finished import FinishedRun
 from lifelabel.utils.text import task_cell
 
 __all__ = [

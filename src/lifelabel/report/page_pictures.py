@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lifelabel.report.details import Example, RunDetails, read_details
 from lifelabel.report.figure_parts import best_method
-from lifelabel.report.runs import FinishedRun
 from lifelabel.report.tables import Row
+from lifelabel.runs.details import Example, RunDetails, read_details
+from lifelabel.runs.finished import FinishedRun
 from lifelabel.utils.text import printable, task_text
 
 __all__ = ["SCALE", "pictures"]

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from lifelabel.images.hashes import hash_images
+from lifelabel.images.source import ImageSource
 from lifelabel.streams import paper
-from lifelabel.streams.base import ImageSource, Split, Stream, true_matrix
-from lifelabel.streams.image_hashes import hash_images
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import special_and_mixed
+from lifelabel.streams.stream import Split, Stream, true_matrix
 
 __all__ = ["MAX_MATRIX_CLASSES", "MAX_OPENED", "Progress", "describe"]
 

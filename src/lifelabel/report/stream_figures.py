@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from lifelabel.images.source import BadImage
 from lifelabel.report.charts import chart_text, new_figure, save_figure
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream import MAX_MATRIX_CLASSES, Progress
 from lifelabel.report.stream_text import listed
-from lifelabel.streams.base import BadImage, Stream
+from lifelabel.streams.stream import Stream
 
 __all__ = ["draw_cooccurrence", "draw_frequencies", "write_sheets"]
 

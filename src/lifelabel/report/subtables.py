@@ -9,7 +9,7 @@ from typing import Any
 
 from lifelabel.metrics.functions import HEADLINE
 from lifelabel.report.columns import Column, Stat
-from lifelabel.report.runs import FinishedRun
+from lifelabel.runs.finished import FinishedRun
 
 __all__ = ["OrderSpread", "SubTable", "group_columns", "group_table", "order_table"]
 

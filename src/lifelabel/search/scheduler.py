@@ -26,14 +26,14 @@ import torch
 from lifelabel.config.config import Config, read_yaml
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS
 from lifelabel.metrics.functions import METRICS
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import Registry, register_items
+from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import STREAMS, Task
-from lifelabel.streams.base import task_names
+from lifelabel.streams.stream import task_names
 from lifelabel.utils.files import below, write_text
 from lifelabel.utils.processes import catch_stop_signals, num_cores, start_child
 from lifelabel.utils.text import shorten, task_text

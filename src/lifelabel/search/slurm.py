@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifelabel.config.config import Config
-from lifelabel.engine.run_folder import RunFolder
 from lifelabel.errors import Stopped, UserError
 from lifelabel.registry import loaded_plugins
+from lifelabel.runs.folder import RunFolder
 from lifelabel.search.scheduler import (
     Display,
     Outcome,

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from lifelabel.serve.docs_page import docs_page
 from lifelabel.serve.guard import DISCONNECTED, REPORT_POLICY, Guard
 from lifelabel.serve.refused import Refused
-from lifelabel.serve.report import Report
+from lifelabel.serve.run_report import Report
 from lifelabel.serve.schemas import Choice, ClassList, Error, Health, ModelFacts, Predictions
 from lifelabel.serve.service import Service
 from lifelabel.serve.uploads import FIELD, read_uploads

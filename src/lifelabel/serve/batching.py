@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lifelabel.model.model import Model
-from lifelabel.serve.metrics import Metrics
+from lifelabel.serve.counters import Metrics
 
 __all__ = ["Batcher"]
 

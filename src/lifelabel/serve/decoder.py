@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 from PIL import Image
 
-from lifelabel.streams.base import BadImage
-from lifelabel.streams.decode import NotAnImage, TooManyPixels, decode_image
+from lifelabel.images.decode import NotAnImage, TooManyPixels, decode_image
+from lifelabel.images.source import BadImage
 from lifelabel.utils.processes import init_child
 
 __all__ = ["ANSWER", "BAD", "GOOD", "JOB", "decode_square", "main"]
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def decode_square(data: bytes, size: int, max_pixels: int) -> bytes:
-    """`size` x `size` x 3 bytes: the pixels of `lifelabel.streams.transforms.load_batch` without augmentation."""
+    """`size` x `size` x 3 bytes: the pixels of `lifelabel.images.transforms.load_batch` without augmentation."""
     image = decode_image(data, size, max_pixels)
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)

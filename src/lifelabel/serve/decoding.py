@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from lifelabel.errors import UserError
+from lifelabel.serve.counters import Metrics
 from lifelabel.serve.decoder import ANSWER, BAD, GOOD, JOB
 from lifelabel.serve.limits import Limits
-from lifelabel.serve.metrics import Metrics
 from lifelabel.serve.refused import Refused
 
 __all__ = ["DecoderPool"]

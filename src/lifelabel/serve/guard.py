@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lifelabel.serve.metrics import Metrics
+from lifelabel.serve.counters import Metrics
 
 __all__ = ["DISCONNECTED", "LOGGER", "PAGE_POLICY", "REPORT_POLICY", "Guard", "host_name"]
 

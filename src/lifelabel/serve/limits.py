@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lifelabel.errors import UserError
-from lifelabel.streams.decode import MAX_PIXELS
+from lifelabel.images.decode import MAX_PIXELS
 
 __all__ = ["Limits"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from lifelabel.errors import UserError
-from lifelabel.model.files import find_model
 from lifelabel.model.model import Model, load
+from lifelabel.model.model_folder import find_model
 from lifelabel.serve.guard import LOGGER
 from lifelabel.serve.refused import Refused
 from lifelabel.utils.files import below

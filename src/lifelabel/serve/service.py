@@ -14,9 +14,9 @@ from starlette.datastructures import UploadFile
 from lifelabel.errors import UserError
 from lifelabel.model.model import Model
 from lifelabel.serve.batching import Batcher
+from lifelabel.serve.counters import Metrics
 from lifelabel.serve.decoding import DecoderPool
 from lifelabel.serve.limits import Limits
-from lifelabel.serve.metrics import Metrics
 from lifelabel.serve.models import Models
 from lifelabel.serve.refused import Refused
 from lifelabel.serve.schemas import Choice

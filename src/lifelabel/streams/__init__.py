@@ -1,10 +1,11 @@
 """Streams: the classes, images and labels of each task, and how image files are read."""
 
-from lifelabel.streams.base import BadImage, ImageSource, Names, Problems, Split, Stream, Task, TrainView
+from lifelabel.images.source import BadImage, ImageSource, Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
-from lifelabel.streams.sources import STREAMS, Source, build, is_overlapping, resolve
+from lifelabel.streams.registered import STREAMS, Source, build, is_overlapping, resolve
+from lifelabel.streams.stream import Split, Stream, Task, TrainView
 
 __all__ = [
     "STREAMS", "BadImage", "Collection", "ImageSource", "Labels", "Names", "Pool", "Problems", "ProtocolOptions",

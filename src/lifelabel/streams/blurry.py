@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.streams.base import Stream, name_draws
+from lifelabel.images.source import name_draws
+from lifelabel.streams.stream import Stream
 
 __all__ = ["BLURRY_HELP", "blur"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.streams.base import Names, Problems
+from lifelabel.images.photographs import safe_path
+from lifelabel.images.source import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten

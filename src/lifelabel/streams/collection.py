@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lifelabel.streams.base import Names, Problems
+from lifelabel.images.source import Names, Problems
 from lifelabel.streams.labels import Labels
 
 __all__ = ["Collection", "Pool"]

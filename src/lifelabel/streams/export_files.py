@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lifelabel.errors import UserError
-from lifelabel.streams.decode import IMAGE_SUFFIXES
+from lifelabel.images.decode import IMAGE_SUFFIXES
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 

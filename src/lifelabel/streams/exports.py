@@ -1,7 +1,7 @@
 """Readers of the exports of annotation tools: the images of one JSON or CSV file, with their labels.
 
 A reader accepts the layouts that the tools publish. An entry that cannot be used is counted as a problem.
-`lifelabel.streams.convert` makes a table of the result; see docs/streams/convert.md.
+`lifelabel.streams.conversion` makes a table of the result; see docs/streams/convert.md.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError, unknown
+from lifelabel.images.source import Problems
 from lifelabel.streams import label_studio
-from lifelabel.streams.base import Problems
 from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, objects
 from lifelabel.utils.text import shorten
 

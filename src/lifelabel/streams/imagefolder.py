@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.streams.base import Problems
+from lifelabel.images.source import Problems
 from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, load
 from lifelabel.utils.text import list_of_texts, shorten
 

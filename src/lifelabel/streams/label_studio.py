@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.streams.base import Problems
+from lifelabel.images.source import Problems
 from lifelabel.streams.export_files import IMAGE_SUFFIXES, Entry, expect, objects
 from lifelabel.utils.text import shorten
 

@@ -18,11 +18,13 @@ import numpy as np
 import yaml
 
 from lifelabel.errors import UserError
+from lifelabel.images.photographs import safe_path
+from lifelabel.images.shards import find_images
+from lifelabel.images.source import Names, Problems
 from lifelabel.streams import published
-from lifelabel.streams.base import (
+from lifelabel.streams.labels import Labels, Unknown
+from lifelabel.streams.stream import (
     LABELS,
-    Names,
-    Problems,
     Split,
     Stream,
     Task,
@@ -32,9 +34,6 @@ from lifelabel.streams.base import (
     task_of_class,
     true_matrix,
 )
-from lifelabel.streams.files import safe_path
-from lifelabel.streams.labels import Labels, Unknown
-from lifelabel.streams.shards import find_images
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import open_regular, read_limited, write_text
 from lifelabel.utils.text import MAX_TASK_NAME, shorten

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.streams.base import Names, Problems
+from lifelabel.images.photographs import safe_path
+from lifelabel.images.source import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lifelabel.streams.base import ImageHandle
-from lifelabel.streams.shards import ShardImages
+from lifelabel.images.shards import ShardImages
+from lifelabel.images.source import ImageHandle
 
 __all__ = ["IMAGE_ORDERS", "order_places", "training_order"]
 

@@ -17,29 +17,27 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError, unknown
+from lifelabel.images.shards import find_images
+from lifelabel.images.source import Names, Problems, name_draws
 from lifelabel.options import option
 from lifelabel.streams import paper
 from lifelabel.streams.balance import assign_tasks
-from lifelabel.streams.base import (
+from lifelabel.streams.blurry import BLURRY_HELP
+from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.labels import Labels, Unknown
+from lifelabel.streams.stream import (
     GIVEN_TASKS,
     LABELS,
     LABELS_HELP,
-    Names,
-    Problems,
     Split,
     Stream,
     Task,
     classes_to_tasks,
     equal_sizes,
-    name_draws,
     proxy_sizes,
     task_of_class,
     true_matrix,
 )
-from lifelabel.streams.blurry import BLURRY_HELP
-from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.labels import Labels, Unknown
-from lifelabel.streams.shards import find_images
 from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import counted, shorten, task_text
 

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
+from lifelabel.images.photographs import safe_path
+from lifelabel.images.shards import find_images, folder_of
+from lifelabel.images.source import Names, Problems
 from lifelabel.streams import coco, nus_wide, paper
-from lifelabel.streams.base import Names, Problems, Split, Stream, Task, classes_to_tasks, task_of_class, true_matrix
-from lifelabel.streams.files import safe_path
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import make_proxy
-from lifelabel.streams.shards import find_images, folder_of
+from lifelabel.streams.stream import Split, Stream, Task, classes_to_tasks, task_of_class, true_matrix
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import check_regular, read_limited
 from lifelabel.utils.text import counted, shorten

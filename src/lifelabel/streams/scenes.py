@@ -26,11 +26,14 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from lifelabel.errors import UserError
+from lifelabel.images.source import Names
 from lifelabel.options import option
-from lifelabel.streams.base import (
+from lifelabel.streams.blurry import BLURRY_HELP
+from lifelabel.streams.labels import Labels
+from lifelabel.streams.scenes_draw import THINGS, Box, Pen, Thing, hsv, near, times
+from lifelabel.streams.stream import (
     LABELS,
     LABELS_HELP,
-    Names,
     Split,
     Stream,
     Task,
@@ -39,9 +42,6 @@ from lifelabel.streams.base import (
     equal_tasks,
     proxy_sizes,
 )
-from lifelabel.streams.blurry import BLURRY_HELP
-from lifelabel.streams.labels import Labels
-from lifelabel.streams.scenes_draw import THINGS, Box, Pen, Thing, hsv, near, times
 
 __all__ = ["ScenesOptions", "build"]
 

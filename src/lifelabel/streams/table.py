@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError, unknown
+from lifelabel.images.photographs import path_below
+from lifelabel.images.source import Names, Problems
 from lifelabel.streams import parquet
-from lifelabel.streams.base import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.export_files import SPLITS
-from lifelabel.streams.files import path_below
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import MAX_TASK_NAME, list_of_texts, printable, shorten

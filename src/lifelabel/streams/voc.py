@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.streams.base import Names, Problems
+from lifelabel.images.source import Names, Problems
 from lifelabel.streams.class_names import VOC_CLASSES
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels

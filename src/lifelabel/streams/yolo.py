@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError
-from lifelabel.streams.base import Problems
+from lifelabel.images.photographs import path_below
+from lifelabel.images.source import Problems
 from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, expect
-from lifelabel.streams.files import path_below
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 from lifelabel.utils.yaml_reader import parse_yaml

@@ -25,8 +25,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from lifelabel.parallel.torchrun import under_torchrun
 from lifelabel.utils.memory import keep_freed_memory
-from lifelabel.utils.torchrun import under_torchrun
 
 __all__ = [
     "catch_stop_signals", "end_child", "init_child", "kill_children", "num_cores", "receive",

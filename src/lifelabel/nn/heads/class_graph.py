@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lifelabel.nn.heads.base import MapHead
+from lifelabel.nn.heads.map_head import MapHead
 
 __all__ = ["ClassGraphHead"]
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lifelabel.nn.graph.network import GraphNetwork
-from lifelabel.nn.heads.base import MapHead
+from lifelabel.nn.heads.map_head import MapHead
 
 __all__ = ["MatrixGraphHead"]
 

@@ -1,0 +1,276 @@
+"""Export of a finished model: ONNX, a program of torch, or the model folder itself.
+
+An export computes the probabilities of the model, calibrated, for batches of any size. Every export is compared with
+the model before it is written to its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lifelabel.errors import UserError, unknown
+from lifelabel.images.arguments import image_files
+from lifelabel.images.decode import open_image
+from lifelabel.images.source import BadImage
+from lifelabel.images.transforms import load_batch
+from lifelabel.model.export_network import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
+from lifelabel.model.export_text import metadata, metadata_texts, readme
+from lifelabel.model.inputs import Images
+from lifelabel.model.model import Model, load
+from lifelabel.model.model_folder import find_model
+from lifelabel.nn.onnx_runtime import open_session
+from lifelabel.nn.weights import sha256
+from lifelabel.utils.files import below
+from lifelabel.utils.text import printable, shorten
+
+__all__ = ["RUNTIMES", "Check", "export"]
+
+RUNTIMES = {"onnx": "ONNX Runtime", "torch-export": "torch", "safetensors": "lifelabel, from DIR"}
+"""The formats, and what runs them."""
+_MAX_IMAGES = 32
+"""Photographs with which an export is checked."""
+_MAIN_FILE = {"onnx": "model.onnx", "torch-export": "model.pt2", "safetensors": "model.safetensors"}
+_FROM_OPSET = 18
+"""The first version with an antialiased Resize, and the oldest that the exporter of torch writes itself."""
+_TOLERANCE = 1e-4
+"""The largest difference of a probability from the model."""
+_RESIZE_TOLERANCE = 0.05
+"""The same for images that are resized: some bytes differ from those of Pillow by 1. A wrong resize differs by more."""
+_BATCHES = (1, 2, 5)
+_TIMED_IMAGES, _TURNS = 8, 3
+
+_Run = Callable[[Tensor], Tensor]
+"""Pixels (B x S x S x 3, or B x H x W x 3 with preprocessing) to probabilities (B x classes)."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The comparison of an export with the model, in the same process."""
+
+    files: tuple[str, ...]
+    """The files in the folder of the export."""
+    images: int
+    """Different images: random ones, and photographs if they were given."""
+    difference: float
+    """The largest difference of a probability."""
+    resize_difference: float | None
+    """The same for images that are resized, with preprocessing."""
+    speed: float
+    """Images/s of the export."""
+    model_speed: float
+    """Images/s of the model."""
+
+
+def export(
+    run: str | Path, out: str | Path, format: str = "onnx", *, preprocess: bool = False, opset: int | None = None,
+    overwrite: bool = False, images: Sequence[str | Path] = (),
+) -> Check:  # fmt: skip
+    """Export the model of a run folder or a model folder to the folder `out`, as `lifelabel export` does.
+
+    `format` is onnx, torch-export or safetensors. With `preprocess` the export takes pixels of images of any size. It
+    is compared with the model on random images, and on the first 32 of `images`, files and folders. If probabilities
+    differ by more than 1e-4, nothing is written.
+    """
+    _check_options(format, preprocess, opset)
+    source, out = find_model(run), Path(out)
+    photographs = _photographs(images)
+    _check_folder(out, source, format, overwrite)
+    if format == "onnx":
+        _check_installed()
+    model = load(source, "cpu", "fp32")
+    with _new_folder(out) as folder:
+        exported = _write(model, source, folder, format, preprocess, opset)
+        files = tuple(sorted(file.name for file in folder.iterdir()))
+        return _check(model, exported, files, preprocess, photographs)
+
+
+def _photographs(paths: Sequence[str | Path]) -> list[str]:
+    """The first files among the paths and in the folders among them."""
+
+    def refuse(path: str, reason: str) -> None:
+        raise UserError(f"--images {path}: {reason}; give another folder or a file")
+
+    return list(islice(image_files([str(path) for path in paths], refuse), _MAX_IMAGES))
+
+
+def _check_options(format: str, preprocess: bool, opset: int | None) -> None:
+    if format not in RUNTIMES:
+        raise unknown("format", format, RUNTIMES)
+    if preprocess and format == "safetensors":
+        raise UserError("--preprocess is for onnx and torch-export: a loaded model always takes images of any size")
+    if opset is not None and format != "onnx":
+        raise UserError(f"--opset is the version of ONNX: it has no meaning with --format {format}")
+    if opset is not None and opset < _FROM_OPSET:
+        raise UserError(f"--opset must be at least {_FROM_OPSET}, not {shorten(opset)}")
+
+
+def _check_folder(out: Path, source: Path, format: str, overwrite: bool) -> None:
+    """Refuse a folder with other files, before any work."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file: choose a folder for --out")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if out.resolve() == source.resolve():
+        raise UserError(f"{out} is the folder of the model itself: choose another --out")
+    if not below(out, _MAIN_FILE[format]).exists():
+        raise UserError(f"{out} is not empty, and has no {_MAIN_FILE[format]} to replace: choose another --out")
+    if not overwrite:
+        raise UserError(f"{out} has an export: choose another --out, or replace it with --overwrite")
+
+
+def _check_installed() -> None:
+    try:
+        for name in ("onnx", "onnxscript", "onnxruntime"):
+            importlib.import_module(name)
+    except ImportError:
+        raise UserError("--format onnx needs ONNX and ONNX Runtime: pip install 'lifelabel[export]'") from None
+
+
+@contextlib.contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A temporary folder whose files are moved to `out` at the end of the block, if there was no error."""
+    # inside a folder that exists: it may be on another disk, or its parent read-only
+    folder = (out if out.exists() else out.absolute().parent) / f".{out.name}.{os.getpid()}.new"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        for file in folder.iterdir():
+            with open(file, "rb+") as handle:
+                os.fsync(handle.fileno())
+        if out.exists():
+            # model.json last: it has the checksum of a model folder
+            for file in sorted(folder.iterdir(), key=lambda file: file.name == "model.json"):
+                os.replace(file, below(out, file.name))
+        else:
+            folder.rename(out)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(model: Model, source: Path, folder: Path, format: str, preprocess: bool, opset: int | None) -> _Run:
+    """Write the files of an export. Returns how they run."""
+    if format == "safetensors":
+        model.save(folder)
+        written = load(folder, "cpu", "fp32")
+        return lambda pixels: written.probabilities(written.logits(pixels))
+    path, size = folder / _MAIN_FILE[format], model.info.image_size
+    inner = ProbabilityNetwork(model.network, model.info.calibration)
+    network = PixelNetwork(inner, size) if preprocess else inner
+    about = metadata(model.info, network, sha256(source / _MAIN_FILE["safetensors"]))
+    (folder / "README.md").write_text(readme(model.info, network, format), encoding="utf-8")
+    try:
+        if format == "onnx":
+            program = onnx_program(network, size, opset)
+            program.model.metadata_props.update(metadata_texts(about))
+            program.save(path)
+            return _run_onnx(model, path, preprocess)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.save(torch_program(network, size), path)
+            (folder / "model.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            return _run_program(model, path, preprocess)
+    except OSError:
+        raise
+    except Exception as error:  # the exporter and ONNX Runtime raise errors of many types
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        raise UserError(
+            f"cannot export backbone '{model.info.backbone}' as {format}: {shorten(printable(lines[0]))}; use "
+            f"{'--format safetensors' if opset is None else 'another --opset'}"
+        ) from error
+
+
+def _run_onnx(model: Model, path: Path, preprocess: bool) -> _Run:
+    session = open_session(path)
+    name = session.get_inputs()[0].name
+
+    def run(pixels: Tensor) -> Tensor:
+        given = pixels if preprocess else model.network.backbone.normalize(pixels)
+        return torch.from_numpy(session.run(["probabilities"], {name: given.numpy()})[0])
+
+    return run
+
+
+def _run_program(model: Model, path: Path, preprocess: bool) -> _Run:
+    module = torch.export.load(path).module()
+
+    @torch.no_grad()
+    def run(pixels: Tensor) -> Tensor:
+        return module(pixels if preprocess else model.network.backbone.normalize(pixels))
+
+    return run
+
+
+def _check(
+    model: Model, run: _Run, files: tuple[str, ...], preprocess: bool, photographs: Sequence[str | Path]
+) -> Check:
+    """Compare an export with the model. Raises a `UserError` if they differ."""
+
+    def expected(pixels: Tensor) -> Tensor:
+        return model.probabilities(model.logits(pixels))
+
+    size, generator = model.info.image_size, torch.Generator().manual_seed(0)
+    random = torch.randint(256, (_TIMED_IMAGES, size, size, 3), dtype=torch.uint8, generator=generator)
+    opened = [_open(path) for path in photographs]
+    pixels = torch.cat([random, _resized(opened, size)])
+    wanted = expected(pixels)
+    found = [run(part) for part in (*(pixels[:count] for count in _BATCHES), *pixels.split(_TIMED_IMAGES))]
+    difference = _difference(found, [*(wanted[:count] for count in _BATCHES), wanted])
+    resized = None
+    if preprocess:
+        shapes = [(size // 2 + 1, size), (size * 2 + 1, size * 3)]
+        noise = [torch.randint(256, (*shape, 3), dtype=torch.uint8, generator=generator).numpy() for shape in shapes]
+        others = [*opened, *noise]
+        found = [run(torch.from_numpy(image)[None]) for image in others]
+        resized = _difference(found, [expected(_resized(others, size))])
+    for value, limit in ((difference, _TOLERANCE), (resized, _RESIZE_TOLERANCE)):
+        if value is not None and not value <= limit:  # NaN too
+            raise UserError(
+                f"a probability of the export differs from that of the model by {value:.1e}, more than {limit:g}: "
+                "nothing was written; use --format safetensors"
+            )
+    speed, model_speed = _images_per_second([run, expected], random)
+    return Check(files, len(pixels), difference, resized, speed, model_speed)
+
+
+def _difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """The largest difference. It is NaN if one of the values is."""
+    return float((torch.cat(list(found)) - torch.cat(list(wanted))).abs().max())
+
+
+def _open(path: str | Path) -> np.ndarray:
+    try:
+        return np.array(open_image(path))
+    except BadImage as error:
+        raise UserError(f"cannot use {printable(path)}: {error}") from None
+
+
+def _resized(images: Sequence[np.ndarray], size: int) -> Tensor:
+    return torch.from_numpy(load_batch(Images(images), np.arange(len(images)), size, "none", None)[0])
+
+
+def _images_per_second(runs: Sequence[_Run], pixels: Tensor) -> list[float]:
+    """Medians. The functions take turns, so that a busy machine slows all of them; the first turn is for warm-up."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(_TURNS + 1):
+        for run, found in zip(runs, seconds, strict=True):
+            start = time.perf_counter()
+            run(pixels)
+            found.append(time.perf_counter() - start)
+    return [len(pixels) / statistics.median(found[1:]) for found in seconds]

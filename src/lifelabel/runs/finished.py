@@ -1,0 +1,373 @@
+"""Finished runs, read from their folders. No method, stream or plug-in is loaded.
+
+The files of a run folder are untrusted: a damaged one is a `UserError`, and whoever prints their text escapes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lifelabel.config.config import read_yaml
+from lifelabel.errors import UserError
+from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+from lifelabel.options import change_text
+from lifelabel.runs.folder import RunFolder
+from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
+from lifelabel.utils.text import task_cell
+
+__all__ = [
+    "MATRICES", "FinishedRun", "check_same_tasks", "common_options", "facts", "find_runs", "group_by_label",
+    "provenance", "read_run",
+]  # fmt: skip
+
+MATRICES = "acm.npz"
+_BLOCKS = ("all", "intra", "old_new", "new_old")
+_MAX_NUMBER = 1e15
+_MAX_CLASSES = 1000
+"""Classes of a matrix that are in memory."""
+_MAX_MATRIX_BYTES = 8 << 30
+"""Bytes of all matrices of a run. They are read in blocks."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The folder of a finished run: config.yaml, metrics.json and environment.json."""
+
+    path: Path
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    environment: dict[str, Any]
+    unread: dict[str, str] = field(default_factory=dict)
+    """What is wrong with damaged parts of the folder, `details` or `acm.npz`. They are not read again."""
+
+    @property
+    def label(self) -> str:
+        """The method and the options that are not the default."""
+        return str(self.environment["label"])
+
+    @property
+    def stream(self) -> str:
+        return str(self.metrics["stream"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.metrics["seed"])
+
+    @property
+    def task_order(self) -> int:
+        return int(self.config["task_order"])
+
+    @property
+    def class_order(self) -> int:
+        return int(self.config.get("class_order", 0))  # a run of an earlier version has none
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The order of the classes and that of the tasks."""
+        return self.class_order, self.task_order
+
+    @property
+    def epochs(self) -> int:
+        """The number of passes over the images of each task."""
+        return int(self.config.get("epochs", 1))
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.environment.get("stream_fingerprint"))
+
+    @property
+    def precision(self) -> str:
+        """The precision in effect: `auto` is bfloat16 on one machine and float32 on another."""
+        return str(self.environment.get("precision", ""))
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        return self.config.get("method_options") or {}
+
+    @property
+    def equal_options(self) -> dict[str, Any]:
+        """The options that methods in a comparison should have in common."""
+        return self.environment["equal"]
+
+    @property
+    def has_preset(self) -> bool:
+        """Whether the options are those that `lifelabel tune` chose for the method."""
+        return bool(self.environment["preset"])
+
+    @property
+    def plugin_metrics(self) -> dict[str, float | None]:
+        """The values of the metrics of plug-ins."""
+        values = self.metrics["final"].get("conventions") or {}
+        return {str(name): _number(value) for name, value in values.items() if name not in BUILT_IN}
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """The numbers of training and of test images that could not be read. A run of an earlier version has none."""
+        found = self.metrics.get("skipped") or {}
+        return {split: int(_number(found.get(split)) or 0) for split in ("train", "test")}
+
+    @property
+    def changed_options(self) -> list[str]:
+        """The options that were changed during the run, as text."""
+        return [change_text(change) for change in self.environment.get("changed_options", ())]
+
+    @property
+    def groups(self) -> dict[str, dict[str, float | None]]:
+        """mAP, CF1 and OF1 (%) of groups of classes, by the names of the groups."""
+        found = self.metrics["final"].get("groups") or {}
+        return {str(name): {m: _percent(scores[m]) for m in HEADLINE} for name, scores in found.items()}
+
+    @property
+    def task_names(self) -> list[str]:
+        """The names of the tasks; empty if they have none."""
+        names = self.metrics.get("task_names") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("not the names of tasks")
+        return [task_cell(number, names) for number in range(1, len(names) + 1)]
+
+    @property
+    def joint(self) -> bool:
+        """Whether the run trained on all tasks at once."""
+        tasks = len(self.metrics["tasks"])
+        return self.metrics["per_task"][0]["task"] == tasks > 1
+
+    def figures(self) -> dict[str, float | None]:
+        """All figures by name: scores and forgetting in %, the others in the unit of their name. None: unknown."""
+        final, environment = self.metrics["final"], self.environment
+        forgetting, errors = final.get("forgetting") or {}, final.get("acm_error") or {}
+        footprint = environment.get("footprint") or {}
+        found: dict[str, float | None] = {}
+        for name in HEADLINE:
+            found[name] = _percent(final[name])
+            found[f"forgetting_{name}"] = _percent(forgetting.get(name))
+        found |= {f"stored_{name}": _number(footprint.get(name)) for name in ("images", "bytes")}
+        found["seconds"] = _number(environment["seconds"])
+        found["images_per_second"] = _number(environment.get("images_per_second"))
+        on_device = _number(environment.get("peak_device_memory_bytes"))
+        on_host = _number(environment.get("peak_memory_bytes"))
+        found["peak_memory_bytes"] = on_host if on_device is None else on_device
+        found |= {f"acm_error_{block}": _number(errors.get(block)) for block in _BLOCKS}
+        found |= {f"groups_{name}_{m}": value for name, scores in self.groups.items() for m, value in scores.items()}
+        return found | self.plugin_metrics
+
+    def curve(self, name: str = "mAP") -> list[float | None]:
+        """A metric (%) of the classes seen so far on the cumulative test set, after each task of the run.
+
+        A joint run has one record: its curve has its final scores on the same test sets. The curve of a run that
+        extends another one begins after the tasks of the other.
+        """
+        records = self.metrics["per_task"]
+        scores = records[-1]["cumulative"] if self.joint else [record["seen"] for record in records]
+        return [_percent(score[name]) for score in scores]
+
+    def matrices(self) -> dict[str, np.ndarray]:
+        """The arrays in acm.npz; empty if the method has no matrix.
+
+        Of a matrix of more than 1,000 classes, only the 1,000 classes with the strongest relations are in memory.
+        `kept` has their columns.
+        """
+        return self._matrices
+
+    @functools.cached_property
+    def _matrices(self) -> dict[str, np.ndarray]:
+        path = RunFolder(self.path) / MATRICES
+        if MATRICES in self.unread or not path.exists():
+            return {}
+        sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
+        shapes: dict[str, tuple[int, ...]] = {f"task_{number}": (size, size) for number, size in enumerate(sizes, 1)}
+        shapes |= {"truth": (sizes[-1], sizes[-1]), "classes": (sizes[-1],)}
+        headers = {name: header for name, header in read_headers(path, _MAX_MATRIX_BYTES).items() if name in shapes}
+        fit = all(
+            header.shape == shapes[name] and header.dtype.kind in ("U" if name == "classes" else "biuf")
+            for name, header in headers.items()
+        )
+        if not fit or not {"classes", f"task_{len(sizes)}"} <= headers.keys():
+            raise UserError(f"{path} does not hold the matrices of this run")
+        matrices = headers.keys() - {"classes"}
+        if sizes[-1] <= _MAX_CLASSES:
+            kept, found = np.arange(sizes[-1]), read_arrays(path, names=matrices)
+        else:
+            kept = _strongest_classes(path, f"task_{len(sizes)}")
+            found = {name: _part(path, name, kept[kept < shapes[name][0]]) for name in matrices}
+        names = np.array([name for task in self.metrics["tasks"] for name in task], object)
+        return {**found, "classes": names[kept], "kept": kept}
+
+
+def _strongest_classes(path: Path, name: str) -> np.ndarray:
+    """The classes of a matrix with the strongest relations, in ascending order."""
+    strength, start = np.zeros(0), 0
+    for block in read_rows(path, name, _MAX_MATRIX_BYTES):
+        rows = np.arange(start, start + len(block))
+        values = np.where(np.isfinite(block), block, -1)
+        values[rows - start, rows] = -1
+        strength = strength if start else np.full(block.shape[1], -1.0)
+        strength = np.maximum(strength, values.max(0))
+        strength[rows] = np.maximum(strength[rows], values.max(1))
+        start += len(block)
+    return np.sort(np.argsort(-strength, kind="stable")[:_MAX_CLASSES])
+
+
+def _part(path: Path, name: str, kept: np.ndarray) -> np.ndarray:
+    """The rows and columns `kept` of a matrix."""
+    parts, start = [], 0
+    for block in read_rows(path, name, _MAX_MATRIX_BYTES):
+        rows = kept[(kept >= start) & (kept < start + len(block))]
+        parts.append(block[np.ix_(rows - start, kept)])
+        start += len(block)
+    return np.concatenate(parts)
+
+
+def _number(value: Any) -> float | None:
+    if value is not None and not (isinstance(value, int | float) and abs(value) <= _MAX_NUMBER):  # NaN is refused too
+        raise TypeError("not a number, or a very large one")
+    return value
+
+
+def _percent(value: Any) -> float | None:
+    """A fraction in %. Forgetting can be negative."""
+    if value is not None and not (isinstance(value, int | float) and -1 <= value <= 1):
+        raise TypeError("not a fraction")
+    return None if value is None else 100 * value
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run folders among `paths`, and those inside a folder that is not a run folder."""
+    found: list[Path] = []
+    for path in paths:
+        inside = [p for p in sorted(path.iterdir()) if RunFolder(p).is_run] if path.is_dir() else []
+        found += inside if inside and not RunFolder(path).is_run else [path]
+    return found
+
+
+def read_run(path: str | Path) -> FinishedRun:
+    """Read the folder of a finished run. A damaged or unfinished one is an error."""
+    folder = RunFolder(path)
+    begun = folder.is_run and not (folder / "metrics.json").exists()
+    metrics: Any = {"finished": False} if begun else folder.read_json("metrics.json")
+    if isinstance(metrics, dict) and metrics.get("finished") is False:
+        raise UserError(f"{path} is not finished: continue with `lifelabel train --resume {path}`")
+    config, environment = read_yaml(folder / "config.yaml"), folder.read_json("environment.json")
+    try:
+        json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
+        run = FinishedRun(folder.path, _plain(config), metrics, environment)
+        _check_tasks(metrics["tasks"])
+        by_task = dict(metrics.get("by_task") or {})
+        [_percent(value) for rows in by_task.values() for row in rows for value in row]
+        run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
+        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
+        _ = run.changed_options, run.task_names
+    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
+        files = "config.yaml, metrics.json or environment.json"
+        raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None
+    return run
+
+
+def _check_tasks(tasks: Any) -> None:
+    """Raise TypeError unless `tasks` is a list of lists of names, none of them empty."""
+    fit = isinstance(tasks, list) and tasks and all(isinstance(task, list) and task for task in tasks)
+    if not fit or not all(isinstance(name, str) for task in tasks for name in task):
+        raise TypeError("not the classes of tasks")
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """The values of a YAML file as JSON holds them: dates and infinities become text."""
+    return json.loads(json.dumps(config, default=str), parse_constant=str)
+
+
+def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
+    """Runs by label: the seeds and orders of one label together, each run once.
+
+    Options that all labels have are left out. If there are several streams, the label has the name of the stream too.
+    """
+    grouped: dict[str, list[FinishedRun]] = {}
+    unique = list({run.path.resolve(): run for run in runs}.values())
+    streams = {run.stream for run in unique}
+    ambiguous = _ambiguous_streams(unique)
+    common = common_options(unique)
+    for run in unique:
+        name, options = _label_parts(run.label)
+        options = [option for option in options if option not in common]
+        label = f"{name} ({', '.join(options)})" if options else name
+        if len(streams) > 1:
+            label += f" on {run.stream}"
+        if run.stream in ambiguous:
+            label += f" [{run.fingerprint[:8]}]"
+        group = grouped.setdefault(label, [])
+        same = [other.path for other in group if (other.seed, other.order) == (run.seed, run.order)]
+        if same:
+            order = f" and the same order of tasks ({run.task_order})" if run.task_order else ""
+            order += f" and the same order of classes ({run.class_order})" if run.class_order else ""
+            raise UserError(f"{run.path} and {same[0]} are the same run with the same seed{order}: give one of them")
+        group.append(run)
+    for label, group in grouped.items():
+        check_same_tasks(label, group)
+    return grouped
+
+
+def common_options(runs: Sequence[FinishedRun]) -> list[str]:
+    """The options, as NAME=VALUE, that the labels of all runs have. None if all labels are the same."""
+    labels = {run.label for run in runs}
+    parts = [_label_parts(label)[1] for label in labels]
+    return [option for option in parts[0] if all(option in part for part in parts)] if len(labels) > 1 else []
+
+
+def _label_parts(label: str) -> tuple[str, list[str]]:
+    """The method and the options of a label.
+
+    >>> _label_parts("agcn (paper, lambdas=[1, 2], lr=0.1)")
+    ('agcn', ['paper', 'lambdas=[1, 2]', 'lr=0.1'])
+    """
+    name, bracket, options = label.removesuffix(")").partition(" (")
+    return (name, re.split(r", (?=[\w.]+=)", options)) if bracket and label.endswith(")") else (label, [])
+
+
+def check_same_tasks(name: str, runs: Sequence[FinishedRun]) -> None:
+    """Refuse runs of one row whose learning curves have different lengths."""
+    if len({len(run.curve()) for run in runs}) > 1:
+        raise UserError(f"runs of '{name}' have different numbers of tasks: report them separately")
+
+
+def _ambiguous_streams(runs: Iterable[FinishedRun]) -> set[str]:
+    """Names of several different streams. A stream with its tasks or classes in another order is the same stream."""
+    prints: dict[tuple[str, tuple[int, int]], set[str]] = {}
+    for run in runs:
+        prints.setdefault((run.stream, run.order), set()).add(run.fingerprint)
+    return {name for (name, _), found in prints.items() if len(found) > 1}
+
+
+def provenance(runs: Sequence[FinishedRun]) -> str:
+    """One sentence: stream, seeds, passes, machine, date and commit of the runs."""
+    found = facts(runs)
+    text = {name: ", ".join(map(str, values)) for name, values in found.items()}
+    orders = f", task orders {text['task_orders']}" if found["task_orders"] != [0] else ""
+    orders += f", class orders {text['class_orders']}" if found["class_orders"] != [0] else ""
+    orders += f", {text['epochs']} passes over the images of each task" if found["epochs"] != [1] else ""
+    threads = text["threads"] + (" thread" if found["threads"] == [1] else " threads")
+    commits = [c[:10] + (" (modified)" if c.endswith("+") else "") for c in map(str, filter(None, found["commit"]))]
+    commit = f" at commit {', '.join(commits)}" if commits else ""
+    return (
+        f"Stream {text['stream']}, seeds {text['seeds']}{orders}; {text['device']}, {threads}, torch "
+        f"{text['torch']}, finished {text['date']}, lifelabel {text['lifelabel']}{commit}."
+    )
+
+
+def facts(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
+    """Stream, seeds, orders, passes, machine, versions and dates of the runs: every value that occurs, sorted."""
+    found: dict[str, set[Any]] = {
+        "stream": {run.stream for run in runs},
+        "seeds": {run.seed for run in runs},
+        "task_orders": {run.task_order for run in runs},
+        "class_orders": {run.class_order for run in runs},
+        "epochs": {run.epochs for run in runs},
+    }
+    keys = ("device", "threads", "torch", "date", "lifelabel", "commit")
+    found |= {key: {run.environment[key] for run in runs} for key in keys}
+    return {name: sorted(values, key=lambda value: (str(type(value)), value)) for name, values in found.items()}

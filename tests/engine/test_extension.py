@@ -1,0 +1,312 @@
+"""Extending a finished run by new classes: the same bits as one stream, no old image, again and again."""
+
+import csv
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from report.run_folders import edit_json
+from support.methods import same
+from support.run_files import snapshot
+
+import lifelabel
+from lifelabel.errors import Stopped, UserError
+from lifelabel.images.hashes import hash_names
+from lifelabel.methods import METHODS
+from lifelabel.report.matrix_figures import forgetting
+from lifelabel.runs.finished import read_run
+from lifelabel.runs.folder import RunFolder
+from lifelabel.utils.markdown import escape
+
+CLASSES = "abcdef"
+COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
+COMMON = {"backbone": "tiny", "weights": "none", "image_size": 32, "batch_size": 4, "device": "cpu"}
+NEEDED = {
+    "l3a": {"warm_up": 4, "projection": 32}, "weighted-ridge": {"warm_up": 4, "directions": 32}, "agcn": {"hidden": 32},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Sixty images in three tasks of two classes: all.csv, its tasks 1 and 2 in two.csv, and task 3 in three.csv.
+
+    new.csv is three.csv without the labels of old classes. In each task an image has no label, and in later tasks one
+    has only those of old classes.
+    """
+    folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    rows = []
+    for i in range(60):
+        task = i % 3
+        present = rng.random(6) < 0.35
+        present[2 * task + rng.integers(2)] = True
+        present[2 * task + 2 :] = False
+        if i in (21, 22, 23, 31, 32):
+            present[2 * task if i > 30 else 0 :] = False
+        pixels = np.full((40, 40, 3), rng.integers(0, 60), np.uint8)
+        for k in np.flatnonzero(present):
+            pixels[20 * (k // 3) :, 13 * (k % 3) : 13 * (k % 3) + 13][:20] = COLOURS[k]
+        Image.fromarray(pixels).save(folder / f"{i:02}.png")
+        labels = [name for name, there in zip(CLASSES, present, strict=True) if there]
+        rows.append([f"{i:02}.png", ";".join(labels), task + 1, "train" if i % 5 else "test"])
+    new = [[name, ";".join(set(labels.split(";")) - set("abcd")), *rest] for name, labels, *rest in rows]
+    parts = {"all": rows, "two": [row for row in rows if row[2] < 3], "three": [row for row in rows if row[2] == 3]}
+    parts["new"] = [row for row in new if row[2] == 3]
+    for name, part in parts.items():
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([["image", "labels", "task", "split"], *part])
+    return folder
+
+
+def train(tables, table, out, method, labels="known", **more):
+    options = {"order": "alphabetical", "labels": labels, "root": str(tables)}
+    method_options = NEEDED.get(method, {})
+    given = {"stream": str(tables / f"{table}.csv"), "stream_options": options, "method_options": method_options}
+    return lifelabel.train(out, method=method, **{**given, **COMMON, **more})
+
+
+def extend(tables, run, table, out, labels="known", **more):
+    options = {"stream_options": {"order": "alphabetical", "labels": labels}}
+    return lifelabel.extend(run, tables / f"{table}.csv", out, options, root=str(tables), **more)
+
+
+def method_state(run):
+    return torch.load(run / "checkpoint.pt", weights_only=True)["method"]
+
+
+@pytest.mark.parametrize("name", ["write_text", "save_checkpoint"])
+def test_an_extension_that_is_killed_before_it_begins_can_be_started_again(tables, tmp_path, monkeypatch, name):
+    def cut(self, *args):
+        raise ConnectionAbortedError
+
+    train(tables, "two", tmp_path / "two", "fine-tuning")
+    with monkeypatch.context() as patch, pytest.raises(ConnectionAbortedError):
+        patch.setattr(RunFolder, name, cut)
+        extend(tables, tmp_path / "two", "three", tmp_path / "new")
+    assert extend(tables, tmp_path / "two", "three", tmp_path / "new", overwrite=True).metrics["finished"]
+
+
+@pytest.mark.parametrize("method, labels", [*((name, "known") for name in METHODS), ("agcn", "task"), ("er", "task")])
+def test_two_tasks_and_an_extension_are_three_tasks_in_one_stream(tables, tmp_path, method, labels):
+    """To the bit. An upper bound learns all tasks at once, so it can only be extended."""
+    train(tables, "two", tmp_path / "two", method, labels)
+    result = extend(tables, tmp_path / "two", "three", tmp_path / "extended", labels)
+    assert result.metrics["classes"] == list(CLASSES) and result.metrics["finished"]
+    assert lifelabel.load(tmp_path / "extended").classes == tuple(CLASSES)
+    if not METHODS[method].joint:
+        train(tables, "all", tmp_path / "all", method, labels)
+        assert same(method_state(tmp_path / "all"), method_state(tmp_path / "extended"))
+        models = [lifelabel.load(tmp_path / name) for name in ("all", "extended")]
+        assert same(*(dict(model.network.state_dict()) for model in models))
+
+
+@pytest.fixture(scope="module")
+def two(tables, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two") / "run"
+    train(tables, "two", folder, "agcn")
+    return folder
+
+
+def test_old_classes_are_scored_before_and_after_on_the_same_images(tables, two, tmp_path):
+    metrics = extend(tables, two, "three", tmp_path / "x").metrics
+    before, after = metrics["per_task"]
+    assert (before["task"], after["task"]) == (2, 3) and metrics["tasks"] == [["a", "b"], ["c", "d"], ["e", "f"]]
+    assert list(before["ap"]) == list("abcd") and list(after["ap"]) == list(CLASSES)
+    model = lifelabel.load(two)
+    rows = list(csv.DictReader(open(tables / "three.csv")))
+    test = [row for row in rows if row["split"] == "test"]
+    logits = model.logits(torch.stack([pixels_of(tables / row["image"]) for row in test]))
+    labels = np.array([[name in row["labels"].split(";") for name in "abcd"] for row in test])
+    expected = lifelabel.metrics.average_precision(logits, labels).tolist()
+    got = [before["ap"][name] for name in "abcd"]
+    np.testing.assert_allclose([np.nan if ap is None else ap for ap in got], expected, rtol=1e-6)
+    assert metrics["by_task"]["mAP"][0] == [None, None, None] and metrics["final"]["forgetting"]["mAP"] is not None
+
+
+def pixels_of(path):
+    image = Image.open(path).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(image))
+
+
+def test_old_classes_that_the_table_does_not_name_are_unknown(tables, two, tmp_path):
+    metrics = extend(tables, two, "new", tmp_path / "x").metrics
+    before = metrics["per_task"][0]
+    assert set(before["ap"].values()) == {None} and before["seen"]["mAP"] is None
+    assert metrics["final"]["ap"]["a"] is None and metrics["final"]["ap"]["e"] is not None
+    task = extend(tables, two, "new", tmp_path / "y", labels="task").metrics
+    assert task == metrics  # nothing is known of the old classes
+
+
+def test_names_of_tasks_are_shown_and_kept(main, tables, tmp_path, tables_only):
+    """Of months in the wrong order, and of an extension: in the output, the run folder, the model and its card."""
+    names = {"1": "March", "2": "april", "3": "<b>may|"}
+    for table in ("two", "three"):
+        rows = list(csv.reader(open(tables / f"{table}.csv")))
+        with open(tmp_path / f"{table}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *([*r[:2], names[r[2]], *r[3:]] for r in reversed(rows[1:]))])
+    given = [text for name, value in COMMON.items() for text in (f"--{name.replace('_', '-')}", value)]
+    given += ["--method", "fine-tuning", "--root", tables, "--stream", tmp_path / "two.csv", "--out", tmp_path / "two"]
+    done = main("train", *given)
+    assert "fine-tuning: tasks in this order: March, april\n" in done.stderr
+    assert "fine-tuning: after april  mAP" in done.stderr
+    extended = main("extend", tmp_path / "two", tmp_path / "three.csv", "--root", tables, "--out", tmp_path / "x")
+    assert "after <b>may|  mAP" in extended.stderr and extended.returncode == 0
+    metrics = RunFolder(tmp_path / "x").read_json("metrics.json")
+    assert metrics["task_names"] == list(names.values()) and len(metrics["tasks"]) == 3
+    card = (tmp_path / "x/model/README.md").read_text()
+    assert "| april |" in card and f"| {escape(names['3'])} |" in card and "<b>" not in card
+    assert lifelabel.load(tmp_path / "x").info.task_names == tuple(names.values())
+    looked = main("data", "inspect", tmp_path / "two.csv", "--root", tables, "--out", tmp_path / "look", "--no-sheets")
+    assert "March" in looked.stdout and "| april |" in (tmp_path / "look/report.md").read_text()
+    written = main("data", "build", tmp_path / "two.csv", "--root", tables, "--out", tmp_path / "m.yaml")
+    assert written.returncode == 0
+    streams = [lifelabel.streams.build(str(tmp_path / name), {"root": str(tables)}) for name in ("m.yaml", "two.csv")]
+    assert streams[0].tasks == streams[1].tasks and streams[0].tasks[1].text == "april"
+    run = read_run(tmp_path / "x")
+    spec = json.dumps(forgetting(run, "a").spec)
+    assert run.task_names == list(names.values()) and '"taskCells", "value": ["March", "april"' in spec
+
+
+def test_a_class_in_another_spelling_is_the_class_of_the_model(main, refused, tables, two, tmp_path):
+    """In an extension, in the run that its config.yaml makes again, and in an evaluation."""
+    names = ("--merge-case", "--alias", "f=A")
+    assert main("extend", two, tables / "three.csv", "--out", tmp_path / "x", *names, "-q").returncode == 0
+    assert RunFolder(tmp_path / "x").read_json("metrics.json")["tasks"] == [["a", "b"], ["c", "d"], ["e"]]
+    options = yaml.safe_load((tmp_path / "x/config.yaml").read_text())["stream_options"]
+    assert (options["merge_case"], options["alias"]) == (True, ["f=A"])
+    evaluate = ("evaluate", two, tables / "three.csv", "--out", tmp_path / "e", "--alias", "f=A")
+    assert "only in case, spaces, underscores or hyphens: a / A; give --merge-case" in refused(*evaluate)
+    assert main(*evaluate, "--merge-case").returncode == 0
+    evaluation = json.loads((tmp_path / "e/evaluation.json").read_text())
+    assert evaluation["classes"]["ignored"] == ["e"]
+
+
+def test_a_run_is_extended_again_and_again(tables, two, tmp_path):
+    rows = list(csv.reader(open(tables / "three.csv")))
+    for step, name in enumerate("ef", start=1):
+        part = [[r[0], ";".join(set(r[1].split(";")) - set("ef") | {name}), *r[2:]] for r in rows[1:] if name in r[1]]
+        with open(tmp_path / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *part])
+        source = two if step == 1 else tmp_path / "1"
+        result = lifelabel.extend(source, tmp_path / f"{name}.csv", tmp_path / str(step), root=str(tables))
+    assert result.metrics["tasks"] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
+    training = json.loads((tmp_path / "2" / "model" / "model.json").read_text())["training"]
+    assert training["images"][:2] == [16, 16]
+    assert training["extends"]["run"] == "1"
+    new = [np.frombuffer((run / "model" / "training-images.bin").read_bytes(), "<u8") for run in (two, tmp_path / "2")]
+    files = tables / "two.csv", tmp_path / "e.csv", tmp_path / "f.csv"
+    images = {row[0] for file in files for row in csv.reader(open(file)) if row[3] == "train"}
+    assert set(new[0].reshape(-1, 2)[:, 0].tolist()) < set(new[1].reshape(-1, 2)[:, 0].tolist())
+    assert set(new[1].reshape(-1, 2)[:, 0].tolist()) == set(hash_names(images).tolist())
+
+
+def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
+    """Of weights, of plug-ins, or of the run that was extended."""
+    (tmp_path / "my_plugin.py").write_text("")
+    lifelabel.load_plugin(str(tmp_path / "my_plugin.py"))
+    backbone = "torchvision/shufflenet_v2_x0_5"
+    torch.save(lifelabel.backbones.build(backbone).state_dict(), tmp_path / "w.pth")
+    train(tables, "two", tmp_path / "a", "fine-tuning", backbone=backbone, weights=str(tmp_path / "w.pth"))
+    extend(tables, tmp_path / "a", "three", tmp_path / "b")
+    for run in ("a", "b"):
+        for name in ("model.json", "README.md"):
+            text = (tmp_path / run / "model" / name).read_text()
+            assert "file w.pth" in text and "my_plugin.py" in text.replace("\\", "") and str(tmp_path) not in text
+
+
+def test_an_extension_that_was_stopped_resumes_to_the_same_bits(main, tables, two, tmp_path):
+    class StopAfterSteps(lifelabel.Callback):
+        def evaluated(self, record):
+            signal.raise_signal(signal.SIGTERM)  # after the old classes have been scored: the first batch still runs
+
+    extend(tables, two, "three", tmp_path / "straight")
+    with pytest.raises(Stopped, match="resume with: lifelabel train --resume"):
+        extend(tables, two, "three", tmp_path / "stopped", callback=StopAfterSteps())
+    done = main("train", "--resume", tmp_path / "stopped")
+    head, line = done.stdout.splitlines()[1], done.stdout.splitlines()[-1]
+    assert head.split("  ")[0].strip() == "class" and "AP before %" in head and "test images" in head
+    assert line.startswith("agcn: 2 new classes, 6 in all; mAP of the new classes ") and " before and " in line
+    assert same(method_state(tmp_path / "straight"), method_state(tmp_path / "stopped"))
+    assert (tmp_path / "straight/metrics.json").read_bytes() == (tmp_path / "stopped/metrics.json").read_bytes()
+
+
+def test_no_old_image_is_needed(tables, two, tmp_path):
+    for row in csv.DictReader(open(tables / "three.csv")):
+        shutil.copy(tables / row["image"], tmp_path)
+    result = lifelabel.extend(two, tables / "three.csv", tmp_path / "x", root=str(tmp_path))
+    assert result.metrics["finished"] and not result.environment["images_missing"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"run": "nowhere"}, "nowhere is not a run folder"),
+        ({"run": "two/model"}, "give its run folder, which has checkpoint.pt"),
+        ({"table": "two.csv"}, "two.csv has no new class: the model knows "),
+        ({"table": "scenes"}, "scenes is not a table"),
+        ({"table": "no.csv"}, "there is no "),
+        ({"out": "two"}, "is the run itself"),
+        ({"options": {"method_options": {"mix": 0.5}}}, r"method\.mix cannot change when a run is extended"),
+        ({"options": {"seed": 4}}, "seed cannot change when a run is extended"),
+        ({"options": {"stream_options": {"learned": ["x"]}}}, "stream.learned is set by"),
+        ({"options": {"stream_options": {"alias": ["e=A"]}}}, r"or from a class of the model\) only in case.*: a / A;"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(tables, two, tmp_path, monkeypatch, change, message):
+    monkeypatch.chdir(two.parent)
+    shutil.copytree(two, tmp_path / "two")
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()}
+    given = {"run": "two", "table": tables / "three.csv", "out": "out", "options": {}, **change}
+    table = tables / given["table"] if str(given["table"]).endswith(".csv") else given["table"]
+    with pytest.raises(UserError, match=message):
+        lifelabel.extend(given["run"], table, given["out"], given["options"], root=str(tables))
+    assert {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_is_not_finished_is_refused(tables, two, tmp_path):
+    shutil.copytree(two, tmp_path / "run")
+    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
+    (tmp_path / "run/metrics.json").write_text(json.dumps({**metrics, "finished": False}))
+    with pytest.raises(UserError, match="is not finished: continue it with"):
+        lifelabel.extend(tmp_path / "run", tables / "three.csv", tmp_path / "out", root=str(tables))
+
+
+def test_an_extension_without_its_checkpoint_is_refused(tables, two, tmp_path):
+    extend(tables, two, "three", tmp_path / "x")
+    for name in ("checkpoint.pt", "checkpoint-previous.pt", "metrics.json"):
+        (tmp_path / "x" / name).unlink()
+    with pytest.raises(UserError, match="extends a run and has no checkpoint: use `lifelabel extend` again"):
+        lifelabel.resume(tmp_path / "x")
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_resumed_before_it_is_extended(tables, two, tmp_path):
+    """The checkpoint before it is from before the end of the last task."""
+    folder = shutil.copytree(two, tmp_path / "run")
+    (folder / "checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(
+        UserError, match=r"is damaged or missing: delete .*metrics.json, continue with `lifelabel train"
+    ):
+        extend(tables, folder, "three", tmp_path / "out")
+    RunFolder(folder).save_checkpoint({"task": -1})
+    with pytest.raises(UserError, match=r"checkpoint.pt is not the checkpoint of a run"):
+        extend(tables, folder, "three", tmp_path / "out")
+
+
+def test_a_mistake_leaves_the_run_in_out_as_it_is(tables, two, tmp_path):
+    """With --overwrite too: its files are deleted when everything has been checked."""
+    shutil.copytree(two, tmp_path / "run")
+    shutil.copytree(two, tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    edit_json(tmp_path / "run/model/model.json", image_size=64)
+    with pytest.raises(UserError, match=r"model.json is damaged or was edited: copy the model again"):
+        extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
+    state = RunFolder(tmp_path / "run").load_checkpoint()
+    RunFolder(tmp_path / "run").save_checkpoint({**state, "weights": "other"})
+    with pytest.raises(UserError, match=r"the initial weights of .* are not those of none"):
+        extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
+    assert snapshot(tmp_path / "out") == before

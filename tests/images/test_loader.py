@@ -1,0 +1,132 @@
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lifelabel.images.loader import Job, Loader, TestImages, default_workers
+from lifelabel.images.photographs import FileImages
+from lifelabel.images.transforms import load_batch
+from lifelabel.streams import Names, build
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Twelve images of noise. Number 5 is damaged, and number 9 has no file."""
+    rng = np.random.default_rng(0)
+    names = [f"{i}.jpg" for i in range(12)]
+    for i, name in enumerate(names):
+        if i != 9:
+            Image.fromarray(rng.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)).save(tmp_path / name)
+    (tmp_path / "5.jpg").write_bytes((tmp_path / "5.jpg").read_bytes()[:200])
+    return FileImages(tmp_path, Names(names))
+
+
+def jobs(augment="crop-flip"):
+    return [Job("train", np.arange(first, first + 4), augment, (7, 0)) for first in (0, 4, 8)]
+
+
+def run(source, workers, jobs):
+    loader = Loader({"train": source, "test": source}, 32, workers, 4)
+    try:
+        return [(b.pixels.clone(), b.good.tolist(), b.bad) for b in loader.batches(jobs)]
+    finally:
+        loader.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(photographs, workers):
+    inline, ahead = run(photographs, 0, jobs()), run(photographs, workers, jobs())
+    assert len(inline) == len(ahead) == 3
+    for (pixels, good, bad), (other, other_good, other_bad) in zip(inline, ahead, strict=True):
+        assert torch.equal(pixels, other) and good == other_good and bad == other_bad
+
+
+def test_the_batches_that_are_left_are_the_same(photographs):
+    complete, rest = run(photographs, 0, jobs()), run(photographs, 0, jobs()[1:])
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(complete[1:], rest, strict=True))
+
+
+def test_bad_images_are_left_out_and_named(photographs):
+    batches = run(photographs, 0, jobs("none"))
+    assert [good for _, good, _ in batches] == [[0, 1, 2, 3], [0, 2, 3], [0, 2, 3]]
+    assert [row for _, _, bad in batches for row, _ in bad] == [5, 9]
+    assert batches[2][2] == [(9, "no such file")]
+    assert batches[1][0].shape == (3, 32, 32, 3)
+    assert np.array_equal(batches[0][0].numpy(), load_batch(photographs, np.arange(4), 32, "none", None)[0])
+
+
+def test_workers_run_from_pass_to_pass_and_end_with_close(photographs):
+    loader = Loader({"train": photographs}, 32, 1, 4)
+    list(loader.batches(jobs()))
+    ((worker, _),) = loader.workers.children
+    os.kill(worker.pid, signal.SIGINT)  # a Ctrl-C reaches all processes of a terminal: the workers ignore it
+    time.sleep(0.1)
+    assert len(list(loader.batches(jobs()))) == 3
+    assert loader.workers.children[0][0].pid == worker.pid
+    loader.close()
+    worker.join(10)
+    assert not worker.is_alive()
+
+
+def test_a_batch_is_unchanged_until_the_next_is_requested(photographs):
+    """Memory is reused: with many more batches than buffers, each must still hold its own images."""
+    many = [Job("train", np.array([k % 5, (k + 1) % 5]), "none") for k in range(40)]
+    loader = Loader({"train": photographs}, 32, 2, 2, prefetch=1)
+    for k, loaded in enumerate(loader.batches(many)):
+        time.sleep(0.002)  # the workers run ahead meanwhile
+        expected = load_batch(photographs, many[k].rows, 32, "none", None)[0]
+        assert np.array_equal(loaded.pixels.numpy(), expected)
+    loader.close()
+
+
+def test_loading_does_not_change_the_random_state(photographs):
+    before = torch.get_rng_state()
+    run(photographs, 0, jobs())
+    run(photographs, 1, jobs())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_images_that_are_drawn_from_labels_are_not_drawn_in_this_process():
+    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
+    loader = Loader({"test": source.handle()}, 32, 0)
+    (loaded,) = loader.batches([Job("test", np.arange(8))])
+    assert np.array_equal(loaded.pixels[5].numpy(), np.asarray(source.read(5)))
+    assert not loader.reader.opened  # a worker drew them
+    loader.close()
+
+
+def test_test_images_are_read_once_if_they_fit(photographs, monkeypatch):
+    loader = Loader({"test": photographs}, 32, 0, 4)
+    images = TestImages(loader, np.arange(12))
+    first = torch.cat(list(images))
+    assert images.rows.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 10, 11] and [row for row, _ in images.bad] == [5, 9]
+    monkeypatch.setattr(loader, "batches", None)
+    assert torch.equal(torch.cat(list(images)), first) and [row for row, _ in images.bad] == [5, 9]
+
+
+def test_test_images_that_do_not_fit_are_read_again(photographs, monkeypatch):
+    monkeypatch.setattr("lifelabel.images.loader.CACHE_BYTES", 12 * 32 * 32 * 3 - 1)
+    images = TestImages(Loader({"test": photographs}, 32, 0, 4), np.arange(12))
+    assert torch.equal(torch.cat(list(images)), torch.cat(list(images))) and not images.cached
+
+
+def test_no_test_image_can_be_read(photographs):
+    images = TestImages(Loader({"test": photographs}, 32, 0, 4), np.array([5, 9]))
+    assert not torch.cat(list(images)).numel() and not len(images.rows) and len(images.bad) == 2
+
+
+def test_scoring_batches_stay_small():
+    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images.handle()
+    for size, expected in ((32, 256), (448, 6), (4096, 1)):
+        loader = Loader({"test": source}, size, 1)
+        sizes = [len(job.rows) for job in loader.scoring_jobs("test", np.arange(1000))]
+        assert max(sizes) == expected and sum(sizes) == 1000
+
+
+def test_workers_by_default():
+    assert default_workers(torch.device("cpu")) == 0
+    assert 1 <= default_workers(torch.device("cuda")) <= 16

@@ -1,0 +1,91 @@
+"""Plans of comparisons: rows, runs and folders."""
+
+from pathlib import Path
+
+import pytest
+
+from lifelabel.errors import UserError
+from lifelabel.search.comparison import STUDIES, make_plan, method_variants, study_variants
+
+
+def test_the_rows_of_the_papers_table_2():
+    assert STUDIES["acm"].rows == (
+        (("A = I", "×", "×"), {"adjacency": "identity"}),
+        (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra", "context": 0.0}),
+        (("+ R^t & Q^t", "√", "√"), {"blocks": "all", "context": 0.0}),
+        (("+ relations in a task", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "intra"}),
+        (("+ relations of all tasks", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "all"}),
+    )
+
+
+def test_the_rows_of_the_papers_table_3():
+    assert STUDIES["lambdas"].rows == (
+        (("0.05", "0.95", "0"), {"lambdas": (0.05, 0.95, 0)}),
+        (("0.07", "0.93", "0"), {"lambdas": (0.07, 0.93, 0)}),
+        (("0.09", "0.91", "0"), {"lambdas": (0.09, 0.91, 0)}),
+        (("0.07", "0.93", "10^4"), {"lambdas": (0.07, 0.93, 1e4)}),
+        (("0.07", "0.93", "10^5"), {"lambdas": (0.07, 0.93, 1e5)}),
+        (("0.07", "0.93", "10^6"), {"lambdas": (0.07, 0.93, 1e6)}),
+    )
+
+
+def test_a_plan_has_every_variant_with_every_seed_and_order():
+    plan = make_plan(method_variants(["er", "multi-task"]), [3, 0, 3], 2, Path("out"), {"lr": 0.5}, {"lr": 0.25})
+    joint, er = (plan.runs(variant) for variant in plan.variants)
+    folders = ["-s3", "-s0", "-o1-s3", "-o1-s0"]
+    assert [run.folder for run in joint] == [Path("out") / f"multi-task{end}" for end in folders]
+    assert [run.folder for run in er] == [Path("out") / f"er{end}" for end in folders]
+    assert er[2].name == "er, seed 3, task order 1" and joint[1].name == "multi-task, seed 0"
+    assert er[2].values == {"lr": 0.25, "method": "er", "method_options": {}, "seed": 3, "task_order": 1}
+
+
+def test_the_orders_of_a_stream_with_overlapping_tasks_are_those_of_its_classes(tmp_path):
+    variants = method_variants(["er"])
+    for given, kind in (
+        ({"stream": "voc-b0-c4"}, "class"), ({"stream": "voc"}, "task"),
+        ({"stream": "voc", "stream_options": {"protocol": "overlap"}}, "class"), ({"stream": "mine.yaml"}, "task"),
+        ({"stream": str(tmp_path / "overlap.yaml")}, "class"), ({"stream": str(tmp_path / "disjoint.yaml")}, "task"),
+    ):  # fmt: skip
+        for protocol in ("overlap", "disjoint"):
+            text = f"lifelabel_stream: 1\nname: a\nrules:\n  protocol: {protocol}\ntasks:\n- [a]\ntrain: [\n"
+            (tmp_path / f"{protocol}.yaml").write_text(text)
+        plan = make_plan(variants, [0], 2, Path("out"), {}, given)
+        first, second = plan.runs(variants[0])
+        assert (first.values[f"{kind}_order"], second.values[f"{kind}_order"]) == (0, 1), given
+        assert len({"task_order", "class_order"} & second.values.keys()) == 1
+        assert second.name == f"er, seed 0, {kind} order 1" and second.folder == Path("out/er-o1-s0")
+
+
+def test_an_option_of_a_method_is_given_to_the_methods_that_have_it():
+    given = {"method_options": {"buffer_images": 7, "mix": 0.1}}
+    plan = make_plan(method_variants(["fine-tuning", "er", "agcn"]), [0], 1, Path("out"), {}, given)
+    options = [plan.runs(variant)[0].values["method_options"] for variant in plan.variants]
+    assert options == [{}, {"buffer_images": 7}, {"mix": 0.1}]
+
+
+def test_a_preset_of_the_only_method_can_be_the_file_of_a_plan():
+    preset = {"method": "er", "lr": 0.5}
+    plan = make_plan(method_variants(["er"]), [0], 1, Path("out"), preset, {}, "preset.yaml")
+    assert plan.runs(plan.variants[0])[0].values["lr"] == 0.5
+    with pytest.raises(UserError, match=r"^preset.yaml: method: the runs of a comparison differ in it; "):
+        make_plan(method_variants(["er", "lwf"]), [0], 1, Path("out"), preset, {}, "preset.yaml")
+
+
+def test_folders_of_a_study_are_numbered():
+    assert [variant.folder for variant in study_variants("acm")] == [f"acm-{n}" for n in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"seed": 1}, "--set seed: the runs of a comparison differ in it; remove it, and give --seeds"),
+        ({"task_order": 1}, "--set task_order: the runs of a comparison differ in it; remove it, and give --orders"),
+        ({"method_options": {"lambdas": 1}}, "method.lambdas: the rows of this study differ in it; remove it"),
+        ({"method_options": 3}, "method_options must hold `option: value` lines"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_reported_before_the_first_run(given, line):
+    with pytest.raises(UserError) as caught:
+        make_plan(study_variants("lambdas"), [0], 1, Path("out"), {}, given)
+    assert str(caught.value) == line
