@@ -19,7 +19,7 @@ from support import command_server
 
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.comparison import STUDIES
+from lifelabel.search.studies import STUDIES
 from lifelabel.search.scheduler import Outcome
 
 TINY = [f"stream.{name}" for name in ("classes=6", "tasks=3", "train_images=24", "test_images=12")]
