@@ -22,7 +22,7 @@ from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.heads import TokenHead
 from lifelabel.nn.pseudo_labels import PseudoLabels
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["KRT", "KRTReplay"]
