@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from benchmarks import figures
 
 ROOT = Path(__file__).parents[1]
