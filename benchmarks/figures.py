@@ -1,16 +1,16 @@
 """Write every measured figure of README.md and docs/ from the files in results/.
 
-    python -m benchmarks.figures                       # rewrites what is between the markers of all pages: `make figures`
-    python -m benchmarks.figures check                 # lists stale pages, and measured figures outside of markers
-    python -m benchmarks.figures add NAME runs/compare/table.json --command "lifelabel compare ..." [--measured-on TEXT]
+    python -m benchmarks.figures            # rewrites what is between the markers of all pages: `make figures`
+    python -m benchmarks.figures check      # lists stale pages, and measured figures outside of markers
+    python -m benchmarks.figures add NAME runs/compare/table.json --command "lifelabel compare ..."
 
 `add` writes results/NAME.json from the table.json of `lifelabel compare`, `study` or `report`. Benchmarks write such a
 file themselves, with `--json results/NAME.json`. A file has
 
-command, date, machine, commit, seeds, measured_on     how it was measured; `notes` if there is more to say
-row, columns                                           the heading of the rows; heading, digits and best (min, max) of columns
-figures                                                by row and column: a number, [number, spread], text or null
-n, unranked                                            the number of seeds (or `n` in a row); rows that are never the best
+command, date, machine, commit, seeds, measured_on      how it was measured; `notes` if there is more to say
+row, columns        the heading of the rows; heading, digits and best (min, max) of columns
+figures             by row and column: a number, [number, spread], text or null
+n, unranked         the number of seeds (or `n` in a row); rows that are never the best
 
 CONTRIBUTING.md describes the markers.
 """
