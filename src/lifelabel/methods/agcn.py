@@ -26,7 +26,7 @@ from lifelabel.nn.expert import Expert
 from lifelabel.nn.graph import GraphNetwork, LabelRelations
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["AGCN"]

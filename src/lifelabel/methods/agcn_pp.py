@@ -21,7 +21,7 @@ from lifelabel.methods.matrix_options import MatrixOptions
 from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.heads import MatrixGraphHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["AGCNpp"]

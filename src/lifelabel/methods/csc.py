@@ -17,7 +17,7 @@ from lifelabel.methods.map_method import MapMethod
 from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.heads import ClassGraphHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["CSC"]

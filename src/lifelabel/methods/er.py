@@ -15,7 +15,7 @@ from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed, Reservoir
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.nn import losses
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["ER", "EROptions", "Replay"]

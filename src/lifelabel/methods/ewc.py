@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch, Footprint
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["EWC"]

@@ -11,7 +11,7 @@ from lifelabel.methods.method import Batch, Method
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner, LinearHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 __all__ = ["FineTuning"]
 

@@ -27,7 +27,7 @@ from lifelabel.methods.lwf import LwF
 from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["ICaRL", "herding", "nearest_mean"]

@@ -21,8 +21,8 @@ from lifelabel.methods.map_method import MapMethod
 from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.heads import TokenHead
+from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.pseudo_labels import PseudoLabels
-from lifelabel.nn.setting import Setting
 from lifelabel.options import option
 
 __all__ = ["KRT", "KRTReplay"]

@@ -23,7 +23,7 @@ from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
-from lifelabel.nn.setting import Setting, run_backbone
+from lifelabel.nn.method_setting import Setting, run_backbone
 from lifelabel.options import option
 
 __all__ = ["L3A"]

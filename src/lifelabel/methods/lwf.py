@@ -16,7 +16,7 @@ from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["LwF"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from lifelabel.errors import HiddenLabel
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.inference import InferenceNetwork
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 __all__ = ["Batch", "Footprint", "HostBatch", "Method"]
 

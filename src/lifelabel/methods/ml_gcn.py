@@ -20,7 +20,7 @@ from lifelabel.nn import losses
 from lifelabel.nn.graph import Adjacency, GraphNetwork
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["MLGCN", "MLGCNLifelong"]
