@@ -36,10 +36,9 @@ class LwF(FineTuning):
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "lambdas": ((0.07, 0.93), (0.15, 0.85), (0.3, 0.7), (0.5, 0.5))
     }
-    # the weights of the paper's Table 3
-    fidelities: ClassVar[dict[str, dict[str, Any]]] = dict.fromkeys(
-        ("paper", "release", "plain"), {"lambdas": (0.07, 0.93)}
-    )
+    fidelities: ClassVar[dict[str, dict[str, Any]]] = {
+        fidelity: {"lambdas": (0.07, 0.93)} for fidelity in ("paper", "release", "plain")
+    }
 
     def __init__(self, setting: Setting, options: _LwFOptions):
         super().__init__(setting, options)
