@@ -141,7 +141,8 @@ class Registry(Mapping[str, _T]):
 
     def register_plugin(self, module: ModuleType) -> None:
         """Register the classes of a plug-in (see `definitions`), except those that it has registered itself."""
-        for each in definitions(Path(module.__file__)) if str(module.__file__).endswith(".py") else ():
+        path = Path(module.__file__ or "")
+        for each in definitions(path) if path.suffix == ".py" else ():
             item = getattr(module, each.class_name, None)
             if self.check(item) and item not in self._items.values():
                 self.register(each.name, item)
