@@ -20,8 +20,8 @@ from support import command_server
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.comparison import STUDIES
 from lifelabel.search.scheduler import Outcome
+from lifelabel.search.studies import STUDIES
 
 TINY = [f"stream.{name}" for name in ("classes=6", "tasks=3", "train_images=24", "test_images=12")]
 SMALL = [*(word for setting in TINY for word in ("--set", setting)), "--device", "cpu"]

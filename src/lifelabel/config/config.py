@@ -89,9 +89,10 @@ class Config(RunOptions):
             base["weights"] = "none"
         trained = has_weights(values.get("weights", base.get("weights", Config.weights)))
         method = values.setdefault("method", _default_method(stream, fidelity, trained))
-        options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS.find(method).Options}
+        of_fidelity = vars(METHODS.find(method)).get("fidelities", {})
+        options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS[method].Options}
         of_method = {"buffer_images": BUFFER_IMAGES[kind]} if issubclass(options["method"], BufferOptions) else {}
-        of_method |= base.pop("by_method", {}).get(method, {})
+        of_method |= {**of_fidelity.get(fidelity, {}), **of_fidelity.get(f"{fidelity}/{kind}", {})}
         if fidelity == "tuned" and with_preset:
             base = merge(base, _preset(kind, method))
             of_method |= base.pop("method_options", {})
@@ -184,10 +185,11 @@ def nest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _default_method(stream: str, fidelity: str, trained: bool) -> str:
-    """The best method for photographs with pretrained weights, and AGCN for its paper's streams and for scenes."""
+    """The method that declares `default_for_photographs`, or, for the paper's streams and for scenes, the paper's."""
     source = STREAMS[stream]
-    own = source.photographs and not source.of_paper and fidelity == "tuned"
-    return "weighted-ridge" if own and trained else Config.method
+    if not (trained and source.photographs and not source.of_paper and fidelity == "tuned"):
+        return Config.method
+    return next(name for name, method in METHODS.registered().items() if method.default_for_photographs)
 
 
 def has_weights(weights: Any) -> bool:
