@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from lifelabel.config.config import _MAX_YAML_BYTES as MAX_YAML_BYTES
+from lifelabel.utils.yaml_reader import _MAX_BYTES as MAX_YAML_BYTES
 from lifelabel.config.config import Config, merge
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.errors import UserError

@@ -14,7 +14,7 @@ from support.run_files import read_json, snapshot
 
 import lifelabel
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
-from lifelabel.engine.judging import summarise
+from lifelabel.runs.summary import summarise
 from lifelabel.engine.verification import FAILED, NOT_CHECKED, OK
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
