@@ -44,7 +44,7 @@ from lifelabel.runs.listing import list_runs
 from lifelabel.search.tuner import _has_ended, _read_trial
 from lifelabel.streams import build, manifest
 from lifelabel.streams.conversion import convert
-from lifelabel.streams.labelled_rows import from_table
+from lifelabel.streams.labelled_set import from_table
 
 CLASSES = ("cat", "dog", "boat", "sky")
 ROWS = [(f"{n}.jpg", CLASSES[n % 4], CLASSES[(n + 1) % 4], "train" if n % 5 else "test") for n in range(20)]

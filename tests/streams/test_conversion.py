@@ -722,7 +722,7 @@ def test_text_that_is_not_utf_8(run, write, tmp_path):
 
 
 def test_large_files_are_refused_before_they_are_read(run, write, monkeypatch):
-    monkeypatch.setattr("lifelabel.streams.export_files._MAX_BYTES", 10)
+    monkeypatch.setattr("lifelabel.streams.label_files._MAX_BYTES", 10)
     write("x.json", coco("a.jpg"))
     with pytest.raises(UserError, match="more than 10 bytes"):
         run("x.json")
