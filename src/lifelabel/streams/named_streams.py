@@ -151,6 +151,10 @@ def _file(options: Any, name: str) -> Path:
     return path
 
 
+def _scenes(name: str, options: scenes.ScenesOptions) -> Stream:
+    return scenes.build(options)
+
+
 def _coco(name: str, options: _DatasetOptions) -> Stream:
     found = _read_labels(_root(options, name), coco.read)
     return make_stream(found, options, name, "coco", default_tasks=8)
@@ -169,9 +173,8 @@ def _voc(name: str, options: _VocOptions) -> Stream:
     return dataclasses.replace(stream, rules={**stream.rules, "year": options.year, "difficult": options.difficult})
 
 
-def _table(options: _TableOptions) -> Stream:
-    path = _file(options, "table")
-    root = _optional_root(options, "table")
+def _table(name: str, options: _TableOptions) -> Stream:
+    path, root = _file(options, name), _optional_root(options, name)
     learned_names, learned = zip(*map(_learned_task, options.learned), strict=True) if options.learned else ((), ())
     names = [name for task in learned for name in task]
     if len(set(names)) < len(names):
@@ -198,15 +201,16 @@ def _learned_task(text: str) -> tuple[str, list[str]]:
     return printable(name)[:MAX_TASK_NAME], classes
 
 
-def _lists(name: str, dataset: str, options: _ListsOptions) -> Stream:
-    root = _root(options, name)
+def _lists(name: str, options: _ListsOptions) -> Stream:
+    root, dataset = _root(options, name), "coco" if name == "cocoseq" else "nus-wide"
     if options.lists is None:
         raise UserError(f"stream {name} needs the folder of the lists that PRS publishes: --set stream.lists=DIR")
     return prs.read(root, Path(options.lists).expanduser(), dataset, options.test, options.labels)
 
 
-def _described(name: str, read: Callable[[Path, Path | None], Stream], options: _FileOptions) -> Stream:
+def _described(name: str, options: _FileOptions) -> Stream:
     """A stream that a file describes, with the visible labels of the options."""
+    read = manifest.read if name == "manifest" else published.read
     return _with_labels(read(_file(options, name), _optional_root(options, name)), options.labels)
 
 
@@ -222,76 +226,72 @@ def _with_labels(stream: Stream, labels: str | None) -> Stream:
     return dataclasses.replace(stream, labels=labels, rules={**stream.rules, "labels": labels})
 
 
-def _dataset(
-    name: str, summary: str, build: Callable[..., Stream], Options: type, **defaults: Any
-) -> dict[str, Source]:
-    of_paper = defaults.get("order") == "paper"
-    made = with_defaults(Options, **defaults) if defaults else Options
-    return {name: Source(summary, made, functools.partial(build, name), of_paper=of_paper)}
-
-
-def _overlapping(dataset: str, build: _Build, Options: type, base: int, step: int, summary: str) -> dict[str, Source]:
-    """A benchmark Bx-Cy: `base` classes in the first task (0: as in the others), then `step` per task."""
-    order: dict[str, Any] = {"protocol": "overlap", "order": "alphabetical", "base": base, "step": step}
-    return _dataset(f"{dataset}-b{base}-c{step}", summary, build, Options, **order)
-
-
-_coco_overlapping = functools.partial(_overlapping, "coco", _coco, _DatasetOptions)
-_voc_overlapping = functools.partial(_overlapping, "voc", _voc, _VocOptions)
-
-_BUILTIN: dict[str, Source] = {
-    "scenes": Source(
-        "procedural images of everyday things, no download; P(C_i|C_j) is known",
-        scenes.ScenesOptions, scenes.build, photographs=False,
-    ),
-    **_dataset(
-        "split-coco", "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
-        _coco, _DatasetOptions, order="paper",
-    ),
-    **_dataset(
-        "split-wide", "NUS-WIDE, the paper's protocol: top 21 concepts, 7 tasks of 3, disjoint images",
-        _nus_wide, _NusWideOptions, order="paper", split="share",
-    ),
-    **_coco_overlapping(0, 10, "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images"),
-    **_coco_overlapping(0, 5, "COCO, 80 classes alphabetically, 16 tasks of 5, overlapping images"),
-    **_coco_overlapping(20, 4, "the same with 20 classes in the first task, then 15 tasks of 4"),
-    **_coco_overlapping(40, 10, "the same with 40 classes in the first task, then 4 tasks of 10"),
-    **_voc_overlapping(0, 4, "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images"),
-    **_voc_overlapping(4, 2, "the same with 4 classes in the first task, then 8 tasks of 2"),
-    **_voc_overlapping(5, 3, "the same with 5 classes in the first task, then 5 tasks of 3"),
-    **_voc_overlapping(10, 2, "the same with 10 classes in the first task, then 5 tasks of 2"),
-    "cocoseq": Source(
-        "COCO, the lists of PRS: 70 classes, 4 tasks, disjoint images, balanced test",
-        _ListsOptions, functools.partial(_lists, "cocoseq", "coco"),
-    ),
-    "nuswideseq": Source(
-        "NUS-WIDE, the lists of PRS: 49 concepts, 6 tasks, disjoint images, balanced test",
-        _ListsOptions, functools.partial(_lists, "nuswideseq", "nus-wide"),
-    ),
-    **_dataset("coco", "COCO 2014 or 2017 with your own protocol options", _coco, _DatasetOptions),
-    **_dataset("nus-wide", "NUS-WIDE with your own protocol options", _nus_wide, _NusWideOptions),
-    **_dataset("voc", "PASCAL VOC 2007 or 2012 with your own protocol options", _voc, _VocOptions),
-    "table": Source(
-        "your own photographs: a CSV, TSV or Parquet table of images and labels (--stream FILE.csv)",
-        with_defaults(_TableOptions, order="frequency", labels="known"), _table,
-    ),
-    "published": Source(
-        "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)",
-        _FileOptions, functools.partial(_described, "published", published.read), of_paper=True,
-    ),
-    "manifest": Source(
-        "a stream written by `lifelabel data build` (--stream FILE.yaml)",
-        _FileOptions, functools.partial(_described, "manifest", manifest.read),
-    ),
-}  # fmt: skip
-
 STREAMS: Registry[Source] = Registry(
     "stream",
     lambda item: isinstance(item, Source) and dataclasses.is_dataclass(item.Options),
     "a lifelabel.streams.Source with a dataclass of options",
 )
-for _name, _source in _BUILTIN.items():
-    STREAMS.register(_name, _source)
+
+
+def _add(
+    name: str, summary: str, build: Callable[[str, Any], Stream], Options: type, *, photographs: bool = True,
+    of_paper: bool = False, **defaults: Any,
+) -> None:  # fmt: skip
+    """Register a stream. `build` gets its name and its options, which have the given defaults."""
+    Options = with_defaults(Options, **defaults) if defaults else Options
+    STREAMS.register(name, Source(summary, Options, functools.partial(build, name), photographs, of_paper))
+
+
+def _add_overlapping(
+    dataset: str, build: Callable[[str, Any], Stream], Options: type, sizes: Mapping[tuple[int, int], str]
+) -> None:
+    """Register benchmarks Bx-Cy: x classes in the first task (0: as in the others), then y per task."""
+    for (base, step), summary in sizes.items():
+        order: dict[str, Any] = {"protocol": "overlap", "order": "alphabetical", "base": base, "step": step}
+        _add(f"{dataset}-b{base}-c{step}", summary, build, Options, **order)
+
+
+_add(
+    "scenes", "procedural images of everyday things, no download; P(C_i|C_j) is known",
+    _scenes, scenes.ScenesOptions, photographs=False,
+)  # fmt: skip
+_add(
+    "split-coco", "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
+    _coco, _DatasetOptions, of_paper=True, order="paper",
+)  # fmt: skip
+_add(
+    "split-wide", "NUS-WIDE, the paper's protocol: top 21 concepts, 7 tasks of 3, disjoint images",
+    _nus_wide, _NusWideOptions, of_paper=True, order="paper", split="share",
+)  # fmt: skip
+_add_overlapping("coco", _coco, _DatasetOptions, {
+    (0, 10): "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
+    (0, 5): "COCO, 80 classes alphabetically, 16 tasks of 5, overlapping images",
+    (20, 4): "the same with 20 classes in the first task, then 15 tasks of 4",
+    (40, 10): "the same with 40 classes in the first task, then 4 tasks of 10",
+})  # fmt: skip
+_add_overlapping("voc", _voc, _VocOptions, {
+    (0, 4): "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images",
+    (4, 2): "the same with 4 classes in the first task, then 8 tasks of 2",
+    (5, 3): "the same with 5 classes in the first task, then 5 tasks of 3",
+    (10, 2): "the same with 10 classes in the first task, then 5 tasks of 2",
+})  # fmt: skip
+_add("cocoseq", "COCO, the lists of PRS: 70 classes, 4 tasks, disjoint images, balanced test", _lists, _ListsOptions)
+_add(
+    "nuswideseq", "NUS-WIDE, the lists of PRS: 49 concepts, 6 tasks, disjoint images, balanced test",
+    _lists, _ListsOptions,
+)  # fmt: skip
+_add("coco", "COCO 2014 or 2017 with your own protocol options", _coco, _DatasetOptions)
+_add("nus-wide", "NUS-WIDE with your own protocol options", _nus_wide, _NusWideOptions)
+_add("voc", "PASCAL VOC 2007 or 2012 with your own protocol options", _voc, _VocOptions)
+_add(
+    "table", "your own photographs: a CSV, TSV or Parquet table of images and labels (--stream FILE.csv)",
+    _table, _TableOptions, order="frequency", labels="known",
+)  # fmt: skip
+_add(
+    "published", "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)",
+    _described, _FileOptions, of_paper=True,
+)  # fmt: skip
+_add("manifest", "a stream written by `lifelabel data build` (--stream FILE.yaml)", _described, _FileOptions)
 STREAMS.set_built_in()
 
 _SUFFIXES = {
