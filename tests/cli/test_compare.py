@@ -17,6 +17,7 @@ from PIL import Image
 from report.run_folders import table_of
 from support import command_server
 
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search.scheduler import Outcome
@@ -190,9 +191,9 @@ def test_after_a_stop_no_finished_run_is_repeated_and_the_others_resume(main, tm
             history.write_bytes(marked)
             marks[name] = marked.splitlines()[0]
             folder = RunFolder(out / name)
-            state = folder.load_checkpoint()
+            state = load_checkpoint(folder)
             digest = hashlib.sha256(marked[: state["history_bytes"]]).hexdigest()
-            folder.save_checkpoint({**state, "history_sha256": digest})
+            save_checkpoint(folder, {**state, "history_sha256": digest})
         before = learned()
     assert finished and marks
     assert process.returncode == 130

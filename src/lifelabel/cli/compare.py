@@ -208,8 +208,8 @@ def _make_plan(
     variants: tuple[Variant, ...], seeds: str, orders: int, folder: Path, config: Path | None, given: dict[str, Any],
     place: Place,
 ) -> Plan:  # fmt: skip
-    from lifelabel.config.config import read_yaml
     from lifelabel.search.comparison import make_plan
+    from lifelabel.utils.yaml_reader import read_yaml
 
     from_file = read_yaml(config) if config else {}
     check_file(config, from_file, {"stream": given.get("stream")})

@@ -26,9 +26,7 @@ from lifelabel.methods.buffer import BufferOptions
 from lifelabel.options import read
 from lifelabel.registry import check_plugins
 from lifelabel.streams import STREAMS, resolve
-from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import shorten
-from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = [
     "Config",
@@ -38,12 +36,10 @@ __all__ = [
     "merge",
     "nest_flags",
     "plain",
-    "read_yaml",
     "short_value",
     "yaml_value",
 ]
 
-_MAX_YAML_BYTES = 1_000_000
 _SECTIONS = ("stream_options", "method_options")
 _NETWORK = ("backbone", "weights")
 _RATES = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
@@ -164,23 +160,6 @@ class Config(RunOptions):
     def to_yaml(self) -> str:
         """YAML of every option, with its help as a comment. `lifelabel train --config` reads it."""
         return "".join(_yaml_lines(self, ""))
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The options in a YAML file."""
-    try:
-        with open_regular(path) as file:
-            data = file.read(_MAX_YAML_BYTES + 1)
-        if len(data) > _MAX_YAML_BYTES:
-            raise UserError(f"{path} is larger than {_MAX_YAML_BYTES:,} bytes: not a configuration")
-    except OSError as error:
-        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
-    values = parse_yaml(data, str(path), "`lifelabel train --print-config` prints a valid configuration")
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold `option: value` lines, not {shorten(values)}")
-    return values
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
