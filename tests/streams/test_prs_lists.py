@@ -10,6 +10,7 @@ from support.data_sets import write, write_instances, write_nus_wide
 from lifelabel.engine import judging
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import Scored
+from lifelabel.runs.summary import summarise
 from lifelabel.streams import build, manifest
 from lifelabel.streams.subsets import Part, part_of, sort_by_name
 
@@ -161,7 +162,7 @@ def test_the_figures_of_groups_by_hand(data, tmp_path):
         assert record["groups"][group] == {name: pytest.approx(expected[name]) for name in ("mAP", "CF1", "OF1")}
     first, _ = judging.judge(stream, 1, np.arange(len(stream.test)), scores[:, :2], None)
     assert "groups" not in first
-    summary = judging.summarise([{**record, "cumulative": [record["seen"]] * 3}], stream.tasks)
+    summary = summarise([{**record, "cumulative": [record["seen"]] * 3}], stream.tasks)
     assert summary["final"]["groups"] == record["groups"] and set(record["groups"]) == {"major", "moderate", "minor"}
 
 
