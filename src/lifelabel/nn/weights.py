@@ -26,18 +26,9 @@ from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import counted, shorten
 
 __all__ = [
-    "WeightFile",
-    "check_finite",
-    "classifier_in",
-    "download",
-    "download_from_hub",
-    "fit",
-    "is_published",
-    "packaged",
-    "read_file",
-    "read_published",
-    "sha256",
-]
+    "WeightFile", "check_finite", "classifier_in", "download", "download_from_hub", "fit", "is_published", "packaged",
+    "read_file", "read_published", "sha256",
+]  # fmt: skip
 
 _MAX_BYTES = 4 * 2**30
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
