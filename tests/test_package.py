@@ -61,7 +61,7 @@ def files_of(folder):
     }
 
 
-@pytest.mark.parametrize("folder", ["src/lifelabel", "tests", "docs", "benchmarks", ".ci"])
+@pytest.mark.parametrize("folder", ["src/lifelabel", "tests", "docs", "benchmarks", "results", ".ci"])
 def test_the_source_distribution_has_what_is_needed_to_build_and_test(sdist, folder):
     assert files_of(sdist / folder) == files_of(ROOT / folder)
 

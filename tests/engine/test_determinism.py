@@ -11,6 +11,7 @@ from support.methods import same
 from support.run_files import snapshot
 
 import lifelabel
+from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.runs.folder import RunFolder
 
 TIMED = {"environment.json", "checkpoint.pt", "checkpoint-previous.pt"}
@@ -27,7 +28,7 @@ def history(folder):
 
 
 def state_of(folder):
-    state = RunFolder(folder).load_checkpoint()
+    state = load_checkpoint(RunFolder(folder))
     return {name: state[name] for name in ("method", "random_state", "records", "stream", "words", "weights")}
 
 

@@ -41,6 +41,7 @@ class _KRTOptions:
 
 class KRT(MapMethod):
     summary = "pseudo labels of old classes by a searched threshold, a frozen token per task, and a shared one"
+    position = 180
     Options: ClassVar[type] = _KRTOptions
     head: TokenHead
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -135,6 +136,8 @@ class _KRTReplayOptions(_KRTOptions, EROptions):
 
 class KRTReplay(Replay, KRT):
     summary = "KRT, and each batch with stored images, sampled uniformly from the whole stream"
+    name = "krt-r"
+    position = 190
     Options = _KRTReplayOptions
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:

@@ -71,9 +71,11 @@ class _WeightedRidgeOptions:
 
 class WeightedRidge(Method):
     summary = "a closed form per task on frozen features; the default for photographs (mAP 61.9; l3a 57.1, agcn 46.6)"
+    position = 150
     Options = _WeightedRidgeOptions
     float64 = True
     validates = True
+    default_for_photographs = True
     # alpha is not searched: the right value grows as images get fewer, and a search has few
     shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
 
