@@ -15,7 +15,15 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.nn.backbone import Backbone, Layout, find_stages, layout_of, shapes_of
 from lifelabel.nn.provenance import SCRATCH, Provenance, recognise
 from lifelabel.nn.weights import (
-    WeightFile, check_finite, classifier_in, download, download_from_hub, fit, is_published, packaged, read_file,
+    WeightFile,
+    check_finite,
+    classifier_in,
+    download,
+    download_from_hub,
+    fit,
+    is_published,
+    packaged,
+    read_file,
     read_published,
 )  # fmt: skip
 
