@@ -25,7 +25,6 @@ from lifelabel.utils.files import check_regular, open_regular, sha256
 from lifelabel.utils.text import counted, shorten
 
 __all__ = [
-__all__ = [
     "WeightFile", "check_finite", "classifier_in", "download", "download_from_hub", "fit", "is_published", "packaged",
     "read_file", "read_published",
 ]  # fmt: skip
