@@ -45,7 +45,7 @@ from lifelabel.runs.listing import list_runs
 from lifelabel.search.tuner import _has_ended, _read_trial
 from lifelabel.streams import build, manifest
 from lifelabel.streams.conversion import convert
-from lifelabel.streams.labelled_rows import from_table
+from lifelabel.streams.labelled_set import from_table
 from lifelabel.utils.yaml_reader import read_yaml
 
 CLASSES = ("cat", "dog", "boat", "sky")

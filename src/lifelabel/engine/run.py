@@ -66,7 +66,7 @@ from lifelabel.images.workers import WorkerDied
 from lifelabel.methods import METHODS, Batch, HostBatch
 from lifelabel.model.model_folder import write_model
 from lifelabel.nn.cuda_graphs import without_cudnn
-from lifelabel.nn.device import resolve_device
+from lifelabel.nn.device import deterministic_kernels, resolve_device
 from lifelabel.options import change_text, declared
 from lifelabel.parallel.exchange import BatchExchange, SilentFolder, SilentLines
 from lifelabel.parallel.group import ALONE, Group, has_begun, join_group, note_begin
@@ -256,7 +256,7 @@ class Run:
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end, from the beginning or from a checkpoint."""
-        with torch.random.fork_rng(self.gpus), catch_stop_signals(self.request_stop):
+        with torch.random.fork_rng(self.gpus), deterministic_kernels(), catch_stop_signals(self.request_stop):
             set_random_state(self.random_state, self.gpus)
             if state is None and self.info.learned:
                 raise UserError(f"{self.folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")
