@@ -103,7 +103,7 @@ def read_config(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
 
     It may set another fidelity, whose options would win over the given one, or options of another method or stream.
     """
-    from lifelabel.config.config import read_yaml
+    from lifelabel.utils.yaml_reader import read_yaml
 
     values = read_yaml(path) if path else {}
     if "fidelity" in given and values.get("fidelity", given["fidelity"]) != given["fidelity"]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifelabel.cli.common import CONTEXT, parse_methods, parse_seeds, read_config
-from lifelabel.cli.completion import STUDY_NAMES, complete_name
+from lifelabel.cli.completion import complete_name, study_names
 from lifelabel.cli.flags import ConfigFile, GivenOptions, Methods, Quiet, Seeds, with_flags
 from lifelabel.cli.many_runs import Place, RepeatRuns, train_plans
 from lifelabel.cli.report import show_table
@@ -131,7 +131,7 @@ def _study(
         typer.Argument(
             metavar="STUDY",
             help="acm (Table 2), lambdas (Table 3) or weighted-ridge.",
-            autocompletion=complete_name(lambda: STUDY_NAMES),
+            autocompletion=complete_name(study_names),
         ),
     ],
     comparison: _Comparison,
@@ -149,7 +149,8 @@ def _study(
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed under the table.
     """
     start_fork_server("lifelabel.search.scheduler")
-    from lifelabel.search.comparison import STUDIES, study_variants
+    from lifelabel.search.comparison import study_variants
+    from lifelabel.search.studies import STUDIES
 
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)

@@ -67,11 +67,12 @@ def _train(
     from lifelabel.config.config import Config, merge
     from lifelabel.engine import run
     from lifelabel.runs.folder import RunFolder
+    from lifelabel.runs.names import CONFIG
 
     given = options.resolve()
     if resume is not None:
         if given or config or out_folder or overwrite or print_config:
-            raise UserError("--resume takes its options from the run's own config.yaml: give only --plugin with it")
+            raise UserError(f"--resume takes its options from the run's own {CONFIG}: give only --plugin with it")
         folder = RunFolder(resume)
         if folder.is_run and folder.is_finished:
             _print_next_steps(resume)

@@ -11,7 +11,7 @@ from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.learner import Learner, LinearHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 __all__ = ["WarmUp"]
 
@@ -25,7 +25,7 @@ class WarmUp:
     def __init__(self, setting: Setting, images: int):
         self.setting, self.images, self.seen = setting, images, 0
         self.learner: Learner | None = None
-        self.recorder = StepRecorder(setting.record)
+        self.recorder = StepRecorder(setting.record, setting.deterministic)
         if not images:
             self.freeze()
 

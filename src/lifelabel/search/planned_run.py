@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lifelabel.config.config import Config, read_yaml
+from lifelabel.config.config import Config
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 from lifelabel.errors import Diverged, Stopped, UserError
+from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.files import below, write_text
 from lifelabel.utils.text import shorten
@@ -70,7 +71,7 @@ def existing_outcome(plan: PlannedRun) -> Outcome | None:
     try:
         if not folder.is_run:
             return None
-        other = differences(Config.make(read_yaml(folder / "config.yaml")), plan.config)
+        other = differences(Config.make(folder.read_config()), plan.config)
         if other:
             more = ", …" if len(other) > 3 else ""
             raise UserError(
@@ -81,7 +82,7 @@ def existing_outcome(plan: PlannedRun) -> Outcome | None:
     except UserError as error:
         return Outcome(plan, str(error))
     except (KeyError, TypeError):
-        return Outcome(plan, f"{folder / 'metrics.json'} is damaged: train it again with --overwrite")
+        return Outcome(plan, f"{folder / names.METRICS} is damaged: train it again with --overwrite")
 
 
 def differences(existing: Config, wanted: Config) -> list[str]:
@@ -108,8 +109,8 @@ def train_planned(plan: PlannedRun, callback: Callback) -> tuple[str, str]:
         else:
             wanted = plan.config
             with folder.locked():
-                if Config.make(read_yaml(folder / "config.yaml")) != wanted:  # they differ in free options only
-                    folder.write_text("config.yaml", wanted.to_yaml())
+                if Config.make(folder.read_config()) != wanted:  # they differ in free options only
+                    folder.write_text(names.CONFIG, wanted.to_yaml())
             engine.resume(plan.folder, callback)
     except Diverged as error:
         return "diverged", str(error)
