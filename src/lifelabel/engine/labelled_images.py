@@ -17,7 +17,7 @@ from lifelabel.options import read
 from lifelabel.registry import resolve_name
 from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import STREAMS
-from lifelabel.streams.labelled_rows import LabelledSet, Trained, check_rows, from_stream, from_table
+from lifelabel.streams.labelled_set import LabelledSet, Trained, check_rows, from_stream, from_table
 from lifelabel.utils.memory import keep_freed_memory
 from lifelabel.utils.text import counted, printable
 

@@ -19,6 +19,7 @@ from lifelabel.engine.results import summary
 from lifelabel.engine.setup import Run
 from lifelabel.engine.training import Training
 from lifelabel.errors import UserError
+from lifelabel.nn.device import deterministic_kernels
 from lifelabel.options import declared
 from lifelabel.parallel.exchange import SilentFolder
 from lifelabel.parallel.group import Group, has_begun, join_group, note_begin
@@ -115,7 +116,7 @@ def make_folder(path: str | Path, group: Group) -> RunFolder:
 def finish(run: Run, state: dict[str, Any] | None) -> Result:
     """Train to the end, from the beginning or from a checkpoint."""
     folder = run.folder
-    with torch.random.fork_rng(run.gpus), catch_stop_signals(run.stopping.request):
+    with torch.random.fork_rng(run.gpus), deterministic_kernels(), catch_stop_signals(run.stopping.request):
         set_random_state(run.random_state, run.gpus)
         if state is None and run.info.learned:
             raise UserError(f"{folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")

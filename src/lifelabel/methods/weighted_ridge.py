@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from lifelabel.methods.method import Batch, Footprint, Method
+from lifelabel.methods.ridge import Regression, TaskSums, choose_basis
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn.frozen_features import PARTS, FrozenFeatures, PartFeatures
 from lifelabel.nn.graph import CalibratedACM, LabelRelations
 from lifelabel.nn.inference import Classifier, InferenceNetwork
 from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.provenance import SCRATCH
-from lifelabel.nn.ridge import Regression, choose_basis
-from lifelabel.nn.task_sums import TaskSums
 from lifelabel.options import option
 
 __all__ = ["RIDGES", "WeightedRidge"]

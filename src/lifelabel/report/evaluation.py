@@ -27,7 +27,7 @@ from lifelabel.report.charts import chart_text, new_figure, save_figure
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream_text import listed
 from lifelabel.runs.names import SKIPPED
-from lifelabel.streams.labelled_rows import LabelledSet
+from lifelabel.streams.labelled_set import LabelledSet
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import counted, task_cell
 
