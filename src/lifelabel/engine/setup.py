@@ -29,8 +29,8 @@ from lifelabel.nn import backbones, provenance
 from lifelabel.nn.cuda_graphs import should_compile
 from lifelabel.nn.device import resolve_device, resolve_precision
 from lifelabel.nn.graph import embed
-from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
 from lifelabel.nn.method_setting import Setting
+from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
 from lifelabel.parallel.group import ALONE, Group
 from lifelabel.parallel.torchrun import local_rank, processes_here
 from lifelabel.runs.folder import RunFolder
