@@ -80,7 +80,7 @@ def test_a_loss_after_steps_without_one_is_checked(file, tmp_path):
     history = LossHistory(file, lambda *call: pytest.fail("the steps were reported"))
     for number, losses in enumerate(({"cls": 1.0}, {}, {"cls": float("nan")}), 1):
         history.add(step(number, **losses))
-    with pytest.raises(NotFinite, match="^the loss 'cls' is nan$") as raised:
+    with pytest.raises(NotFinite, match=r"^the loss 'cls' is nan$") as raised:
         history.flush()
     assert raised.value.step == 3
     assert [line["losses"] for line in lines(file, tmp_path)] == [{"cls": 1.0}, {}]
