@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import subprocess
+import sys
 from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src"
@@ -10,7 +12,7 @@ MODULES = {
     for path in sorted(SRC.rglob("*.py"))
 }
 LAYERS = (
-    ("version", "utils.text"),
+    ("version", "utils.text", "runs.names"),
     ("errors",),
     ("parallel.torchrun",),
     ("utils", "options", "registry"),
@@ -102,9 +104,15 @@ def test_the_label_server_imports_no_method_and_no_network():
     assert {"streams", "metrics", "engine"} <= found
 
 
+def test_the_package_of_runs_imports_no_torch():
+    modules = ", ".join(name for name in MODULES if name.startswith("lifelabel.runs"))
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_streams_and_metrics_know_nothing_of_each_other():
     assert not any(name.startswith("lifelabel.metrics") for name in closure("lifelabel.streams"))
-    assert not any(name.startswith("lifelabel.streams") for name in closure("lifelabel.metrics"))
+    assert not any(name.startswith("lifelabel.streams") for name in closure("lifelabel.metrics.functions"))
 
 
 def defined(module):

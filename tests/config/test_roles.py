@@ -12,7 +12,7 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.options import declared, option
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.scheduler import differences
+from lifelabel.search.planned_run import differences
 from lifelabel.streams import STREAMS
 
 STREAM = {"scenes": "scenes", "table": "photos.csv", "voc": "voc", "published": "split.zip"}

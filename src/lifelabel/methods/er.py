@@ -64,6 +64,7 @@ class Replay(Method):
 
 class ER(Replay, FineTuning):
     summary = "experience replay: each batch with stored images, sampled uniformly from the whole stream"
+    position = 70
     Options: ClassVar[type] = EROptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
 

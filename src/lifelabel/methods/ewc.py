@@ -34,6 +34,7 @@ class _EWCOptions:
 
 class EWC(FineTuning):
     summary = "penalty on changes of weights that matter to old tasks (diagonal Fisher)"
+    position = 40
     Options = _EWCOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"strength": (10.0, 100.0, 1000.0, 10000.0)}
 

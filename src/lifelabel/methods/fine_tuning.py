@@ -18,6 +18,7 @@ __all__ = ["FineTuning"]
 
 class FineTuning(Method):
     summary = "train on each task in turn, without a measure against forgetting (the lower bound)"
+    position = 30
 
     def __init__(self, setting: Setting, options: Any):
         super().__init__(setting, options)

@@ -54,6 +54,7 @@ class ICaRL(ER, LwF):
     """The replay of `ER` and the expert of `LwF`."""
 
     summary = "distillation and replay of exemplars chosen by herding; scores by the nearest mean of exemplars"
+    position = 110
     Options: ClassVar[type] = _ICaRLOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_targets": ("expert", "labels")}
     buffer_class: ClassVar[type[Buffer]] = ExemplarBuffer

@@ -58,6 +58,7 @@ class _L3AOptions:
 
 class L3A(Method):
     summary = "closed form: frozen features, a random layer, pseudo labels, one ridge regression over all tasks"
+    position = 140
     Options = _L3AOptions
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {

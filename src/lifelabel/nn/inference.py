@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lifelabel.nn.activations import Activations
+from lifelabel.nn.backbone import Activations
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.freezing import fold_backbone
 from lifelabel.nn.frozen_features import PARTS, PartFeatures

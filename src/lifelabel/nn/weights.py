@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import re
 import sys
@@ -22,22 +21,13 @@ from torch import Tensor, nn
 
 from lifelabel.errors import UserError
 from lifelabel.nn.provenance import Provenance, recognise
-from lifelabel.utils.files import check_regular, open_regular
+from lifelabel.utils.files import check_regular, open_regular, sha256
 from lifelabel.utils.text import counted, shorten
 
 __all__ = [
-    "WeightFile",
-    "check_finite",
-    "classifier_in",
-    "download",
-    "download_from_hub",
-    "fit",
-    "is_published",
-    "packaged",
-    "read_file",
-    "read_published",
-    "sha256",
-]
+    "WeightFile", "check_finite", "classifier_in", "download", "download_from_hub", "fit", "is_published", "packaged",
+    "read_file", "read_published",
+]  # fmt: skip
 
 _MAX_BYTES = 4 * 2**30
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -133,15 +123,6 @@ def _unwrap(loaded: Any) -> Any:
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
     return loaded if isinstance(loaded, dict) else {}
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def fit(file: WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> None:

@@ -14,20 +14,20 @@ import torch
 from lifelabel.images.source import BadImage
 from lifelabel.metrics.conventions import ScoreSet, compare
 from lifelabel.metrics.functions import (
-    HEADLINE,
     Scored,
     calibration_figures,
     class_calibration_errors,
     counts,
     precision_recall_f1,
-    without_nan,
 )
+from lifelabel.metrics.over_tasks import HEADLINE, without_nan
 from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.model.model import Model
 from lifelabel.report.charts import chart_text, new_figure, save_figure
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream_text import listed
-from lifelabel.streams.labelled_rows import LabelledSet
+from lifelabel.runs.names import SKIPPED
+from lifelabel.streams.labelled_set import LabelledSet
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import counted, task_cell
 
@@ -168,7 +168,7 @@ def notes(found: dict[str, Any]) -> list[str]:
     if given["unknown_labels"]:
         lines.append(counted(given["unknown_labels"], "unknown labels, left out"))
     if given["skipped"]:
-        lines.append(counted(given["skipped"], "images that cannot be read, left out and listed in skipped.jsonl"))
+        lines.append(counted(given["skipped"], f"images that cannot be read, left out and listed in {SKIPPED}"))
     return lines
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.report.vega import Control, chart_text
 from lifelabel.runs.finished import FinishedRun
+from lifelabel.runs.names import METRICS
 from lifelabel.utils.text import task_cell
 
 __all__ = [
@@ -113,4 +114,4 @@ def reading(run: FinishedRun) -> Iterator[None]:
     try:
         yield
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-        raise UserError(f"metrics.json of {run.path} is damaged, or of another version of lifelabel") from None
+        raise UserError(f"{METRICS} of {run.path} is damaged, or of another version of lifelabel") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lifelabel.metrics.functions import HEADLINE
+from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.class_figures import class_ap, class_changes, false_positives, precision_recall, reliability
 from lifelabel.report.cost_figures import cost
 from lifelabel.report.figure_parts import TASK_LABEL, method_styles, methods_param, rounded, task_cells_param, title

@@ -13,14 +13,14 @@ from lifelabel.engine.labelled_images import Labelled, check_writable, read_labe
 from lifelabel.errors import UserError
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
-from lifelabel.nn.weights import sha256
 from lifelabel.report.evaluation import Evaluation, draw_per_class, markdown, write_mistakes
+from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.utils.files import write_text
+from lifelabel.utils.files import sha256, write_text
 
 __all__ = ["FILES", "evaluate"]
 
-FILES = ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl")
+FILES = names.EVALUATION_FILES
 """What is written into the folder of an evaluation, if there is something to write."""
 
 
@@ -82,8 +82,8 @@ def _complete(evaluation: Evaluation, model_folder: Path, given: Labelled, secon
             "path": str(model_folder), "method": info.method, "label": info.label, "backbone": info.backbone,
             "image_size": info.image_size, "classes": len(info.classes),
             "calibrated_by": (info.calibration or {}).get("by"),
-            "tensors_sha256": sha256(model_folder / "model.safetensors"),
-            "info_sha256": sha256(model_folder / "model.json"),
+            "tensors_sha256": sha256(model_folder / names.MODEL_TENSORS),
+            "info_sha256": sha256(model_folder / names.MODEL_INFO),
         },
         "notes": notes,
         **found,
@@ -107,7 +107,7 @@ def _write(evaluation: Evaluation, found: dict[str, Any], folder: Path) -> None:
         figures = [name for name, there in zip(("per_class.png", "mistakes.png"), drawn, strict=True) if there]
         if skipped:
             lines = (json.dumps({"image": name, "reason": reason}) for name, reason in skipped)
-            write_text(folder / "skipped.jsonl", "\n".join(lines) + "\n")
+            write_text(folder / names.SKIPPED, "\n".join(lines) + "\n")
         write_text(folder / "report.md", markdown(found, figures))
         write_text(folder / "evaluation.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lifelabel.metrics.functions import HEADLINE
+from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.columns import Column, Stat
 from lifelabel.runs.finished import FinishedRun
 

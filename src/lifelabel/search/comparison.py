@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,82 +15,16 @@ from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
 from lifelabel.methods import METHODS
 from lifelabel.nn.device import resolve_device
-from lifelabel.search.scheduler import PlannedRun
+from lifelabel.report.tables import Failure, ResultTable, Row
+from lifelabel.runs.finished import read_run
+from lifelabel.search.planned_run import Outcome, PlannedRun
+from lifelabel.search.studies import STUDIES
 from lifelabel.streams import is_overlapping
 from lifelabel.utils.files import below
 
-__all__ = ["STUDIES", "Plan", "Study", "Variant", "folder_name", "make_plan", "method_variants", "study_variants"]
+__all__ = ["Plan", "Variant", "folder_name", "make_plan", "method_variants", "study_variants"]
 
 _MAX_ORDERS = 1000
-
-
-@dataclass(frozen=True)
-class Study:
-    """A comparison of variants of one method.
-
-    `head` has the heads of the first columns. A row has the cells of these columns, and options of the method or of the
-    run.
-    """
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-    method: str = "agcn"
-    forgetting: bool = True
-    """Whether the table has rows of forgetting."""
-    errors: bool = False
-    """Whether a second table has the error of the correlation matrix."""
-    costs: bool = False
-    """Whether the table has what a method stores and how long it takes."""
-
-
-STUDIES = {
-    "acm": Study(
-        "Blocks of the matrix (the paper's Table 2), the graph switched off, and the refinement of scores",
-        ("matrix", "A^{t-1} & B^t", "R^t & Q^t"),
-        (
-            (("A = I", "×", "×"), {"adjacency": "identity"}),
-            (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra", "context": 0.0}),
-            (("+ R^t & Q^t", "√", "√"), {"blocks": "all", "context": 0.0}),
-            (("+ relations in a task", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "intra"}),
-            (("+ relations of all tasks", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "all"}),
-        ),
-        forgetting=False,
-        errors=True,
-    ),
-    "lambdas": Study(
-        "Weights of the losses (the paper's Table 3)",
-        ("λ1", "λ2", "λ3"),
-        (
-            (("0.05", "0.95", "0"), {"lambdas": (0.05, 0.95, 0)}),
-            (("0.07", "0.93", "0"), {"lambdas": (0.07, 0.93, 0)}),
-            (("0.09", "0.91", "0"), {"lambdas": (0.09, 0.91, 0)}),
-            (("0.07", "0.93", "10^4"), {"lambdas": (0.07, 0.93, 1e4)}),
-            (("0.07", "0.93", "10^5"), {"lambdas": (0.07, 0.93, 1e5)}),
-            (("0.07", "0.93", "10^6"), {"lambdas": (0.07, 0.93, 1e6)}),
-        ),
-    ),
-    "weighted-ridge": Study(
-        "Parts of weighted-ridge: each row changes one option",
-        ("option", "value"),
-        (
-            (("defaults", ""), {}),
-            (("features", "map"), {"features": ("map",)}),
-            (("features", "map, stages"), {"features": ("map", "stages")}),
-            (("features", "map, head"), {"features": ("map", "head")}),
-            *((("alpha", f"{alpha:g}"), {"alpha": alpha}) for alpha in (1.0, 0.5, 0.3, 0.2, 0.1)),
-            *((("image_size", str(size)), {"image_size": size}) for size in (224, 288, 352, 416)),
-            (("views", "1"), {"views": 1}),
-            *((("directions", str(count or "all")), {"directions": count}) for count in (512, 1024, 2048, None)),
-            (("storage", "float32"), {"storage": "float32"}),
-            (("context", "0"), {"context": 0.0}),
-        ),
-        method="weighted-ridge",
-        forgetting=False,
-        errors=True,
-        costs=True,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -115,8 +50,12 @@ class Plan:
     order_of: str = "task"
     """What the orders are of: `task`, or `class` for streams with overlapping tasks."""
 
-    def runs(self, variant: Variant) -> list[PlannedRun]:
-        """The runs of one row."""
+    @functools.cached_property
+    def runs(self) -> list[PlannedRun]:
+        """All runs, one variant after the other."""
+        return [run for variant in self.variants for run in self.runs_of(variant)]
+
+    def runs_of(self, variant: Variant) -> list[PlannedRun]:
         known = {field.name for field in dataclasses.fields(METHODS[variant.method].Options)}
         given = {k: v for k, v in (self.shared.get("method_options") or {}).items() if k in known}
         of_run = {name: value for name, value in variant.options.items() if name not in known}
@@ -130,6 +69,26 @@ class Plan:
                 folder = below(self.out, variant.folder + (f"-o{order}" if order else "") + f"-s{seed}")
                 planned.append(PlannedRun(name, folder, {**base, "seed": seed, f"{self.order_of}_order": order}))
         return planned
+
+    def table(
+        self, outcomes: Sequence[Outcome | None], title: str, head: tuple[str, ...] = ("method",), **columns: Any
+    ) -> ResultTable:
+        """The table of the runs, which are read from their folders. None: a run that was not started.
+
+        A row has the last cells of its variant, as many as `head`. `columns` chooses figures: see `ResultTable`.
+        """
+        of_row, rows, failures = len(self.seeds) * self.orders, [], []
+        for number, variant in enumerate(self.variants):
+            runs = []
+            for outcome in filter(None, outcomes[number * of_row : (number + 1) * of_row]):
+                try:
+                    if outcome.error:
+                        raise UserError(outcome.error)
+                    runs.append(read_run(outcome.planned.folder))
+                except UserError as error:
+                    failures.append(Failure(outcome.planned.name, outcome.planned.folder, str(error)))
+            rows.append(Row(variant.cells[-len(head) :], tuple(runs), of_row, METHODS[variant.method].joint))
+        return ResultTable(title, head, tuple(rows), tuple(failures), **columns)
 
 
 def method_variants(methods: Sequence[str]) -> tuple[Variant, ...]:
@@ -178,7 +137,7 @@ def make_plan(
     _check_method_options(variants, shared.get("method_options") or {})
     plan = Plan(variants, tuple(dict.fromkeys(seeds)), orders, shared, out)
     for variant in variants:
-        config = Config.make(plan.runs(variant)[0].values)
+        config = Config.make(plan.runs_of(variant)[0].values)
         device = config.device
         if on_this_machine and device != "auto":  # resolving `auto` would initialise the GPU in this process
             resolve_device(device)
