@@ -28,7 +28,7 @@ from lifelabel.engine.setup import make_setting
 from lifelabel.images.photographs import FileImages
 from lifelabel.images.transforms import load_batch
 from lifelabel.methods import METHODS, Batch, HostBatch
-from lifelabel.model.export_network import ProbabilityNetwork, onnx_program
+from lifelabel.model.export_content import ProbabilityNetwork, onnx_program
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
 from lifelabel.utils.memory import keep_freed_memory
