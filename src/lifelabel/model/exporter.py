@@ -28,8 +28,15 @@ from lifelabel.images.arguments import image_files
 from lifelabel.images.decode import open_image
 from lifelabel.images.source import BadImage
 from lifelabel.images.transforms import load_batch
-from lifelabel.model.export_network import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
-from lifelabel.model.export_text import metadata, metadata_texts, readme
+from lifelabel.model.export_content import (
+    PixelNetwork,
+    ProbabilityNetwork,
+    metadata,
+    metadata_texts,
+    onnx_program,
+    readme,
+    torch_program,
+)  # fmt: skip
 from lifelabel.model.inputs import Images
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
