@@ -40,13 +40,6 @@ def test_without_a_gpu_nothing_is_recorded():
     assert not recorder.recorded
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_steps_can_use_deterministic_kernels_only(deterministic):
-    recorder = StepRecorder(enabled=False, deterministic=deterministic)
-    found = recorder(lambda: {"inside": torch.tensor(torch.backends.cudnn.deterministic)})
-    assert found == {"inside": deterministic} and not torch.backends.cudnn.deterministic
-
-
 def test_which_steps_are_recorded_and_which_run_without_cudnn(monkeypatch):
     class FakeRecordedStep:
         def __init__(self, learn, inputs):
