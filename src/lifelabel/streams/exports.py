@@ -25,18 +25,7 @@ _ADDED_COLUMNS = {
 """Columns that Label Studio adds to the fields of a task and to the labels."""
 _MARKS = {"annotator", "annotation_id", "lead_time"}
 """Columns by which its exports are recognised."""
-_LABEL_COLUMNS = {
-    "choice",
-    "choices",
-    "label",
-    "labels",
-    "class",
-    "classes",
-    "category",
-    "categories",
-    "tag",
-    "tags",
-}
+_LABEL_COLUMNS = {"choice", "choices", "label", "labels", "class", "classes", "category", "categories", "tag", "tags"}
 """Columns whose plain text is a label. In another column it can also be a comment."""
 _FIFTYONE_LISTS = ("classifications", "detections", "polylines", "keypoints")
 
