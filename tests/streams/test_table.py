@@ -233,7 +233,7 @@ REFUSED = [
     (rows_of("a,dog, cat,train", "b,dog,cat,train", "c,dog,test"), "2 of 3 rows have more fields than the", {}),
     (rows_of("a,dog, cat,train", "b,dog,cat,train", "c,dog,test"), "separate labels by ';', or write a field", {}),
     (rows_of(*ONE_WIDE), "1 of 10 rows", {}),  # no other row has two labels
-    ("\n".join(["image,labels", *URLS, "a,x"]), "4 of 5 images are URLs (line 2: http://host/a.jpg): images must be", {}),
+    ("\n".join(["image,labels", *URLS, "a,x"]), "4 of 5 images are URLs (line 2: http://host/a.jpg): images must", {}),
     (rows_of("a,x,train"), "stream.separator) is empty", {"separator": ""}),
     (rows_of("a,cat,train"), "--alias takes OLD=NEW, two class names, not 'cat': it has no =", {"alias": ["cat"]}),
     (rows_of("a,cat,train"), "not 'cat=': a class without a name", {"alias": ["cat="]}),
