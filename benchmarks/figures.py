@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.report.columns import Stat
-from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, SOURCES, difference
+from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, LEVEL, NO_VERDICT, SOURCES, Difference, difference
 
 __all__ = ["CHART", "add", "chart", "load", "names", "pages", "rewrite", "unmarked", "write"]
 
@@ -114,11 +114,11 @@ def _text(cell: Any, digits: int | None) -> str:
 class _Column:
     """One column of a table: keys joined by " / ", of this or another file (FILE:KEY), with a heading (= HEADING)."""
 
-    def __init__(self, text: str, name: str, digits: int | None = None, spread: bool = True) -> None:
+    def __init__(self, text: str, name: str, digits: int | None = None, spread: Sequence[str] | None = None) -> None:
         keys, _, heading = text.partition("=")
         file, _, keys = keys.strip().rpartition(":")
         self.name, self.keys, self.given_digits = file or name, [key.strip() for key in keys.split(" / ")], digits
-        self.spread = spread
+        self.spread = spread is None or bool(set(self.keys) & set(spread))
         self.heading = heading.strip() or " / ".join(map(self._heading, self.keys))
 
     def _heading(self, key: str) -> str:
@@ -168,7 +168,7 @@ def _default_columns(name: str) -> list[str]:
 def _table(name: str, options: Mapping[str, str], page: Path, shown: set[str]) -> str:
     result = load(name)
     digits = int(options["digits"]) if "digits" in options else None
-    spread = options.get("spread") != "no"
+    spread = _split(options["spread"]) if "spread" in options else None
     columns = [
         _Column(text, name, digits, spread) for text in _split(options.get("columns", "")) or _default_columns(name)
     ]
@@ -213,14 +213,14 @@ def _source(name: str, page: Path, shown: bool) -> str:
     result = load(name)
     link = _link(name, page)
     if "cited" in result:
-        return f"Figures: {link}. {result['cited']}."
+        return f"{link}: {result['cited']}."
     if shown:
-        return f"Figures: {link}, as above."
+        return f"{link}: as above."
     seeds = f"seeds {result['seeds']}" if result.get("seeds") else None
     commit = f"commit {result['commit']}" if result.get("commit") else None
     facts = [result.get("measured_on"), seeds, result.get("machine"), result.get("date"), commit]
     command = re.sub(r" --json \S+", "", f" `{result['command']}`")
-    text = f"Figures: {link}. {'; '.join(str(fact) for fact in facts if fact)}.{command}"
+    text = f"{link}: {'; '.join(str(fact) for fact in facts if fact)}.{command}"
     return f"{text} {result['notes']}" if result.get("notes") else text
 
 
@@ -262,27 +262,40 @@ def _stat(name: str, row: str, column: str) -> Stat:
 def _rankings(name: str, options: Mapping[str, str]) -> str:
     """The rankings that publications state, and the differences that were measured."""
     columns = [_Column(text, name) for text in _split(options["columns"])]
-    lines, verdicts = [], dict[str, str]()
+    lines: dict[str, list[str]] = {}
+    verdicts: dict[str, str] = {}
     for source in SOURCES:
         for upper, lower in source.claims:
             pairs = [[_stat(each.name, row, each.keys[0]) for row in (upper, lower)] for each in columns]
             found = [difference(above, below) for above, below in pairs]
-            known = {each.verdict for each in found if each}
-            verdicts[f"{upper} above {lower}"] = _verdict(known)
-            cells = [f"{each.verdict} ({each})".replace("-", "−") if each else "–" for each in found]
-            lines.append([f"{upper} above {lower}", source.name.partition(",")[0], *cells])
-    head = ["ranking", "published in", *(column.heading for column in columns)]
-    rows = [f"| {' | '.join(line)} |" for line in [head, *lines]]
+            pair = f"{upper} above {lower}"
+            verdicts[pair] = _verdict({each.verdict for each in found if each})
+            cells = [f"{_SYMBOLS[each.verdict]} {_points(each)}" if each else "–" for each in found]
+            lines[pair] = [pair, source.name.partition(":")[0], *cells]
+    head = ["ranking", "source", *(column.heading for column in columns)]
+    rows = [f"| {' | '.join(line)} |" for line in [head, *lines.values()]]
     summary = "; ".join(
         f"{verdict}: {count}" for verdict, count in collections.Counter(verdicts.values()).most_common()
     )
     return "\n\n" + "\n".join([rows[0], "|" + "---|" * len(head), *rows[1:]]) + f"\n\nPairs that {summary}.\n\n"
 
 
+_SYMBOLS = {HOLDS: "✓", DOES_NOT_HOLD: "✗", LEVEL: "=", NO_VERDICT: "?"}
+
+
+def _points(found: Difference) -> str:
+    error = "" if found.error is None else f" ± {found.error:.1f}"
+    return f"{found.points:+.1f}{error}".replace("-", "−")
+
+
 def _verdict(verdicts: set[str]) -> str:
     if HOLDS in verdicts:
-        return "hold once or more, and are reversed once or more" if DOES_NOT_HOLD in verdicts else "hold"
-    return "are reversed" if DOES_NOT_HOLD in verdicts else "are level or have no verdict"
+        return (
+            "hold in one column and are reversed in another"
+            if DOES_NOT_HOLD in verdicts
+            else "hold, and are reversed nowhere"
+        )
+    return "are reversed, and hold nowhere" if DOES_NOT_HOLD in verdicts else "are level or have no verdict"
 
 
 # The chart of the leaderboard

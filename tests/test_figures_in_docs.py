@@ -67,7 +67,7 @@ TABLE = """<!-- figures: small -->
 | a | **50.26 ± 0.50** | 3 | 1,200 |
 | b | 48.10 | 1 | – |
 
-Figures: [small](results/small.json). m; 2026-01-01; commit abc. `c`
+[small](results/small.json): m; 2026-01-01; commit abc. `c`
 
 <!-- end -->"""
 
@@ -84,7 +84,7 @@ def test_columns_rows_and_figures_in_prose(results):
     text = figures.rewrite(
         "<!-- figures: small | columns: MB / mAP = both, n | rows: b = B | source: no --><!-- end -->", page
     )
-    assert "| method | both | n |" in text and "| B | – / 48.10 | 1 |" in text and "Figures" not in text
+    assert "| method | both | n |" in text and "| B | – / 48.10 | 1 |" in text and "json" not in text
     prose = (
         "<!-- figure: small a.mAP - b.mAP -->x<!-- end -->, <!-- figure: small a.mAP | ± | digits: 1 --><!-- end -->"
     )
