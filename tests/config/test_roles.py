@@ -7,7 +7,7 @@ import pytest
 
 from lifelabel.config import config as config_module
 from lifelabel.config.config import Config
-from lifelabel.engine.checkpoint import check_same_run
+from lifelabel.engine.progress import check_same_run
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.options import declared, option

@@ -17,7 +17,7 @@ from torchvision.models import VisionTransformer
 import lifelabel
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.model.export_network import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
+from lifelabel.model.export_content import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
 from lifelabel.nn.backbone import Layout
 from lifelabel.nn.backbones import Backbone, build
 from lifelabel.nn.frozen_features import PARTS, PartFeatures

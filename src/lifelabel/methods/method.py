@@ -121,7 +121,7 @@ class Method(ABC):
     def __init__(self, setting: Setting, options: Any):
         self.setting, self.options = setting, options
         self.tasks: list[tuple[str, ...]] = []
-        self.recorder = StepRecorder(setting.record, setting.deterministic)
+        self.recorder = StepRecorder(setting.record)
 
     @property
     def sizes(self) -> list[int]:

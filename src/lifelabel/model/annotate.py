@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -14,9 +12,10 @@ __all__ = ["annotate"]
 _MIN_SIDE, _MAX_SIDE = 320, 1024
 """Pixels of the longer side of a copy. Smaller images are enlarged, so that text fits."""
 _SYSTEM_FONTS = (
-    "NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "msyh.ttc", "DroidSansFallback.ttf",
+    "DejaVuSans.ttf", "NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "msyh.ttc",
+    "DroidSansFallback.ttf",
 )  # fmt: skip
-"""Fonts with other scripts, tried where the first font lacks a character. Pillow looks for them in the system."""
+"""Fonts with other scripts, tried where that of Pillow lacks a character. Pillow looks for them in the system."""
 _MISSING = "\U0010ffff"
 """A character that no font has: it is drawn as the box for missing characters."""
 _Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -58,17 +57,8 @@ def _drawable(name: str, size: int) -> tuple[str, _Font]:
 
 @functools.lru_cache(maxsize=8)
 def _fonts(size: int) -> tuple[_Font, ...]:
-    found: list[_Font] = []
-    spec = importlib.util.find_spec(
-        "matplotlib"
-    )  # it has a font with Latin, Greek, Cyrillic, Arabic and Hebrew letters
-    if spec is not None and spec.origin:
-        found += _truetype(str(Path(spec.origin).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf"), size)
-    if not found:
-        found.append(ImageFont.load_default(size))
-    for name in _SYSTEM_FONTS:
-        found += _truetype(name, size)
-    return tuple(found)
+    others = (font for name in _SYSTEM_FONTS for font in _truetype(name, size))
+    return ImageFont.load_default(size), *others
 
 
 def _truetype(name: str, size: int) -> list[_Font]:
