@@ -48,9 +48,9 @@ def plain(value):
     return [plain(part) for part in value] if isinstance(value, (tuple, list)) else value
 
 
-def test_every_method_has_a_preset_for_every_kind_of_stream():
+def test_every_preset_is_that_of_a_method_and_a_kind_of_stream():
     assert set(EXAMPLE) == set(presets.KINDS)
-    assert sorted((kind, method) for kind in EXAMPLE for method in METHODS) == SHIPPED
+    assert {kind for kind, _ in SHIPPED} == set(EXAMPLE) and {method for _, method in SHIPPED} <= set(METHODS)
 
 
 @every_preset
@@ -150,8 +150,8 @@ def packaged(monkeypatch, tmp_path):
 @pytest.mark.parametrize("content", [None, b"lr: [", b"\xff\xff", b"- 1", b"method: agcn", b"a: &a [*a]"])
 def test_a_missing_or_damaged_preset_is_an_error(packaged, refused, tmp_path, content):
     path = packaged / "scenes/er.yaml"
-    path.unlink() if content is None else path.write_bytes(content)
+    shutil.rmtree(path.parent) if content is None else path.write_bytes(content)
     line = refused("train", "--method", "er", "--out", tmp_path / "run")
     assert line.startswith(f"the preset {path}") and line.endswith("install lifelabel again, or give --fidelity plain")
     assert Config.make({"method": "er", "fidelity": "plain"}).method == "er"
-    assert Config.make({"method": "lwf"}).has_preset
+    assert content is None or Config.make({"method": "lwf"}).has_preset

@@ -12,7 +12,6 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from lifelabel.errors import UserError
-from lifelabel.methods import METHODS
 from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["KINDS", "PresetOrigin", "load", "origin", "parse_origin"]
@@ -30,19 +29,15 @@ class PresetOrigin(NamedTuple):
 
 @functools.cache
 def _text(kind: str, method: str) -> str:
-    """The text of a preset; empty if a method that is not of this package has none."""
-    path = resources.files(__name__) / kind / f"{method}.yaml"
-    if not path.is_file() and not _is_built_in(method):
+    """The text of a preset; empty if the method has none."""
+    folder = resources.files(__name__) / kind
+    path = folder / f"{method}.yaml"
+    if folder.is_dir() and not path.is_file():
         return ""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         raise UserError(f"the preset {path} is missing or damaged: {_ADVICE}") from None
-
-
-def _is_built_in(method: str) -> bool:
-    found = METHODS.registered().get(method)
-    return found is not None and found.__module__.startswith("lifelabel.methods.")
 
 
 def load(kind: str, method: str) -> dict[str, Any]:
