@@ -106,10 +106,10 @@ def main() -> None:
             for size in sizes:
                 difference, in_torch, in_onnx = compare(network, pixels_of(source, size), size)
                 ratio = in_onnx / in_torch
-                rows[f"{name}-{size}"] = {"difference": difference, "torch": in_torch, "onnx": in_onnx, "ratio": ratio}
+                rows[f"{name}, {size}"] = {"difference": difference, "torch": in_torch, "onnx": in_onnx, "ratio": ratio}
                 row = (name, f"{size}", f"{difference:.1e}", f"{in_torch:.1f}", f"{in_onnx:.1f}", f"{ratio:.2f}")
                 print(f"| {' | '.join(row)} |", flush=True)
-    write_json(given, **rows)
+    write_json(given, "method and pixels", rows)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
-    bar = progress.Progress(*columns, console=err, transient=True)
+    bar = progress.Progress(*columns, console=err, transient=True, redirect_stdout=False)  # else stdout goes to stderr
 
     def update(done: int, total: int) -> None:
         if not bar.tasks:

@@ -25,7 +25,7 @@ class WarmUp:
     def __init__(self, setting: Setting, images: int):
         self.setting, self.images, self.seen = setting, images, 0
         self.learner: Learner | None = None
-        self.recorder = StepRecorder(setting.record, setting.deterministic)
+        self.recorder = StepRecorder(setting.record)
         if not images:
             self.freeze()
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from lifelabel.errors import UserError
 
 __all__ = [
-    "StepRecorder", "deterministic_cudnn", "set_static_shapes", "should_compile", "static_shapes", "without_cudnn",
+    "StepRecorder", "set_static_shapes", "should_compile", "static_shapes", "without_cudnn",
 ]  # fmt: skip
 
 _Step = Callable[..., dict[str, Tensor]]
@@ -61,21 +61,6 @@ def without_cudnn(disable: bool) -> Iterator[None]:
         torch.backends.cudnn.enabled = enabled
 
 
-@contextlib.contextmanager
-def deterministic_cudnn(enable: bool) -> Iterator[None]:
-    """Use only deterministic kernels of cuDNN inside the context, if `enable`.
-
-    The others add the gradients of the weights of a convolution in any order: two runs with the same seed then differ
-    by rounding at first, and by whole points of mAP at the end.
-    """
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = before or enable
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.deterministic = before
-
-
 def should_compile(choice: str, device: torch.device, steps: int) -> bool:
     """Whether a run of `steps` steps compiles the backbone, for `--compile` auto, on or off."""
     if choice == "off" or device.type != "cuda":
@@ -105,11 +90,11 @@ class StepRecorder:
     A replay launches all kernels of a step with one call. `learn` must run the same kernels in every step. Values that
     change from step to step must be in the tensors that it receives, or in tensors that it updates in place. Batches
     that are smaller than a recorded one, such as the last batch of a task, are not recorded. On the CPU nothing is
-    recorded. With `deterministic`, all steps use deterministic kernels of cuDNN.
+    recorded.
     """
 
-    def __init__(self, enabled: bool, deterministic: bool = False):
-        self.enabled, self.deterministic = enabled, deterministic
+    def __init__(self, enabled: bool):
+        self.enabled = enabled
         self.largest_batch = 0
         """Number of images of the largest recorded batch."""
         self.reset()
@@ -124,8 +109,7 @@ class StepRecorder:
 
         If the kernels of `learn` depend on more than the shapes of the inputs, `mode` must state it.
         """
-        with deterministic_cudnn(self.deterministic):
-            return self._step(learn, inputs, mode) if self.enabled else learn(*inputs)
+        return self._step(learn, inputs, mode) if self.enabled else learn(*inputs)
 
     def _step(self, learn: _Step, inputs: Sequence[Any], mode: Any) -> dict[str, Tensor]:
         key = (mode, *(None if each is None else tuple(t.shape for t in _tensors([each])) for each in inputs))

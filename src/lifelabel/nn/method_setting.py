@@ -52,11 +52,6 @@ class Setting:
         return self.precision == "bf16" and self.device.type == "cuda"
 
     @property
-    def deterministic(self) -> bool:
-        """Whether steps use deterministic kernels of cuDNN: with float32. Those of bfloat16 would be slower."""
-        return self.precision == "fp32"
-
-    @property
     def memory_format(self) -> torch.memory_format:
         """The memory format of backbone and images: channels-last if `fast`, because bfloat16 is fastest with it."""
         return torch.channels_last if self.fast else torch.contiguous_format
