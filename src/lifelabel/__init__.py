@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lifelabel.nn.setting import Setting
     from lifelabel.options import option
     from lifelabel.registry import load_plugin
-    from lifelabel.report.model_evaluation import evaluate
+    from lifelabel.report.evaluation import evaluate
     from lifelabel.search.scheduler import PlannedRun, run_all
     from lifelabel.streams import STREAMS, Stream
 
@@ -93,7 +93,7 @@ _HOMES = {
     "lifelabel.nn.setting": ("Setting",),
     "lifelabel.options": ("option",),
     "lifelabel.registry": ("load_plugin",),
-    "lifelabel.report.model_evaluation": ("evaluate",),
+    "lifelabel.report.evaluation": ("evaluate",),
     "lifelabel.search.scheduler": ("PlannedRun", "run_all"),
     "lifelabel.streams": ("STREAMS", "Stream"),
 }

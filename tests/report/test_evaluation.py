@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from lifelabel.report.charts import save_figure
 from PIL import Image
 from report.small_streams import Photographs
 from report.untrusted import HOSTILE, PRINTABLE, render
@@ -14,7 +15,6 @@ from lifelabel.images.source import Problems
 from lifelabel.metrics.functions import average_precision
 from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.report import evaluation as module
-from lifelabel.report.charts import save_figure
 from lifelabel.report.evaluation import Evaluation
 from lifelabel.streams.labelled_rows import LabelledPart, LabelledSet
 from lifelabel.streams.labels import Labels, Unknown

@@ -5,14 +5,14 @@ import re
 
 import numpy as np
 import pytest
+from lifelabel.report.figure_parts import COLOURS, GRAY
+from lifelabel.report.matrices import Change, changed_relations, strongest_relations
 from report.run_folders import CLASSES, edit_json, runs_of_two_and_one_task, scores, write_matrices, write_run
 from report.test_vega import contrast
 
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.report import figures, vega
-from lifelabel.report.figure_parts import COLOURS, GRAY
-from lifelabel.report.matrices import Change, changed_relations, strongest_relations
 from lifelabel.report.tables import ResultTable
 from lifelabel.runs.finished import read_run
 from lifelabel.utils import arrays

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from lifelabel.report.grids import rich_grid
+from lifelabel.report.text_tables import rich_grid
 from lifelabel.utils.markdown import Bold
 
 

@@ -5,7 +5,7 @@ import io
 from report.untrusted import HOSTILE, PRINTABLE
 from rich.console import Console
 
-from lifelabel.report.per_class import per_class_table
+from lifelabel.report.text_tables import per_class_table
 
 
 def printed(table, width=200):

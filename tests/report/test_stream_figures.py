@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from lifelabel.report.charts import save_figure
 from report.small_streams import CLASSES, Photographs, split
 
 from lifelabel.images.source import Names
 from lifelabel.report import stream_figures as figures
-from lifelabel.report.charts import save_figure
 from lifelabel.report.stream import describe
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.stream import Split, Stream, classes_to_tasks

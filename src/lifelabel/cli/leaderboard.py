@@ -16,7 +16,6 @@ from lifelabel.cli.compare import Jobs, Overwrite, Quiet, Seeds, given_command, 
 from lifelabel.cli.completion import complete_list, complete_name, method_names, stream_names
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
-from lifelabel.cli.report import chart_obstacle
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
@@ -211,7 +210,7 @@ def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
     """Write the page, the CSV file and the picture, and print the tables."""
     from lifelabel.report.cost_figures import leaderboard_spec
     from lifelabel.report.leaderboard_page import PICTURE, ranking_summary, terminal_table, write_page
-    from lifelabel.report.vega import write_spec
+    from lifelabel.report.vega import chart_obstacle, write_spec
 
     tables = [table for board in boards for table in board.tables.values()]
     failures = [failure for table in tables for failure in table.failures]
