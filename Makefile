@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test faults lock dist clean
+.PHONY: demo test faults figures lock dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lifelabel demo
@@ -18,6 +18,10 @@ test: $(VENV)/.test-installed
 # Kills, damaged files, full disks and malicious requests: docs/reliability.md. About 10 minutes on two cores.
 faults: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -n 2 tests/faults tests/engine/test_distributed.py tests/cli/test_compare.py --faults full --faults-json faults.json
+
+# Writes the measured figures of README.md and docs/ from results/ (CONTRIBUTING.md).
+figures: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.figures
 
 # Keeps the versions that still fit pyproject.toml. UPGRADE=--upgrade takes the newest of all. requirements.lock has all
 # packages of all extras with their hashes, for the job of the tests that requires them. constraints.txt has the same

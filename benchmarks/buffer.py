@@ -30,7 +30,7 @@ from lifelabel.engine.setup import make_setting
 from lifelabel.methods import METHODS, Batch, HostBatch
 from lifelabel.methods.buffer import decode, encode
 from lifelabel.nn.device import resolve_device
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 OLD, NEW = 16, 4
 TURNS, WARM_UP = 200, 5

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import make_parser, print_header, write_json
+from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
 
@@ -54,7 +55,7 @@ def _train(folder: Path, processes: int, options: list[str], threads: int = 1) -
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    state = RunFolder(folder).load_checkpoint() or {}
+    state = load_checkpoint(RunFolder(folder)) or {}
     acm = state["method"].get("acm")
     seconds = json.loads((folder / "environment.json").read_text())["seconds"]
     metrics = json.loads((folder / "metrics.json").read_text())

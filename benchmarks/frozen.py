@@ -38,8 +38,8 @@ from lifelabel.methods import METHODS, Batch
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.freezing import inference_copy
+from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.onnx_runtime import OnnxFeatures
-from lifelabel.nn.setting import Setting
 from lifelabel.utils.memory import keep_freed_memory
 
 TURNS = 5

@@ -29,7 +29,7 @@ from lifelabel.methods.weighted_ridge import WeightedRidge
 from lifelabel.metrics import mean_average_precision
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.frozen_features import FrozenFeatures
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.streams import table
 from lifelabel.streams.collection import Pool
 

@@ -13,10 +13,9 @@ import time
 import torch
 
 from benchmarks.common import make_parser, print_header, synchronize, write_json
+from lifelabel.methods.ridge import Regression, TaskSums
 from lifelabel.methods.weighted_ridge import RIDGES
 from lifelabel.nn.device import resolve_device
-from lifelabel.nn.ridge import Regression
-from lifelabel.nn.task_sums import TaskSums
 
 CLASSES = 4
 

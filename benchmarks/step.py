@@ -42,7 +42,7 @@ from lifelabel.nn.device import resolve_device
 from lifelabel.nn.expert import Expert
 from lifelabel.nn.graph import GraphNetwork, embed
 from lifelabel.nn.learner import Learner, LinearHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 
 def setting(given: argparse.Namespace, precision: str, compile: str) -> Setting:

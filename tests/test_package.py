@@ -18,8 +18,13 @@ from packaging.utils import canonicalize_name
 from lifelabel.version import __version__
 
 ROOT = Path(__file__).parents[1]
-NOT_SOURCES = (".*", "runs", "build", "dist", "*.egg-info", "__pycache__")
+NOT_SOURCES = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+
+
+def not_sources(folder, names):
+    """What a copy of the repository leaves out; `runs` is a folder of results only at the top."""
+    return NOT_SOURCES(folder, names) | ({"runs"} if Path(folder) == ROOT else set())
 
 
 def build(kind, source, folder):
@@ -34,7 +39,7 @@ def build(kind, source, folder):
 def sdist(tmp_path_factory):
     """The unpacked source distribution."""
     folder = tmp_path_factory.mktemp("sdist")
-    source = shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_SOURCES))
+    source = shutil.copytree(ROOT, folder / "source", ignore=not_sources)
     shutil.copytree(ROOT / ".ci", source / ".ci")
     with tarfile.open(build("sdist", source, folder)) as archive:
         if hasattr(tarfile, "data_filter"):
@@ -56,7 +61,7 @@ def files_of(folder):
     }
 
 
-@pytest.mark.parametrize("folder", ["src/lifelabel", "tests", "docs", "benchmarks", ".ci"])
+@pytest.mark.parametrize("folder", ["src/lifelabel", "tests", "docs", "benchmarks", "results", ".ci"])
 def test_the_source_distribution_has_what_is_needed_to_build_and_test(sdist, folder):
     assert files_of(sdist / folder) == files_of(ROOT / folder)
 

@@ -16,6 +16,7 @@ from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import (
     Registry,
     check_plugins,
+    definitions,
     load_plugin,
     loaded_plugins,
     resolve_name,
@@ -266,6 +267,50 @@ def test_child_processes_load_the_same_plugins(write):
     code = "from lifelabel.methods import METHODS; print(METHODS['mine'].summary, METHODS['my_method:Mine'].__name__)"
     child = command_server.run(code=code, capture_output=True, text=True, check=True)
     assert child.stdout == "a method of a plug-in Mine\n"
+
+
+# Methods that are found by themselves
+
+FOUND = """
+from lifelabel import FineTuning
+
+class Base(FineTuning):
+    rate = 0.1
+
+class My(Base):
+    summary = "named by its file"
+
+class Other(Base):
+    summary, name = "named by its attribute", None
+    name = "other++"
+
+class Stream:
+    summary = "not a method"
+    name = "stream"
+"""
+
+
+def test_a_class_with_a_summary_is_registered(write):
+    write("toy_bar.py", FOUND)
+    before = list(METHODS)
+    load_plugin("toy_bar.py")
+    assert list(METHODS) == [*before, "other++", "toy-bar"]
+    assert METHODS["toy-bar"] is METHODS["toy_bar:My"] and METHODS["other++"] is METHODS["toy_bar:Other"]
+    assert METHODS.own_items() == {}  # child processes load the plug-in
+
+
+def test_the_classes_of_a_folder_are_found_without_importing_it(write):
+    folder = write("folder/b_second.py", "raise SystemExit\nclass Second:\n    summary = ''").parent
+    write("folder/third.py", "class Third:\n    summary: str = ''\n    name = 'a-third'\n    position = 20")
+    write("folder/first.py", "class First:\n    summary = ''\n    position = 3")
+    write("folder/two_without_name.py", "class A:\n    summary = ''\nclass B:\n    summary = ''")
+    found = [(each.name, each.module, each.class_name) for each in definitions(folder)]
+    assert found == [("first", "first", "First"), ("a-third", "third", "Third"), ("b-second", "b_second", "Second")]
+
+
+def test_a_method_file_with_a_taken_name(write):
+    write("er.py", "from lifelabel import FineTuning\n\nclass Mine(FineTuning):\n    summary = ''")
+    assert error_of(load_plugin, "er.py") == "method 'er' is registered already: choose another name"
 
 
 # Names in place of registered ones

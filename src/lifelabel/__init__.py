@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from lifelabel.nn.expert import Expert
     from lifelabel.nn.graph import ACM, Adjacency, CalibratedACM, GraphNetwork, LabelRelations
     from lifelabel.nn.learner import Learner, LinearHead
-    from lifelabel.nn.setting import Setting
+    from lifelabel.nn.method_setting import Setting
     from lifelabel.options import option
     from lifelabel.registry import load_plugin
     from lifelabel.report.evaluation import evaluate
@@ -90,7 +90,7 @@ _HOMES = {
     "lifelabel.nn.expert": ("Expert",),
     "lifelabel.nn.graph": ("ACM", "Adjacency", "CalibratedACM", "GraphNetwork", "LabelRelations"),
     "lifelabel.nn.learner": ("Learner", "LinearHead"),
-    "lifelabel.nn.setting": ("Setting",),
+    "lifelabel.nn.method_setting": ("Setting",),
     "lifelabel.options": ("option",),
     "lifelabel.registry": ("load_plugin",),
     "lifelabel.report.evaluation": ("evaluate",),

@@ -4,7 +4,8 @@ A plug-in is Python code outside this package. There are three ways to add one:
 
 - an installed package with an entry point in the group `lifelabel.methods`, `lifelabel.streams`, `lifelabel.backbones`
   or `lifelabel.metrics`;
-- a file or module given with `--plugin` (or in `$LIFELABEL_PLUGINS`), which calls `register`;
+- a file or module given with `--plugin` (or in `$LIFELABEL_PLUGINS`): its methods are found as those of lifelabel are
+  (see `definitions`), and other objects call `register`;
 - an object given as `module:NAME` or `FILE.py:NAME` in place of a name, as in `--method my_module:MyMethod`.
 
 Code is imported only if it is installed with an entry point, or if the user names it. A name in a file, such as the
@@ -13,11 +14,13 @@ config.yaml of a run folder, imports nothing.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import sys
 import traceback
@@ -29,8 +32,8 @@ from typing import Any, NamedTuple, TypeVar
 from lifelabel.errors import UserError, reason, unknown
 
 __all__ = [
-    "Registry", "check_plugins", "load_plugin", "loaded_plugins", "plugin_digests", "register_items", "resolve_name",
-    "resolve_names",
+    "Definition", "Registry", "check_plugins", "definitions", "load_plugin", "loaded_plugins", "plugin_digests",
+    "register_items", "resolve_name", "resolve_names",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -47,8 +50,50 @@ class _Plugin(NamedTuple):
 
 _plugins: dict[str, _Plugin] = {}
 """The plug-ins of this process by the name of their module."""
+_finding: list[Registry[Any]] = []
+"""The registries that find the classes of plug-ins."""
 _importing: list[str] = []
 """What is being imported: plug-ins, and objects of installed packages."""
+
+
+class Definition(NamedTuple):
+    """A class in a Python file that can be registered."""
+
+    name: str
+    module: str
+    class_name: str
+    position: float
+    """Its place in lists. A class that does not declare one comes last."""
+
+
+def definitions(path: Path) -> list[Definition]:
+    """The classes with a `summary` of their own in a Python file, or in the files of a folder. Nothing is imported.
+
+    A class has the name in its attribute `name`, or else, if it is the only such class of its file, that of the file:
+    `my-bar` in my_bar.py. Classes are in the order of their `position` and name.
+    """
+    found = []
+    for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+        classes = [node for node in ast.parse(file.read_bytes(), str(file)).body if isinstance(node, ast.ClassDef)]
+        declared = {each.name: attributes for each in classes if "summary" in (attributes := _attributes(each))}
+        unnamed = [each for each, attributes in declared.items() if "name" not in attributes]
+        for class_name, attributes in declared.items():
+            if class_name not in unnamed or len(unnamed) == 1:
+                name = attributes.get("name", file.stem.replace("_", "-"))
+                found.append(Definition(name, file.stem, class_name, attributes.get("position", math.inf)))
+    return sorted(found, key=lambda each: (each.position, each.name))
+
+
+def _attributes(node: ast.ClassDef) -> dict[str, Any]:
+    """The attributes that a class body assigns. The value is None if it is not a literal."""
+    found: dict[str, Any] = {}
+    for statement in node.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            value = statement.value.value if isinstance(statement.value, ast.Constant) else None
+            found |= dict.fromkeys(names, value)
+    return found
 
 
 class Registry(Mapping[str, _T]):
@@ -63,8 +108,13 @@ class Registry(Mapping[str, _T]):
     (1, ['red'])
     """
 
-    def __init__(self, kind: str, check: Callable[[Any], bool] = lambda item: True, expected: str = ""):
+    def __init__(
+        self, kind: str, check: Callable[[Any], bool] = lambda item: True, expected: str = "", *, finds: bool = False
+    ):
+        """`finds`: the classes of plug-ins are found by themselves (see `definitions`)."""
         self.kind, self.check, self.expected = kind, check, expected
+        if finds:
+            _finding.append(self)
         self._items: dict[str, _T] = {}
         self._own: set[str] = set()
         """The names that neither lifelabel nor a plug-in has registered, but the program that uses lifelabel."""
@@ -82,6 +132,20 @@ class Registry(Mapping[str, _T]):
         if not _importing:
             self._own.add(name)
         return item
+
+    def register_package(self, package: str, folder: Path) -> None:
+        """Register the classes of a package of lifelabel (see `definitions`) as built-in ones."""
+        for each in definitions(folder):
+            self.register(each.name, getattr(importlib.import_module(f"{package}.{each.module}"), each.class_name))
+        self.set_built_in()
+
+    def register_plugin(self, module: ModuleType) -> None:
+        """Register the classes of a plug-in (see `definitions`), except those that it has registered itself."""
+        path = Path(module.__file__ or "")
+        for each in definitions(path) if path.suffix == ".py" else ():
+            item = getattr(module, each.class_name, None)
+            if self.check(item) and item not in self._items.values():
+                self.register(each.name, item)
 
     def set_built_in(self) -> None:
         """Declare that all objects so far are those of lifelabel."""
@@ -182,7 +246,7 @@ def load_plugin(plugin: str) -> str:
         sys.path.append(folder)  # last: a plug-in hides no installed module
     if is_file:
         _check_name_is_free(name, path)
-    module = _import(lambda: importlib.import_module(name), f"the plug-in {plugin}")
+    module = _import(lambda: _import_plugin(name), f"the plug-in {plugin}")
     if name not in _plugins:
         source = Path(module.__file__) if module.__file__ else None
         digest = hashlib.sha256(source.read_bytes()).hexdigest() if source and source.is_file() else ""
@@ -284,6 +348,13 @@ def _check_name_is_free(name: str, path: Path) -> None:
         origin = getattr(importlib.util.find_spec(name), "origin", None)
     if origin is None or Path(origin).resolve() != path.resolve():
         raise UserError(f"{path} has the name of another module ({origin or name}): rename it")
+
+
+def _import_plugin(name: str) -> ModuleType:
+    module = importlib.import_module(name)
+    for registry in _finding:
+        registry.register_plugin(module)
+    return module
 
 
 def _import(load: Callable[[], Any], what: str) -> Any:

@@ -18,7 +18,7 @@ from lifelabel.images.source import Names
 from lifelabel.metrics.functions import average_precision
 from lifelabel.model.labelled_scores import score_labelled
 from lifelabel.model.model_folder import write_model
-from lifelabel.streams.labelled_rows import from_table
+from lifelabel.streams.labelled_set import from_table
 
 IMAGES = 160
 

@@ -17,10 +17,11 @@ from PIL import Image
 from report.run_folders import table_of
 from support import command_server
 
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.comparison import STUDIES
 from lifelabel.search.scheduler import Outcome
+from lifelabel.search.studies import STUDIES
 
 TINY = [f"stream.{name}" for name in ("classes=6", "tasks=3", "train_images=24", "test_images=12")]
 SMALL = [*(word for setting in TINY for word in ("--set", setting)), "--device", "cpu"]
@@ -190,9 +191,9 @@ def test_after_a_stop_no_finished_run_is_repeated_and_the_others_resume(main, tm
             history.write_bytes(marked)
             marks[name] = marked.splitlines()[0]
             folder = RunFolder(out / name)
-            state = folder.load_checkpoint()
+            state = load_checkpoint(folder)
             digest = hashlib.sha256(marked[: state["history_bytes"]]).hexdigest()
-            folder.save_checkpoint({**state, "history_sha256": digest})
+            save_checkpoint(folder, {**state, "history_sha256": digest})
         before = learned()
     assert finished and marks
     assert process.returncode == 130

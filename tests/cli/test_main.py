@@ -12,7 +12,7 @@ import pytest
 import typer
 from support import command_server
 
-from lifelabel.cli.completion import METHOD_NAMES
+from lifelabel.cli.completion import method_names
 from lifelabel.cli.main import app
 from lifelabel.version import __version__
 
@@ -43,7 +43,7 @@ def test_help_imports_neither_torch_nor_vega():
     """Of every command, in one new process."""
     code = f"""
 import sys
-from lifelabel.cli.completion import METHOD_NAMES
+from lifelabel.cli.completion import method_names
 from lifelabel.cli.main import app
 for words in {list(COMMANDS.values())}:
     try:
@@ -94,7 +94,7 @@ def test_wrong_usage_is_one_line(refused, args, part):
 
 def test_a_mistake_in_its_own_process(lifelabel, error_line, tmp_path):
     done = lifelabel("train", "--method", "acgn", "--out", tmp_path / "run")
-    known = ", ".join(sorted(METHOD_NAMES))
+    known = ", ".join(sorted(method_names()))
     assert error_line(done) == f"unknown method 'acgn': did you mean 'agcn'? (known: {known})"
     assert done.stdout == ""
     assert not (tmp_path / "run").exists()

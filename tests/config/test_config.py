@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from lifelabel.config.config import _MAX_YAML_BYTES as MAX_YAML_BYTES
-from lifelabel.config.config import Config, merge, read_yaml
+from lifelabel.config.config import Config, merge
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
+from lifelabel.utils.yaml_reader import _MAX_BYTES as MAX_YAML_BYTES
+from lifelabel.utils.yaml_reader import read_yaml
 
 EVERY = pytest.mark.parametrize(("method", "fidelity"), [(m, f) for m in METHODS for f in FIDELITIES])
 

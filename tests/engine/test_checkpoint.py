@@ -14,6 +14,7 @@ from support.methods import same
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress, get_random_state, set_random_state
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.errors import Diverged
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
@@ -140,7 +141,7 @@ def test_a_killed_run_resumes_inside_the_task_and_ends_the_same(method, event, c
     assert child.returncode == (-9 if number == signal.SIGKILL else 1), child.stderr
     if number != signal.SIGKILL:
         assert "stopped; resume with: lifelabel train --resume" in child.stderr
-    before = engine.RunFolder(folder).load_checkpoint()
+    before = load_checkpoint(engine.RunFolder(folder))
     assert before["images"] < SMALL["train_images"]
     engine.resume(folder)
     expected = whole[method].folder
@@ -162,7 +163,7 @@ def test_a_killed_run_on_photographs_resumes_with_another_folder(photographs, tm
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["stream_options"]["root"] = str(moved)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    assert engine.RunFolder(folder).load_checkpoint()["task"] == 1
+    assert load_checkpoint(engine.RunFolder(folder))["task"] == 1
     engine.resume(folder)
     for name in ("metrics.json", "history.jsonl", "skipped.jsonl"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
@@ -223,7 +224,7 @@ def test_an_incomplete_checkpoint_is_one_line(change, whole, tmp_path):
     (folder / "metrics.json").unlink()  # as if it had been killed at the very end
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     change(state)
-    engine.RunFolder(folder).save_checkpoint(state)
+    save_checkpoint(engine.RunFolder(folder), state)
     with pytest.raises(engine.UserError, match="does not fit"):
         engine.resume(folder)
 
@@ -251,8 +252,8 @@ def test_an_edit_of_a_file_that_grows_is_found(name, photographs, tmp_path):
     }
     folder = engine.train(tmp_path / "run", given).folder
     (folder / "metrics.json").unlink()
-    state = engine.RunFolder(folder).load_checkpoint()
-    engine.RunFolder(folder).save_checkpoint({**state, "task": 0, "step": 11, "records": []})
+    state = load_checkpoint(engine.RunFolder(folder))
+    save_checkpoint(engine.RunFolder(folder), {**state, "task": 0, "step": 11, "records": []})
     text = (folder / name).read_text()
     (folder / name).write_text(text[:-3] + "0" + text[-2:])
     with pytest.raises(engine.UserError, match=f"{name} is not as it was when the checkpoint was written"):
@@ -266,7 +267,7 @@ def test_divergence_of_the_scores_leaves_the_last_good_checkpoint(method, lr, tm
     given = options(method=method, batch_size=90, checkpoint_seconds=0, **first)
     with pytest.raises(Diverged, match=r"^task 2, step 1: the scores are not finite; stopped, the last good "):
         engine.train(tmp_path / "run", given)
-    state = engine.RunFolder(tmp_path / "run").load_checkpoint()
+    state = load_checkpoint(engine.RunFolder(tmp_path / "run"))
     assert (state["task"], state["step"]) == (1, 0)
     values = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**values, "later_backbone_lr": 1e-4}))
@@ -284,17 +285,17 @@ def test_a_state_that_is_not_finite_is_not_saved(monkeypatch, tmp_path):
     monkeypatch.setitem(METHODS._items, "overflowing", Overflowing)
     with pytest.raises(Diverged, match=r"^task 2, step 1: the weights are not finite; stopped, the last good "):
         engine.train(tmp_path / "run", options(method="overflowing", checkpoint_seconds=0))
-    state = engine.RunFolder(tmp_path / "run").load_checkpoint()
+    state = load_checkpoint(engine.RunFolder(tmp_path / "run"))
     assert (state["task"], state["step"], state["method"]["more"].tolist()) == (1, 0, [1, 1])
 
 
 def test_the_callback_ends_also_if_the_last_checkpoint_cannot_be_written(tmp_path, monkeypatch):
-    def full(folder, state):
+    def full(folder, write):
         raise OSError("no space left")
 
     callback, ended = Callback(), []
     callback.end = lambda: ended.append(True)
-    monkeypatch.setattr(engine.RunFolder, "save_checkpoint", full)
+    monkeypatch.setattr(engine.RunFolder, "write_checkpoint", full)
     with pytest.raises(OSError, match="no space left"):
         engine.train(tmp_path / "run", options(method="fine-tuning"), callback=callback)
     assert ended == [True]

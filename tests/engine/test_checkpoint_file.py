@@ -8,8 +8,9 @@ import pytest
 import torch
 from support.run_files import sign_checkpoint
 
-from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint, write_checkpoint
+from lifelabel.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from lifelabel.errors import UserError
+from lifelabel.runs.folder import DamagedCheckpoint
 
 STATE = {"task": 2, "method": {"w": torch.arange(64.0), "names": ["a", "b"]}}
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import command_server, torchrun
 
+from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
 
@@ -59,7 +60,7 @@ def test_the_result_does_not_depend_on_the_number_of_processes(method, processes
     train(processes, tmp_path / "run", "--method", method, *options(method))
     images = [(folder / "model/training-images.bin").read_bytes() for folder in (alone(method), tmp_path / "run")]
     assert images[0] == images[1] and len(images[0]) > 16 * 20
-    one, several = (RunFolder(folder).load_checkpoint()["method"] for folder in (alone(method), tmp_path / "run"))
+    one, several = (load_checkpoint(RunFolder(folder))["method"] for folder in (alone(method), tmp_path / "run"))
     difference = metrics(alone(method))["final"]["mAP"] - metrics(tmp_path / "run")["final"]["mAP"]
     assert abs(difference) < (1e-8 if method in CLOSED_FORM else 0.003)
     if "acm" in one:
@@ -99,7 +100,7 @@ def test_other_commands_refuse_torchrun(tmp_path):
 def wait_for_checkpoint(folder, step):
     """Wait until a checkpoint of a later step than `step` is there: its position."""
     for _ in range(600):
-        state = RunFolder(folder).load_checkpoint() if (folder / "checkpoint.pt").exists() else None
+        state = load_checkpoint(RunFolder(folder)) if (folder / "checkpoint.pt").exists() else None
         if state and (state["task"], state["step"]) > step:
             return state["task"], state["step"]
         time.sleep(0.05)

@@ -15,6 +15,7 @@ from support.methods import same
 from support.run_files import snapshot
 
 import lifelabel
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.errors import Stopped, UserError
 from lifelabel.images.hashes import hash_names
 from lifelabel.methods import METHODS
@@ -78,7 +79,7 @@ def method_state(run):
     return torch.load(run / "checkpoint.pt", weights_only=True)["method"]
 
 
-@pytest.mark.parametrize("name", ["write_text", "save_checkpoint"])
+@pytest.mark.parametrize("name", ["write_text", "write_checkpoint"])
 def test_an_extension_that_is_killed_before_it_begins_can_be_started_again(tables, tmp_path, monkeypatch, name):
     def cut(self, *args):
         raise ConnectionAbortedError
@@ -292,7 +293,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_resumed_before_it_is_extended
         UserError, match=r"is damaged or missing: delete .*metrics.json, continue with `lifelabel train"
     ):
         extend(tables, folder, "three", tmp_path / "out")
-    RunFolder(folder).save_checkpoint({"task": -1})
+    save_checkpoint(RunFolder(folder), {"task": -1})
     with pytest.raises(UserError, match=r"checkpoint.pt is not the checkpoint of a run"):
         extend(tables, folder, "three", tmp_path / "out")
 
@@ -305,8 +306,8 @@ def test_a_mistake_leaves_the_run_in_out_as_it_is(tables, two, tmp_path):
     edit_json(tmp_path / "run/model/model.json", image_size=64)
     with pytest.raises(UserError, match=r"model.json is damaged or was edited: copy the model again"):
         extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
-    state = RunFolder(tmp_path / "run").load_checkpoint()
-    RunFolder(tmp_path / "run").save_checkpoint({**state, "weights": "other"})
+    state = load_checkpoint(RunFolder(tmp_path / "run"))
+    save_checkpoint(RunFolder(tmp_path / "run"), {**state, "weights": "other"})
     with pytest.raises(UserError, match=r"the initial weights of .* are not those of none"):
         extend(tables, tmp_path / "run", "three", tmp_path / "out", overwrite=True)
     assert snapshot(tmp_path / "out") == before

@@ -14,9 +14,10 @@ from engine.small_runs import options
 import lifelabel
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
+from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.errors import Diverged, UserError
 from lifelabel.methods import Method
-from lifelabel.runs.folder import JsonLines
+from lifelabel.runs.lines import JsonLines
 
 resource = pytest.importorskip("resource")
 
@@ -68,7 +69,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, whole
         engine.train(folder, GIVEN, callback=At(3, lambda: limit_files(100_000)))
     limit_files(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     assert not list(folder.rglob("*.new")) and not list(folder.rglob(".*.new"))
-    state = engine.RunFolder(folder).load_checkpoint()
+    state = load_checkpoint(engine.RunFolder(folder))
     assert (state["task"], state["step"]) == (0, 2)
     assert_resumes(folder, whole)
 
@@ -146,7 +147,7 @@ def test_a_run_stops_if_too_many_images_vanish_and_resumes(split, position, skip
     assert str(error.value).endswith(f", and resume with: lifelabel train --resume {folder}")
     listed = [json.loads(line) for line in (folder / "skipped.jsonl").read_text().splitlines()]
     assert sum(line["split"] == split and line["reason"] == "no such file" for line in listed) > 2
-    state = engine.RunFolder(folder).load_checkpoint()
+    state = load_checkpoint(engine.RunFolder(folder))
     assert (state["task"], state["step"]) == position
     for path in (tmp_path / "gone").iterdir():
         path.rename(root / path.name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lifelabel.engine.loss_history import _INTERVAL, LossHistory, PendingStep
-from lifelabel.runs.folder import JsonLines
+from lifelabel.runs.lines import JsonLines
 
 
 @pytest.fixture

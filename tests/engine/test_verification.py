@@ -13,11 +13,12 @@ from support.models import change_info
 from support.run_files import read_json, snapshot
 
 import lifelabel
-from lifelabel.engine.judging import summarise
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.engine.verification import FAILED, NOT_CHECKED, OK
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.summary import summarise
 from lifelabel.streams.stream import classes_to_tasks
 
 COMMON = {"backbone": "tiny", "weights": "none", "image_size": 32, "batch_size": 4, "device": "cpu", "pictures": 0}
@@ -69,9 +70,9 @@ def edit_yaml(path, **values):
 
 def edit_state(folder, change):
     """Write the checkpoint again, with its own digest."""
-    state = RunFolder(folder).load_checkpoint()
+    state = load_checkpoint(RunFolder(folder))
     change(state)
-    RunFolder(folder).save_checkpoint({name: value for name, value in state.items() if name != "format"})
+    save_checkpoint(RunFolder(folder), {name: value for name, value in state.items() if name != "format"})
 
 
 def flip_bit(path, position=-5):
@@ -93,7 +94,7 @@ def edit_figure_everywhere(folder):
         return {**final, "mAP": final["mAP"] + 0.01}
 
     metrics, training = read_json(folder / "metrics.json"), read_json(folder / "model/model.json")["training"]
-    state = RunFolder(folder).load_checkpoint()
+    state = load_checkpoint(RunFolder(folder))
     for records in (metrics["per_task"], state["records"]):
         records[-1]["seen"] = raised(records[-1]["seen"])
         records[-1]["cumulative"][-1] = raised(records[-1]["cumulative"][-1])
@@ -107,7 +108,7 @@ def edit_figure_everywhere(folder):
     edit_json(folder / "environment.json", sha256=sha256)
     state["digests"]["environment.json"] = hashlib.sha256((folder / "environment.json").read_bytes()).hexdigest()
     state.pop("format")
-    RunFolder(folder).save_checkpoint(state)
+    save_checkpoint(RunFolder(folder), state)
 
 
 def add_line(folder):

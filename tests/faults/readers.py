@@ -28,8 +28,9 @@ from support.run_files import sign_checkpoint
 
 import lifelabel
 from lifelabel.config import presets
-from lifelabel.config.config import Config, read_yaml
+from lifelabel.config.config import Config
 from lifelabel.engine import run as runs
+from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.errors import UserError
 from lifelabel.images.decode import open_image
 from lifelabel.images.source import BadImage
@@ -44,7 +45,8 @@ from lifelabel.runs.listing import list_runs
 from lifelabel.search.tuner import _has_ended, _read_trial
 from lifelabel.streams import build, manifest
 from lifelabel.streams.conversion import convert
-from lifelabel.streams.labelled_rows import from_table
+from lifelabel.streams.labelled_set import from_table
+from lifelabel.utils.yaml_reader import read_yaml
 
 CLASSES = ("cat", "dog", "boat", "sky")
 ROWS = [(f"{n}.jpg", CLASSES[n % 4], CLASSES[(n + 1) % 4], "train" if n % 5 else "test") for n in range(20)]
@@ -129,7 +131,7 @@ def copy_unfinished(folder, run):
 
 
 def read_checkpoint(folder):
-    if RunFolder(folder).load_checkpoint() is None:
+    if load_checkpoint(RunFolder(folder)) is None:
         raise UserError("no checkpoint")
 
 

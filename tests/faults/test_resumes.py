@@ -13,6 +13,7 @@ from faults.test_kills import OFTEN
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.runs.folder import RunFolder
 
 SMALL = ("--set", "stream.train_images=40", "--set", "stream.test_images=40", "--tasks", "2", "--device", "cpu", "-q")
@@ -86,7 +87,7 @@ def test_a_checkpoint_with_other_values(runs, tmp_path, size, seed, count):
     def test(values):
         folder = tmp_path / "run"
         shutil.copytree(cut, folder)
-        RunFolder(folder).save_checkpoint({**RunFolder(folder).load_checkpoint(), **values})
+        save_checkpoint(RunFolder(folder), {**load_checkpoint(RunFolder(folder)), **values})
         try:
             resumed(folder)
         finally:

@@ -259,15 +259,31 @@ def test_the_first_frame_counts(tmp_path, kind):
     assert pixel(stored(tmp_path, data)) == RED
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+BEGINS = {
+    1: ("top", "left"), 2: ("top", "right"), 3: ("bottom", "right"), 4: ("bottom", "left"),
+    5: ("left", "top"), 6: ("right", "top"), 7: ("right", "bottom"), 8: ("left", "bottom"),
+}  # fmt: skip
+"""The tag Orientation of the EXIF standard: the sides of the upright image that are the first row and column stored."""
+
+
+def as_stored(upright, orientation):
+    """The pixels of an upright image in the order in which a file with this orientation has them."""
+    first_row, first_column = BEGINS[orientation]
+    pixels = np.asarray(upright)
+    if first_row in ("left", "right"):
+        pixels = pixels.swapaxes(0, 1)
+    if first_row in ("right", "bottom"):
+        pixels = pixels[::-1]
+    if first_column in ("right", "bottom"):
+        pixels = pixels[:, ::-1]
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+@pytest.mark.parametrize("orientation", BEGINS)
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "MPO"])
 def test_an_image_is_rotated_upright(tmp_path, kind, orientation):
-    upright = quarters()
-    inverse = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
-    undo = (decode._EXIF_TRANSPOSE | inverse).get(orientation)
-    rotated = upright if undo is None else upright.transpose(undo)
-    exif = Image.Exif()
-    exif[274] = orientation
+    upright, exif = quarters(), Image.Exif()
+    rotated, exif[274] = as_stored(upright, orientation), orientation
     settings = {"save_all": True, "append_images": [rotated]} if kind == "MPO" else {}
     image = open_image(stored(tmp_path, encoded(rotated, kind, exif=exif, **settings)))
     assert image.size == upright.size

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -9,7 +11,7 @@ from PIL import Image
 
 from lifelabel.images.loader import Job, Loader, TestImages, default_workers
 from lifelabel.images.photographs import FileImages
-from lifelabel.images.transforms import load_batch
+from lifelabel.images.transforms import JobReader, load_batch
 from lifelabel.streams import Names, build
 
 
@@ -81,6 +83,11 @@ def test_a_batch_is_unchanged_until_the_next_is_requested(photographs):
         expected = load_batch(photographs, many[k].rows, 32, "none", None)[0]
         assert np.array_equal(loaded.pixels.numpy(), expected)
     loader.close()
+
+
+def test_worker_processes_import_no_torch():
+    code = f"import sys, {JobReader.__module__}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_loading_does_not_change_the_random_state(photographs):

@@ -9,7 +9,7 @@ import torch
 from support.methods import same
 from support.replay import SMALL_OPTIONS, TASKS, batch, make
 
-from lifelabel.methods import _BUILT_IN, Batch, HostBatch
+from lifelabel.methods import METHODS, Batch, HostBatch
 
 OLD = len(TASKS[0])
 SOFT = pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def comparable(method):
     return state
 
 
-@pytest.mark.parametrize("name", [name for name in _BUILT_IN if name != "multi-task"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "multi-task"])
 def test_labels_that_are_unknown_change_nothing(name):
     """Up to rounding: sums have more columns, some of them 0. The engine leaves out columns that are all unknown."""
     expected, given = learned(begun(name)), learned(begun(name), (True, True), (False, False))
     assert close(comparable(expected), comparable(given), 1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in _BUILT_IN if name != "multi-task"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "multi-task"])
 def test_every_method_learns_from_known_labels(name):
     """With other labels of the old classes the scores of old classes differ in their direction."""
     images = batch(begun(name), 1, 7).images

@@ -9,17 +9,12 @@ from support.methods import same
 from support.replay import TASKS, batch, make
 
 from lifelabel.errors import HiddenLabel
-from lifelabel.methods import _BUILT_IN, METHODS, Batch, HostBatch
+from lifelabel.methods import METHODS, Batch, HostBatch
 from lifelabel.nn import backbones
 from lifelabel.nn.inference import InferenceNetwork
 
 
-def test_all_built_in_methods_are_registered():
-    assert {name: METHODS[name] for name in _BUILT_IN} == _BUILT_IN
-    assert [name for name in METHODS if name in _BUILT_IN] == list(_BUILT_IN)
-
-
-@pytest.mark.parametrize("name", _BUILT_IN)
+@pytest.mark.parametrize("name", METHODS)
 def test_scores_are_in_eval_mode_and_change_nothing(name):
     """With gradients or without, during a task: no statistics are updated, and images do not affect each other."""
     method = make(name)
@@ -45,7 +40,7 @@ def test_a_batch_has_only_the_labels_of_its_task():
     assert str(hidden.value) == "the label 'boat' is hidden: the visible classes are sky, sea"
 
 
-@pytest.mark.parametrize("name", _BUILT_IN)
+@pytest.mark.parametrize("name", METHODS)
 def test_the_network_for_use_gives_the_scores_of_the_method(name):
     """After two tasks, also if it is restored from plain values and tensors. Training can go on."""
     method = make(name, **({"warm_up": 4} if name == "l3a" else {}))

@@ -12,6 +12,7 @@ import torch
 from sklearn.metrics import average_precision_score, f1_score
 
 from lifelabel.metrics import functions as metrics
+from lifelabel.metrics.over_tasks import BUILT_IN, forgetting, relative_forgetting
 
 NAN = math.nan
 
@@ -294,44 +295,48 @@ def test_results_of_cuda_tensors_are_on_the_gpu_and_the_same(monkeypatch, chunk)
 # Forgetting
 
 
+def test_the_names_of_the_built_in_metrics():
+    assert tuple(metrics.METRICS.registered()) == BUILT_IN
+
+
 def test_forgetting_is_relative_to_the_best_earlier_result():
     a = [[0.6, NAN, NAN, NAN], [0.8, 0.5, NAN, NAN], [0.7, 0.4, 0.9, NAN], [0.3, 0.2, 0.6, 0.9]]
-    assert metrics.forgetting(a) == pytest.approx((0.5 + 0.3 + 0.3) / 3, abs=1e-12)
-    assert metrics.forgetting(np.array(a)) == metrics.forgetting(torch.tensor(a, dtype=torch.float64))
-    assert metrics.forgetting(np.array(a)) == metrics.forgetting(a)
+    assert forgetting(a) == pytest.approx((0.5 + 0.3 + 0.3) / 3, abs=1e-12)
+    assert forgetting(np.array(a)) == forgetting(torch.tensor(a, dtype=torch.float64))
+    assert forgetting(np.array(a)) == forgetting(a)
 
 
 def test_the_result_after_the_last_task_is_not_among_the_earlier_ones():
-    assert metrics.forgetting([[0.5, NAN], [0.9, 0.8]]) == pytest.approx(-0.4, abs=1e-12)
+    assert forgetting([[0.5, NAN], [0.9, 0.8]]) == pytest.approx(-0.4, abs=1e-12)
 
 
 def test_forgetting_does_not_read_above_the_diagonal():
-    assert metrics.forgetting([[0.5, 0.9, 0.9], [0.4, 0.6, 0.9], [0.3, 0.5, 0.7]]) == pytest.approx(0.15, abs=1e-12)
+    assert forgetting([[0.5, 0.9, 0.9], [0.4, 0.6, 0.9], [0.3, 0.5, 0.7]]) == pytest.approx(0.15, abs=1e-12)
 
 
 def test_forgetting_leaves_out_tasks_without_a_result():
     a = [[NAN, NAN, NAN], [NAN, 0.6, NAN], [NAN, 0.5, 0.7]]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert metrics.forgetting(a) == pytest.approx(0.1, abs=1e-12)
-        assert metrics.forgetting([[NAN, NAN, NAN], [0.9, 0.6, NAN], [0.5, 0.6, 0.7]]) == pytest.approx(0.2, abs=1e-12)
-        assert math.isnan(metrics.forgetting([[NAN, NAN], [0.5, 0.5]]))
-        assert math.isnan(metrics.forgetting([[0.5]]))
+        assert forgetting(a) == pytest.approx(0.1, abs=1e-12)
+        assert forgetting([[NAN, NAN, NAN], [0.9, 0.6, NAN], [0.5, 0.6, 0.7]]) == pytest.approx(0.2, abs=1e-12)
+        assert math.isnan(forgetting([[NAN, NAN], [0.5, 0.5]]))
+        assert math.isnan(forgetting([[0.5]]))
     with pytest.raises(ValueError, match="square"):
-        metrics.forgetting([[0.5, NAN]])
+        forgetting([[0.5, NAN]])
 
 
 def test_relative_forgetting_by_hand():
-    assert metrics.relative_forgetting([0.8, 0.4, 0.5], [0.4, 0.5, 0.1]) == pytest.approx((0.5 - 0.25) / 2, abs=1e-12)
-    assert metrics.relative_forgetting(torch.tensor([0.5, 0.5]), np.array([0.75, 0.5])) == pytest.approx(-0.5)
+    assert relative_forgetting([0.8, 0.4, 0.5], [0.4, 0.5, 0.1]) == pytest.approx((0.5 - 0.25) / 2, abs=1e-12)
+    assert relative_forgetting(torch.tensor([0.5, 0.5]), np.array([0.75, 0.5])) == pytest.approx(-0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        left_out = metrics.relative_forgetting([0.0, NAN, 0.5, 0.8, 0.9], [0.3, 0.2, 0.25, NAN, 0.9])
+        left_out = relative_forgetting([0.0, NAN, 0.5, 0.8, 0.9], [0.3, 0.2, 0.25, NAN, 0.9])
         assert left_out == pytest.approx(0.5, abs=1e-12)
-        assert math.isnan(metrics.relative_forgetting([0.7], [0.7]))
-        assert math.isnan(metrics.relative_forgetting([0.0, 0.7], [0.1, 0.7]))
+        assert math.isnan(relative_forgetting([0.7], [0.7]))
+        assert math.isnan(relative_forgetting([0.0, 0.7], [0.1, 0.7]))
     with pytest.raises(ValueError, match="one length"):
-        metrics.relative_forgetting([0.7, 0.6], [0.7])
+        relative_forgetting([0.7, 0.6], [0.7])
 
 
 def test_the_examples_in_the_documentation_run():

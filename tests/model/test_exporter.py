@@ -16,7 +16,7 @@ from torchvision.models import VisionTransformer
 
 import lifelabel
 from lifelabel.errors import UserError
-from lifelabel.methods import _BUILT_IN
+from lifelabel.methods import METHODS
 from lifelabel.model.export_network import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
 from lifelabel.nn.activations import Layout
 from lifelabel.nn.backbones import Backbone, build
@@ -55,7 +55,7 @@ def shape_of(network):
     return ", ".join([*parts, "relations"] if network.classifier.log_lift is not None else parts)
 
 
-@pytest.mark.parametrize("name", _BUILT_IN)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_network_of_a_tested_shape(name):
     assert shape_of(network_of(name)) == SHAPES.get(name.removesuffix("-r"), SHAPES["fine-tuning"])
 

@@ -10,7 +10,7 @@ from support import models
 import lifelabel
 from lifelabel.errors import UserError
 from lifelabel.model.labelled_scores import score_labelled
-from lifelabel.streams.labelled_rows import from_table
+from lifelabel.streams.labelled_set import from_table
 
 
 @pytest.fixture(scope="module")

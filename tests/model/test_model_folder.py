@@ -16,8 +16,7 @@ from lifelabel.errors import UserError
 from lifelabel.images.hashes import TrainedImages
 from lifelabel.model import ModelInfo, read_model, write_model
 from lifelabel.nn.backbones import build
-from lifelabel.nn.weights import sha256
-from lifelabel.utils.files import partial_name
+from lifelabel.utils.files import partial_name, sha256
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from lifelabel.config.config import Config
 from lifelabel.engine import setup
 from lifelabel.nn.expert import Expert, _cast_products_to_bfloat16
 from lifelabel.nn.learner import Learner, LinearHead
-from lifelabel.nn.setting import run_backbone
+from lifelabel.nn.method_setting import run_backbone
 
 
 def make_setting(**options):

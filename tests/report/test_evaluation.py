@@ -16,7 +16,7 @@ from lifelabel.metrics.functions import average_precision
 from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.report import evaluation as module
 from lifelabel.report.evaluation import Evaluation
-from lifelabel.streams.labelled_rows import LabelledPart, LabelledSet
+from lifelabel.streams.labelled_set import LabelledPart, LabelledSet
 from lifelabel.streams.labels import Labels, Unknown
 
 CLASSES = ("cat", "dog", "cup", "fork")

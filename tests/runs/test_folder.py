@@ -11,9 +11,10 @@ import torch
 from support import command_server
 from support.run_files import sign_checkpoint
 
-from lifelabel.engine.checkpoint_file import _FORMAT
+from lifelabel.engine.checkpoint_file import _FORMAT, load_checkpoint, save_checkpoint
 from lifelabel.errors import UserError
-from lifelabel.runs.folder import JsonLines, RunFolder
+from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.lines import JsonLines
 from lifelabel.utils.files import partial_name
 
 
@@ -207,10 +208,10 @@ def test_matrices(made):
 
 
 def test_checkpoint_and_back(made):
-    assert made.load_checkpoint() is None
+    assert load_checkpoint(made) is None
     weights = torch.randn(3, 3)
-    made.save_checkpoint({"task": 2, "method": {"w": weights}})
-    state = made.load_checkpoint()
+    save_checkpoint(made, {"task": 2, "method": {"w": weights}})
+    state = load_checkpoint(made)
     assert state["format"] == _FORMAT
     assert state["task"] == 2
     assert torch.equal(state["method"]["w"], weights)
@@ -220,12 +221,12 @@ def test_checkpoint_and_back(made):
 def load_with_notes(path):
     """Through a new object, as a run that resumes."""
     notes = []
-    return RunFolder(path).load_checkpoint(notes.append)["task"], notes
+    return load_checkpoint(RunFolder(path), notes.append)["task"], notes
 
 
 def test_the_checkpoint_before_is_kept_and_used_if_the_last_one_is_damaged(made):
     for task in range(3):
-        made.save_checkpoint({"task": task})
+        save_checkpoint(made, {"task": task})
     assert names(made) == ["checkpoint-previous.pt", "checkpoint.pt", "config.yaml"]
     last, previous = made / "checkpoint.pt", made / "checkpoint-previous.pt"
     assert load_with_notes(made.path) == (2, [])
@@ -233,8 +234,8 @@ def test_the_checkpoint_before_is_kept_and_used_if_the_last_one_is_damaged(made)
     end = f"{previous}, the checkpoint before it, is used"
     assert load_with_notes(made.path) == (1, [f"{last} is damaged or cut short: its SHA-256 is another one: {end}"])
     folder = RunFolder(made.path)
-    assert folder.load_checkpoint()["task"] == 1
-    folder.save_checkpoint({"task": 3})  # the damaged one does not replace the good one
+    assert load_checkpoint(folder)["task"] == 1
+    save_checkpoint(folder, {"task": 3})  # the damaged one does not replace the good one
     assert load_with_notes(made.path) == (3, [])
     last.unlink()
     assert load_with_notes(made.path) == (1, [f"{last} is missing: {end}"])
@@ -242,14 +243,14 @@ def test_the_checkpoint_before_is_kept_and_used_if_the_last_one_is_damaged(made)
     with pytest.raises(
         UserError, match=r"checkpoint.pt is missing, and .*checkpoint-previous.pt is damaged or cut short"
     ):
-        made.load_checkpoint()
+        load_checkpoint(made)
 
 
 @pytest.mark.parametrize("call", range(1, 5))
 def test_a_kill_while_a_checkpoint_is_written_leaves_a_good_one(made, monkeypatch, call):
     """Before the file is flushed, and before and after each of the two renames."""
-    made.save_checkpoint({"task": 0})
-    made.save_checkpoint({"task": 1})
+    save_checkpoint(made, {"task": 0})
+    save_checkpoint(made, {"task": 1})
     calls = iter(range(1, 10))
 
     def kill_at(name):
@@ -265,17 +266,17 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_a_good_one(made, monkeypatc
     for name in ("fsync", "replace"):
         kill_at(name)
     with contextlib.suppress(KeyboardInterrupt):
-        made.save_checkpoint({"task": 2})
+        save_checkpoint(made, {"task": 2})
     assert load_with_notes(made.path)[0] == (1 if call < 4 else 2)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.99])
 def test_a_checkpoint_cut_short(made, keep):
-    made.save_checkpoint({"w": torch.randn(100, 100)})
+    save_checkpoint(made, {"w": torch.randn(100, 100)})
     data = (made / "checkpoint.pt").read_bytes()
     (made / "checkpoint.pt").write_bytes(data[: int(keep * len(data))])
     with pytest.raises(UserError, match=r"checkpoint.pt is damaged or cut short"):
-        made.load_checkpoint()
+        load_checkpoint(made)
 
 
 class Surprise:
@@ -287,7 +288,7 @@ def test_a_checkpoint_runs_no_code(made, capsys):
     torch.save({"format": _FORMAT, "surprise": Surprise()}, made / "checkpoint.pt")
     sign_checkpoint(made / "checkpoint.pt")
     with pytest.raises(UserError, match="damaged"):
-        made.load_checkpoint()
+        load_checkpoint(made)
     assert "ran" not in capsys.readouterr().out
 
 
@@ -296,7 +297,7 @@ def test_a_checkpoint_of_another_make(made, state):
     torch.save(state, made / "checkpoint.pt")
     sign_checkpoint(made / "checkpoint.pt")
     with pytest.raises(UserError, match="is not a checkpoint of this version"):
-        made.load_checkpoint()
+        load_checkpoint(made)
 
 
 def test_a_link_in_place_of_a_temporary_file(tmp_path):

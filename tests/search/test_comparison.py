@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from lifelabel.errors import UserError
-from lifelabel.search.comparison import STUDIES, make_plan, method_variants, study_variants
+from lifelabel.search.comparison import make_plan, method_variants, study_variants
+from lifelabel.search.studies import STUDIES
 
 
 def test_the_rows_of_the_papers_table_2():

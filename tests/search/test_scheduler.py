@@ -9,13 +9,14 @@ import time
 import pytest
 import torch
 
-from lifelabel.config.config import Config, read_yaml
+from lifelabel.config.config import Config
 from lifelabel.engine import run as engine
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
-from lifelabel.runs.folder import CHECKPOINTS, RunFolder
+from lifelabel.runs.folder import RunFolder
 from lifelabel.search import scheduler
 from lifelabel.search.scheduler import Outcome, PlannedRun, WorkerPool, default_jobs, error_file, run_all
+from lifelabel.utils.yaml_reader import read_yaml
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
 
@@ -187,7 +188,7 @@ def test_a_mistake_in_the_options_of_all_runs_is_raised_and_that_of_one_run_is_n
     assert not list(tmp_path.iterdir())  # no run folder was made
     first, second = plan(tmp_path), plan(tmp_path, seed=1)
     run_all([first])
-    for name in CHECKPOINTS:
+    for name in ("checkpoint.pt", "checkpoint-previous.pt"):
         (first.folder / name).write_bytes(b"cut short")
     (first.folder / "metrics.json").unlink()
     bad, good = run_all([first, second])

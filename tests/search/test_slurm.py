@@ -14,13 +14,13 @@ import pytest
 import torch
 from search.slurm_cluster import missing_programs, running_cluster
 
-from lifelabel.config.config import read_yaml
 from lifelabel.engine import run as engine
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search import slurm
 from lifelabel.search.scheduler import PlannedRun, run_all
 from lifelabel.search.slurm_job import TIME_LIMIT_SIGNAL, JobState, read_runs, run_job, state_file, write_runs
+from lifelabel.utils.yaml_reader import read_yaml
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
 WAITING = """

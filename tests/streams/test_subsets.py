@@ -14,15 +14,7 @@ from lifelabel.images.source import Names
 from lifelabel.streams import build
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.stream import Split, Stream, classes_to_tasks, equal_tasks
-from lifelabel.streams.subsets import (
-    Part,
-    _first_tasks,
-    _hold_out,
-    _random_orders,
-    _reorder_tasks,
-    part_of,
-    sort_by_name,
-)
+from lifelabel.streams.subsets import Part, part_of, sort_by_name
 
 CLASSES = tuple("abcdefghi")
 SIZES = [3, 2, 3, 1]
@@ -95,11 +87,11 @@ def held(name, share):
     return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 16**8 < share
 
 
-# The first tasks
+# First tasks
 
 
 def test_first_tasks_have_no_later_class_and_no_later_image(stream):
-    part = _first_tasks(stream, 2)
+    part = part_of(stream, Part(first_tasks=2))
     assert part.tasks == stream.tasks[:2] and part.classes == stream.classes[: stream.tasks[1].end]
     assert views(part) == views(stream)[:2]
     for kind in ("train", "test"):
@@ -107,16 +99,10 @@ def test_first_tasks_have_no_later_class_and_no_later_image(stream):
         cut, of_part = known(part, getattr(part, kind))
         assert of_part == by_task[:2]
         assert cut == {name: labels & set(part.classes) for name, labels in full.items()}
-    assert part.train.labels.classes == part.test.labels.classes == len(part.classes)
     assert np.array_equal(part.truth, stream.truth[: len(part.classes), : len(part.classes)])
     joint = dataclasses.replace(part, train=with_files(part.train)).joint_view()
     assert set(joint.rows.tolist()) == {row for rows in stream.train.rows[:2] for row in rows.tolist()}
     assert joint.task.classes == part.classes
-
-
-def test_more_tasks_than_there_are(stream):
-    with pytest.raises(UserError, match=f"has {len(stream.tasks)} tasks, not 9: lower first_tasks"):
-        _first_tasks(stream, 9)
 
 
 # Images held out
@@ -133,47 +119,40 @@ def test_held_out_images_have_the_visible_labels_of_their_tasks(stream, tasks):
         for name in names:
             if held(name, share):
                 expected[name] = expected.get(name, set()) | full[name] & set(task.classes)
-    assert views(part) == kept
+    assert expected and views(part) == kept
     scored, of_part = known(part, part.test)
-    assert {name: scored[name] for names in of_part for name in names} == expected
-    assert expected and not any(labels for name, labels in scored.items() if name not in expected)
-    seen = [name for names in of_part for name in names]
-    assert len(seen) == len(set(seen))  # each is scored from one task on, the first that has it
-    assert all(
-        name in by_task[t] and not any(name in by_task[s] for s in range(t))
-        for t, ns in enumerate(of_part)
-        for name in ns
-    )
-    assert not set(stream.test.names) & set(scored)
-    assert part.truth is None
-    for t, names in enumerate(by_task[:tasks]):  # a partition of what the task had
-        left, out = set(kept[t]), {name for name in names if name in expected}
-        assert left | out == set(names) and not left & out
+    first_task = {}  # an image of several tasks is scored from the first of them on
+    for index, names in enumerate(by_task[:tasks]):
+        for name in names:
+            first_task.setdefault(name, index)
+    assert {name: index for index, names in enumerate(of_part) for name in names} == {
+        name: first_task[name] for name in expected
+    }
+    assert scored == {name: expected.get(name, set()) for name in scored}
+    assert not set(stream.test.names) & set(scored) and part.truth is None
 
 
 def test_which_images_are_held_out_follows_from_their_names():
     stream = made(True)
     turn = np.random.default_rng(5).permutation(60)
-    place = np.argsort(turn)
-    t = stream.train
+    place, t = np.argsort(turn), stream.train
     other = Split(t.images.take(turn), t.names.take(turn), t.labels.take(turn), tuple(place[rows] for rows in t.rows))
-    a, b = _hold_out(stream, 0.3), _hold_out(dataclasses.replace(stream, train=other), 0.3)
-    assert [set(names) for names in known(a, a.test)[1]] == [set(names) for names in known(b, b.test)[1]]
-    assert a.test.used().size < _hold_out(stream, 0.5).test.used().size
-    assert set(a.test.used()) < set(_hold_out(stream, 0.5).test.used())
+    few, same, many = (
+        [set(names) for names in known(part, part.test)[1]]
+        for part in (
+            part_of(stream, Part(hold_out=0.3)),
+            part_of(dataclasses.replace(stream, train=other), Part(hold_out=0.3)),
+            part_of(stream, Part(hold_out=0.5)),
+        )
+    )
+    assert few == same and set().union(*few) < set().union(*many)
 
 
-@pytest.mark.parametrize(("share", "says"), [(1e-6, "to score: hold out more"), (0.9, "to learn: hold out less")])
-def test_a_share_that_leaves_nothing(share, says):
-    with pytest.raises(UserError, match=f"leaves no image of task . {says}"):
-        _hold_out(made(False), share)
-
-
-# Another order
+# Another order of the tasks
 
 
 def test_another_order_moves_classes_images_and_labels_together(stream):
-    part = _reorder_tasks(stream, 3)
+    part = part_of(stream, Part(task_order=3))
     turn = [[task.classes for task in stream.tasks].index(task.classes) for task in part.tasks]
     assert sorted(turn) == list(range(len(stream.tasks))) and turn != sorted(turn)
     assert [task.offset for task in part.tasks] == np.cumsum([0] + [len(t.classes) for t in part.tasks])[:-1].tolist()
@@ -183,13 +162,15 @@ def test_another_order_moves_classes_images_and_labels_together(stream):
     full, by_task = known(stream, stream.test)
     assert known(part, part.test)[0] == full
     moved = [sorted(by_task[t]) for t in turn]
-    if len(stream.train.used()) < sum(
-        map(len, stream.train.rows)
-    ):  # overlap: scored with the first class that is known
+    if len(stream.train.used()) < sum(map(len, stream.train.rows)):  # overlap: scored from the first known class on
         moved = [[] for _ in turn]
         for name in sorted(name for names in by_task for name in names):
             moved[min(t for t, task in enumerate(part.tasks) if full[name] & set(task.classes))].append(name)
     assert [sorted(names) for names in known(part, part.test)[1]] == moved
+    assert_same_truth(part, stream)
+
+
+def assert_same_truth(part, stream):
     for i, a in enumerate(part.classes):
         for j, b in enumerate(part.classes):
             assert part.truth[i, j] == stream.truth[stream.classes.index(a), stream.classes.index(b)]
@@ -201,37 +182,40 @@ def test_a_test_image_without_a_label_stays_with_its_task():
     row = int(stream.test.rows[2][0])
     labels[row] = False
     stream = dataclasses.replace(stream, test=dataclasses.replace(stream.test, labels=Labels.from_dense(labels)))
-    part = _reorder_tasks(stream, 3)
+    part = part_of(stream, Part(task_order=3))
     (now,) = [part.tasks[t].classes for t, rows in enumerate(part.test.rows) if row in rows]
     assert now == stream.tasks[2].classes
 
 
-def test_orders_are_the_same_every_time_and_differ():
-    stream = made(False)
-    orders = [_reorder_tasks(stream, k).classes for k in range(1, 9)]
-    assert orders == [_reorder_tasks(stream, k).classes for k in range(1, 9)]
-    assert len(set(orders)) > 4
-
-
-def test_a_task_order_that_does_not_exist():
-    assert sorted(_random_orders(3, 5)) == [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
-    assert _random_orders(4, 3) == _random_orders(4, 8)[:3]
+def test_all_orders_are_different_and_the_same_every_time():
+    stream = part_of(made(False), Part(first_tasks=3))
+    orders = [part_of(stream, Part(task_order=k)).classes for k in range(1, 6)]
+    assert orders == [part_of(stream, Part(task_order=k)).classes for k in range(1, 6)]
+    assert len({*orders, stream.classes}) == 6
     with pytest.raises(UserError, match=r"^task_order 6 does not exist: 3 tasks have 5 other orders; lower it$"):
-        _random_orders(3, 6)
+        part_of(stream, Part(task_order=6))
 
 
 def test_every_part_is_another_stream(stream):
     parts = [Part(), Part(3), Part(4), Part(0, 2), Part(0, 3), Part(0, None, 0.3), Part(0, None, 0.4), Part(3, 2, 0.3)]
     marks = [part_of(stream, part).fingerprint for part in parts]
     assert len(set(marks)) == len(parts)
-    assert marks == [part_of(stream, part).fingerprint for part in parts]
     assert part_of(stream, Part()) is stream
-    assert part_of(stream, parts[-1]).rules | stream.rules == {
-        **stream.rules,
-        "task_order": 3,
-        "first_tasks": 2,
-        "hold_out": 0.3,
-    }
+    rules = {"task_order": 3, "first_tasks": 2, "hold_out": 0.3}
+    assert part_of(stream, parts[-1]).rules | stream.rules == {**stream.rules, **rules}
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        (Part(first_tasks=9), r"^stream made has 4 tasks, not 9: lower first_tasks$"),
+        (Part(hold_out=1e-6), r"leaves no image of task . to score: hold out more"),
+        (Part(hold_out=0.9), r"leaves no image of task . to learn: hold out less"),
+    ],
+)
+def test_a_part_that_does_not_exist(part, line):
+    with pytest.raises(UserError, match=line):
+        part_of(made(False), part)
 
 
 # Through the label server
@@ -273,20 +257,9 @@ def test_the_label_server_returns_only_the_part(source):
             }
             with pytest.raises(HiddenLabel, match="test labels are hidden until the last task"):
                 label_server.test_labels(o.test_rows)
-            nothing = np.zeros((len(names), expected.tasks[0].end), np.float32)
-            if index + 1 < len(expected.tasks):
-                with pytest.raises(
-                    HiddenLabel, match="the scores of earlier test sets cannot be submitted before the last task"
-                ):
-                    label_server.submit_earlier(0, o.test_rows, nothing)
-            else:  # scores of earlier test sets are accepted once, after the last training image
-                assert label_server.submit_earlier(0, o.test_rows, nothing) is None
-                for again in (0, index):
-                    with pytest.raises(
-                        HiddenLabel,
-                        match=f"the scores of task {again + 1} cannot be submitted: only those of earlier tasks",
-                    ):
-                        label_server.submit_earlier(again, o.test_rows, nothing)
+            if task is expected.tasks[-1]:
+                nothing = np.zeros((len(names), expected.tasks[0].end), np.float32)
+                label_server.submit_earlier(0, o.test_rows, nothing)
             scores = np.zeros((len(names), task.end), np.float32)
             label_server.judge(index + 1, o.test_rows, scores, None)
         assert label_server.truth() is None
@@ -314,11 +287,6 @@ def test_the_upper_bound_trains_only_on_images_of_the_part(source):
         label_server.close()
 
 
-def test_an_impossible_part_is_one_line():
-    with pytest.raises(UserError, match=r"^stream scenes has 5 tasks, not 6"):
-        LabelServer("scenes", SCENES, part=Part(0, 6))
-
-
 def test_photographs_are_sorted_by_name():
     """The order of a source would reveal the task of an image."""
     names = Names(["b.png", "c.png", "a.png"])
@@ -342,8 +310,8 @@ def overlapping(**more):
 def test_a_class_order_makes_the_tasks_anew_from_the_labels_of_each_image():
     stream = overlapping()
     part = part_of(stream, Part(class_order=2))
-    order = _random_orders(9, 2)[-1]
-    assert part.classes == tuple(CLASSES[k] for k in order) and [len(task.classes) for task in part.tasks] == SIZES
+    assert sorted(part.classes) == list(CLASSES) != list(part.classes)
+    assert [len(task.classes) for task in part.tasks] == SIZES
     assert part.fingerprint != stream.fingerprint and part.rules["class_order"] == 2
     for kind in ("train", "test"):
         full, _ = known(stream, getattr(stream, kind))
@@ -354,11 +322,7 @@ def test_a_class_order_makes_the_tasks_anew_from_the_labels_of_each_image():
             before = {name for names in by_task[:index] for name in names}
             assert set(by_task[index]) == (own if kind == "train" else own - before)
             assert len(by_task[index]) == len(set(by_task[index]))
-    for i, a in enumerate(part.classes):
-        for j, b in enumerate(part.classes):
-            assert part.truth[i, j] == stream.truth[CLASSES.index(a), CLASSES.index(b)]
-    again = part_of(part, Part(first_tasks=2))
-    assert again.classes == part.classes[:5]
+    assert_same_truth(part, stream)
 
 
 def test_a_class_order_is_applied_before_a_task_order():

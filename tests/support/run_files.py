@@ -5,7 +5,7 @@ import signal
 
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint_file import _MARK
-from lifelabel.nn.weights import sha256
+from lifelabel.utils.files import sha256
 
 
 def read_json(path):

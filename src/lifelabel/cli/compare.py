@@ -19,7 +19,7 @@ from lifelabel.cli.common import (
     parse_methods,
     parse_seeds,
 )
-from lifelabel.cli.completion import STUDY_NAMES, complete_list, complete_name, method_names
+from lifelabel.cli.completion import complete_list, complete_name, method_names, study_names
 from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
 from lifelabel.cli.report import show_table
 from lifelabel.config.run_options import VARIED
@@ -143,7 +143,7 @@ def _study(
         typer.Argument(
             metavar="STUDY",
             help="acm (Table 2), lambdas (Table 3) or weighted-ridge.",
-            autocompletion=complete_name(lambda: STUDY_NAMES),
+            autocompletion=complete_name(study_names),
         ),
     ],
     seeds: Seeds = "0-2",
@@ -172,7 +172,8 @@ def _study(
     """
     place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
-    from lifelabel.search.comparison import STUDIES, study_variants
+    from lifelabel.search.comparison import study_variants
+    from lifelabel.search.studies import STUDIES
 
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
@@ -207,8 +208,8 @@ def _make_plan(
     variants: tuple[Variant, ...], seeds: str, orders: int, folder: Path, config: Path | None, given: dict[str, Any],
     place: Place,
 ) -> Plan:  # fmt: skip
-    from lifelabel.config.config import read_yaml
     from lifelabel.search.comparison import make_plan
+    from lifelabel.utils.yaml_reader import read_yaml
 
     from_file = read_yaml(config) if config else {}
     check_file(config, from_file, {"stream": given.get("stream")})

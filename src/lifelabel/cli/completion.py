@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
-__all__ = ["METHOD_NAMES", "STUDY_NAMES", "complete_list", "complete_name", "method_names", "stream_names"]
+from lifelabel.registry import definitions
 
-METHOD_NAMES = (
-    "multi-task", "ml-gcn", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "icarl", "rm", "frozen",
-    "l3a", "weighted-ridge", "ml-gcn-lifelong", "agcn", "krt", "krt-r", "csc", "agcn++", "rebll",
-)  # fmt: skip
-"""The built-in methods: importing `lifelabel.methods` would import torch."""
-STUDY_NAMES = ("acm", "lambdas", "weighted-ridge")
+__all__ = ["complete_list", "complete_name", "method_names", "stream_names", "study_names"]
 
+_METHODS = Path(__file__).parents[1] / "methods"
 _Complete = Callable[[str], list[str]]
 
 
 def method_names() -> list[str]:
-    """The built-in methods, and those of installed plug-ins. The plug-ins are not imported."""
-    return [*METHOD_NAMES, *_installed("methods")]
+    """The built-in methods, and those of installed plug-ins. Neither are imported."""
+    return [*(each.name for each in definitions(_METHODS)), *_installed("methods")]
+
+
+def study_names() -> list[str]:
+    """The studies of `lifelabel study`."""
+    from lifelabel.search.studies import STUDIES
+
+    return list(STUDIES)
 
 
 def stream_names() -> list[str]:

@@ -158,7 +158,7 @@ def _train(
 
 def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
     """The outcomes of runs that exist; None for the others. Files of the data may be elsewhere, or not exist."""
-    from lifelabel.config.config import Config, read_yaml
+    from lifelabel.config.config import Config
     from lifelabel.runs.folder import RunFolder
     from lifelabel.search.scheduler import Outcome, differences
 
@@ -171,7 +171,7 @@ def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
             continue
         reason = None
         try:
-            config = Config.make(read_yaml(folder / "config.yaml"))
+            config = Config.make(folder.read_config())
             for name in ("method", "fidelity", "seed"):
                 if getattr(config, name) != plan.values[name]:
                     reason = f"{plan.folder} holds a run with another {name}: move it to another folder"

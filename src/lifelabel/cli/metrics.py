@@ -57,7 +57,7 @@ def _metrics(
 def print_metrics(found: Mapping[str, Any]) -> None:
     """Print the result of `lifelabel.metrics.conventions.compare`."""
     from lifelabel.metrics.conventions import spread
-    from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+    from lifelabel.metrics.over_tasks import BUILT_IN, HEADLINE
 
     print_line(
         f"{counted(found['images'], 'images')}, {counted(found['classes'], 'classes')}, {found['empty_classes']:,} of "
@@ -89,7 +89,7 @@ def _print_part(lines: Iterable[str]) -> None:
 
 def _table(found: Mapping[str, Any], part: str, title: str) -> list[str]:
     """A table with one row per family of papers, at most 80 columns wide."""
-    from lifelabel.metrics.functions import HEADLINE
+    from lifelabel.metrics.over_tasks import HEADLINE
 
     rows = [("convention", "at", "CF1", "if empty", *HEADLINE)]
     for family in found["families"]:

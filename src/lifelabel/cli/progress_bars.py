@@ -25,7 +25,7 @@ from lifelabel.cli.console import print_line
 from lifelabel.cli.stopping import begin_stop, end_watch, watch_signals
 from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
-from lifelabel.metrics.functions import HEADLINE
+from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.tables import one_line
 from lifelabel.runs.finished import read_run
 from lifelabel.search.scheduler import ActiveRun, Display, Outcome

@@ -67,14 +67,16 @@ def _train(
     """
     if not print_config:
         start_fork_server("lifelabel.engine.label_server")
-    from lifelabel.config.config import Config, merge, read_yaml
+    from lifelabel.config.config import Config, merge
     from lifelabel.engine import run
     from lifelabel.runs.folder import RunFolder
+    from lifelabel.runs.names import CONFIG
+    from lifelabel.utils.yaml_reader import read_yaml
 
     given = given_options(flags, set_, plugin)
     if resume is not None:
         if given or config or out_folder or overwrite or print_config:
-            raise UserError("--resume takes its options from the run's own config.yaml: give only --plugin with it")
+            raise UserError(f"--resume takes its options from the run's own {CONFIG}: give only --plugin with it")
         folder = RunFolder(resume)
         if folder.is_run and folder.is_finished:
             _print_next_steps(resume)

@@ -97,11 +97,12 @@ def _tune(
     """
     place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
-    from lifelabel.config.config import Config, merge, read_yaml
+    from lifelabel.config.config import Config, merge
     from lifelabel.registry import loaded_plugins
     from lifelabel.search import tuner as search
     from lifelabel.search.comparison import folder_name
     from lifelabel.search.scheduler import WorkerPool
+    from lifelabel.utils.yaml_reader import read_yaml
 
     if first_tasks is None and not proxy:
         first_tasks = 3

@@ -26,9 +26,7 @@ from lifelabel.methods.buffer import BufferOptions
 from lifelabel.options import read
 from lifelabel.registry import check_plugins
 from lifelabel.streams import STREAMS, resolve
-from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import shorten
-from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = [
     "Config",
@@ -38,12 +36,10 @@ __all__ = [
     "merge",
     "nest_flags",
     "plain",
-    "read_yaml",
     "short_value",
     "yaml_value",
 ]
 
-_MAX_YAML_BYTES = 1_000_000
 _SECTIONS = ("stream_options", "method_options")
 _NETWORK = ("backbone", "weights")
 _RATES = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
@@ -93,9 +89,10 @@ class Config(RunOptions):
             base["weights"] = "none"
         trained = has_weights(values.get("weights", base.get("weights", Config.weights)))
         method = values.setdefault("method", _default_method(stream, fidelity, trained))
-        options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS.find(method).Options}
+        of_fidelity = vars(METHODS.find(method)).get("fidelities", {})
+        options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS[method].Options}
         of_method = {"buffer_images": BUFFER_IMAGES[kind]} if issubclass(options["method"], BufferOptions) else {}
-        of_method |= base.pop("by_method", {}).get(method, {})
+        of_method |= {**of_fidelity.get(fidelity, {}), **of_fidelity.get(f"{fidelity}/{kind}", {})}
         if fidelity == "tuned" and with_preset:
             base = merge(base, _preset(kind, method))
             of_method |= base.pop("method_options", {})
@@ -165,23 +162,6 @@ class Config(RunOptions):
         return "".join(_yaml_lines(self, ""))
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The options in a YAML file."""
-    try:
-        with open_regular(path) as file:
-            data = file.read(_MAX_YAML_BYTES + 1)
-        if len(data) > _MAX_YAML_BYTES:
-            raise UserError(f"{path} is larger than {_MAX_YAML_BYTES:,} bytes: not a configuration")
-    except OSError as error:
-        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
-    values = parse_yaml(data, str(path), "`lifelabel train --print-config` prints a valid configuration")
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold `option: value` lines, not {shorten(values)}")
-    return values
-
-
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """One mapping from several layers of options. Later layers win. Sections are merged option by option."""
     merged: dict[str, Any] = {}
@@ -205,10 +185,11 @@ def nest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _default_method(stream: str, fidelity: str, trained: bool) -> str:
-    """The best method for photographs with pretrained weights, and AGCN for its paper's streams and for scenes."""
+    """The method that declares `default_for_photographs`, or, for the paper's streams and for scenes, the paper's."""
     source = STREAMS[stream]
-    own = source.photographs and not source.of_paper and fidelity == "tuned"
-    return "weighted-ridge" if own and trained else Config.method
+    if not (trained and source.photographs and not source.of_paper and fidelity == "tuned"):
+        return Config.method
+    return next(name for name, method in METHODS.registered().items() if method.default_for_photographs)
 
 
 def has_weights(weights: Any) -> bool:

@@ -25,19 +25,6 @@ FIDELITIES: dict[str, dict[str, Any]] = {
         "pool": "max",
         "reduction": "sum",
         "word_norm": None,
-        "by_method": {
-            "agcn": {
-                "lambdas": (0.07, 0.93, 1e5),
-                "soft_labels": "sigmoid",
-                "new_old": "bayes",
-                "adjacency": "raw",
-                "activate_output": True,
-                "hidden": 1024,
-                "prevalence": None,
-                "context": 0.0,
-            },
-            "lwf": {"lambdas": (0.07, 0.93)},
-        },
     },
     # The authors' code, with the loss weights of the paper, because the code does not define them.
     "release": {
@@ -52,19 +39,6 @@ FIDELITIES: dict[str, dict[str, Any]] = {
         "reduction": "mean",
         "normalize": "authors",
         "word_norm": None,
-        "by_method": {
-            "agcn": {
-                "lambdas": (0.07, 0.93, 1e5),
-                "soft_labels": "softmax",
-                "new_old": "halved",
-                "adjacency": "binarised",
-                "activate_output": False,
-                "hidden": 1024,
-                "prevalence": None,
-                "context": 0.0,
-            },
-            "lwf": {"lambdas": (0.07, 0.93)},
-        },
     },
     # Plain training: one learning rate for all weights, running statistics, the matrix of the authors' code.
     "plain": {
@@ -72,20 +46,9 @@ FIDELITIES: dict[str, dict[str, Any]] = {
         "backbone_lr": 1e-3,
         "later_backbone_lr": 1e-3,
         "batch_norm": "running",
-        "by_method": {
-            "agcn": {
-                "lambdas": (0.07, 0.93, 1e3),
-                "new_old": "halved",
-                "adjacency": "binarised",
-                "hidden": 1024,
-                "prevalence": None,
-                "context": 0.0,
-            },
-            "lwf": {"lambdas": (0.07, 0.93)},
-        },
     },
 }
-"""The options that each fidelity sets. `by_method` has the options of single methods."""
+"""The options that each fidelity sets. The options of single methods are in `Method.fidelities`."""
 
 PHOTOGRAPHS: dict[str, dict[str, Any]] = {
     "tuned": {
@@ -98,7 +61,6 @@ PHOTOGRAPHS: dict[str, dict[str, Any]] = {
         "weights": "imagenet",
         "image_size": 224,
         "pool": "avg",
-        "by_method": {"agcn": {"lambdas": (0.15, 0.85, 1e3), "hidden": 2048}},
     },
     "plain": {
         "batch_size": 32,

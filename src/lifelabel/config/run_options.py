@@ -100,8 +100,8 @@ class RunOptions:
     )
     image_size: int | None = option(
         None,
-        "side of the images in pixels; none: as the embedded images are drawn, 224 for photographs (352 with "
-        "weighted-ridge)",
+        "side of the images in pixels; none: as the embedded images are drawn, 224 for photographs, or as the preset "
+        "of the method",
         low=16,
         high=2048,
         equal=True,

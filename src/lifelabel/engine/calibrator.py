@@ -13,7 +13,7 @@ import numpy as np
 
 from lifelabel.engine.labelled_images import Labelled, check_writable, read_labelled, score
 from lifelabel.errors import UserError, unknown
-from lifelabel.metrics.functions import without_nan
+from lifelabel.metrics.over_tasks import without_nan
 from lifelabel.model.calibration import (
     BY,
     Calibration,

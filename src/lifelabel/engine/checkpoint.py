@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lifelabel.config.config import Config
 from lifelabel.errors import UserError
+from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.text import shorten
 
@@ -167,7 +168,7 @@ def check_same_run(
     `made_from` has the SHA-256 of the stream, its files, the word vectors and the initial weights. So their paths may
     differ, and so may the options that declare `resume`.
     """
-    path, described = folder / "checkpoint.pt", folder / "config.yaml"
+    path, described = folder / names.CHECKPOINT, folder / names.CONFIG
     for name, difference in _DIFFERENCES.items():
         if state[name] != made_from[name]:
             raise UserError(f"{path} was made {difference} than {described} describes")

@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from lifelabel.errors import UserError
+from lifelabel.runs.folder import DamagedCheckpoint, RunFolder
 from lifelabel.utils.files import open_regular
 
-__all__ = ["DamagedCheckpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["load_checkpoint", "read_checkpoint", "save_checkpoint", "write_checkpoint"]
 
 _FORMAT = 5
 _MARK = b"\nlifelabel sha256 "
@@ -25,8 +27,14 @@ _DIGITS = 2 * hashlib.sha256().digest_size
 _BLOCK = 1 << 20
 
 
-class DamagedCheckpoint(UserError):
-    """The bytes of a checkpoint are not those that were written."""
+def save_checkpoint(folder: RunFolder, state: Mapping[str, Any]) -> None:
+    """Write the checkpoint of a run. The one before it is kept."""
+    folder.write_checkpoint(functools.partial(write_checkpoint, state=state))
+
+
+def load_checkpoint(folder: RunFolder, note: Callable[[str], None] | None = None) -> dict[str, Any] | None:
+    """The last checkpoint of a run, or, if it is damaged, the one before it; None if there is none yet."""
+    return folder.read_checkpoint(read_checkpoint, note)
 
 
 def write_checkpoint(handle: IO[bytes], state: Mapping[str, Any]) -> None:

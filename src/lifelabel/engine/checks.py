@@ -14,9 +14,11 @@ from lifelabel.engine.label_server import StreamInfo
 from lifelabel.errors import UserError
 from lifelabel.images.shards import in_shards
 from lifelabel.methods import Method
-from lifelabel.metrics.functions import BUILT_IN, METRICS, Scored
+from lifelabel.metrics.functions import METRICS, Scored
+from lifelabel.metrics.over_tasks import BUILT_IN
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.learner import Learner
+from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.memory import available_memory
 from lifelabel.utils.text import shorten
@@ -144,7 +146,7 @@ def _check_missing(info: StreamInfo, config: Config, folder: RunFolder, note: Ca
         if info.image_size:
             raise UserError(f"{info.name} is drawn, and its manifest holds no images: train with --stream {info.name}")
         if folder.is_run:
-            raise UserError(f"{what}: if they moved, edit root in {folder / 'config.yaml'}")
+            raise UserError(f"{what}: if they moved, edit root in {folder / names.CONFIG}")
         raise UserError(f"{what}: give the folder of the images with --root DIR")
     if config.strict:
         raise UserError(f"{what}: leave out --strict to train without them")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lifelabel.config.config import Config
-from lifelabel.engine.examples import EXAMPLES, choose_examples, example_positions, load_pictures, pictures_to_arrays
+from lifelabel.engine.examples import choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.engine.model_description import agrees
 from lifelabel.engine.scoring import compute_features, compute_scores
@@ -20,7 +20,8 @@ from lifelabel.images.loader import CACHE_BYTES, Loader, TestImages
 from lifelabel.methods import Method
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.parallel.group import Group
-from lifelabel.runs.folder import DETAILS, RunFolder
+from lifelabel.runs import names
+from lifelabel.runs.folder import RunFolder
 from lifelabel.streams.stream import task_of_class
 
 __all__ = ["Evaluator"]
@@ -73,7 +74,7 @@ class Evaluator:
         self.write_details(done, details, rows, scores)
         if done == len(tasks) and self.config.save_scores:
             labels, known, task_of_image = self.label_server.test_labels(rows)
-            self.folder.write_arrays("scores.npz", {
+            self.folder.write_arrays(names.SCORES, {
                 "logits": np.where(known, scores, -np.inf), "labels": labels, "task_of_image": task_of_image,
                 "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
             })  # fmt: skip
@@ -97,7 +98,7 @@ class Evaluator:
         """The test images that were scored, of all processes."""
         rows = np.concatenate(self.group.collect(self.images.rows))
         if not len(rows):
-            raise UserError("no test image could be read: see skipped.jsonl in the run folder")
+            raise UserError(f"no test image could be read: see {names.SKIPPED} in the run folder")
         return rows
 
     def write_details(self, done: int, details: dict[str, np.ndarray], rows: np.ndarray, scores: np.ndarray) -> None:
@@ -106,7 +107,7 @@ class Evaluator:
         examples = example_positions(len(rows), len(self.info.classes))
         probabilities = torch.from_numpy(scores[examples]).sigmoid().numpy()
         details = {**details, "scores": probabilities.astype(np.float16)}
-        self.folder.write_arrays(f"{DETAILS}/task-{done}.npz", details)
+        self.folder.write_arrays(f"{names.DETAILS}/{names.details_of_task(done)}", details)
         if done < tasks:
             return
         rows = rows[examples]
@@ -114,7 +115,7 @@ class Evaluator:
         chosen = choose_examples(probabilities, labels, known, self.config.pictures)
         pictures = load_pictures(self.loader, rows[chosen])
         chosen = chosen[np.isin(rows[chosen], list(pictures))]  # a file may have vanished
-        self.folder.write_arrays(f"{DETAILS}/{EXAMPLES}", {
+        self.folder.write_arrays(f"{names.DETAILS}/{names.EXAMPLES}", {
             "chosen": chosen, "labels": labels[chosen], "known": known[chosen],
             "names": np.array([self.info.test.name(row) for row in pictures], dtype=np.str_),
             **pictures_to_arrays(pictures.values()),

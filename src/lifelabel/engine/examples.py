@@ -15,14 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from lifelabel.images.loader import Loader
+from lifelabel.runs.details import MAX_EXAMPLES
 
 __all__ = [
-    "EXAMPLES", "MAX_EXAMPLES", "choose_examples", "example_positions", "load_pictures", "picture",
-    "pictures_to_arrays",
+    "choose_examples", "example_positions", "load_pictures", "picture", "pictures_to_arrays",
 ]  # fmt: skip
 
-EXAMPLES = "examples.npz"
-MAX_EXAMPLES, _MIN_EXAMPLES = 256, 24
+_MIN_EXAMPLES = 24
 _MAX_SCORES = 400_000
 """Probabilities of examples in one file: with many classes there are fewer examples."""
 _SIDE, _QUALITY = 160, 70

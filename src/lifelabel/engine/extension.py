@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lifelabel.config.config import Config, merge, nest_flags, read_yaml
+from lifelabel.config.config import Config, merge, nest_flags
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import Progress, extended_run
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.engine.run import Result, Run, continues, make_folder, resume_with
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
@@ -18,7 +19,8 @@ from lifelabel.model.model_folder import read_info
 from lifelabel.options import declared
 from lifelabel.parallel.group import Group, join_group, note_begin
 from lifelabel.registry import loaded_plugins
-from lifelabel.runs.folder import MODEL, RunFolder
+from lifelabel.runs import names
+from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import resolve
 
 __all__ = ["extend"]
@@ -38,14 +40,14 @@ def extend(
     """
     old = RunFolder(run)
     if not old.is_run:
-        hint = ": give its run folder, which has checkpoint.pt" if (old / "model.json").exists() else ""
+        hint = f": give its run folder, which has {names.CHECKPOINT}" if (old / names.MODEL_INFO).exists() else ""
         raise UserError(f"{old.path} is not a run folder{hint}")
     if not old.is_finished:
         raise UserError(f"{old.path} is not finished: continue it with `lifelabel train --resume {old.path}` first")
     callback = callback or Callback()
-    state = old.load_checkpoint(callback.note)
+    state = load_checkpoint(old, callback.note)
     if state is None:
-        raise UserError(f"{old.path} has no checkpoint.pt, which is needed to extend it")
+        raise UserError(f"{old.path} has no {names.CHECKPOINT}, which is needed to extend it")
     _check_end(old, state)
     config = _configure(old, state, str(table), merge(options or {}, nest_flags(flags)))
     if Path(out).resolve() == old.path.resolve():
@@ -69,39 +71,39 @@ def _train(
             new.callback.note(f"the calibration of {old.path} is not kept: run `lifelabel calibrate` on the new run")
         with folder.new(overwrite):
             # first config.yaml: a folder with a checkpoint alone is no run, and could not be overwritten after a kill
-            folder.write_text("config.yaml", config.to_yaml())
-            folder.save_checkpoint(start)
+            folder.write_text(names.CONFIG, config.to_yaml())
+            save_checkpoint(folder, start)
             group.share(lambda: note_begin(folder.path))
             return new.go(start)
 
 
 def _check_end(old: RunFolder, state: Mapping[str, Any]) -> None:
     """Refuse a checkpoint from before the end of the run: the last one is damaged, and the one before it was loaded."""
-    tasks = len(old.read_json("metrics.json")["tasks"])
+    tasks = len(old.read_json(names.METRICS)["tasks"])
     try:
         records, _ = Progress.from_dict(state).records, (extended_run(state), state["stream"], state["weights"])
     except (KeyError, ValueError) as error:
-        raise UserError(f"{old / 'checkpoint.pt'} is not the checkpoint of a run: {error}") from None
+        raise UserError(f"{old / names.CHECKPOINT} is not the checkpoint of a run: {error}") from None
     if not records or records[-1]["task"] != tasks:
         raise UserError(
-            f"the checkpoint of the end of {old.path} is damaged or missing: delete {old / 'metrics.json'}, continue "
+            f"the checkpoint of the end of {old.path} is damaged or missing: delete {old / names.METRICS}, continue "
             f"with `lifelabel train --resume {old.path}` from the one before it, and extend then"
         )
 
 
 def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapping[str, Any]) -> Config:
     """The configuration of the new run: that of the old one, on the table."""
-    before = Config.make(read_yaml(old / "config.yaml"))
+    before = Config.make(old.read_config())
     stream, of_table = resolve(table, given.get("stream_options") or {})
     if stream != "table":
         raise UserError(f"{table} is not a table: give a .csv, .tsv or .parquet file of images and labels")
     if "learned" in of_table:
         raise UserError("stream.learned is set by the run that is extended: remove it")
-    metrics = old.read_json("metrics.json")
-    tasks, names = metrics["tasks"], metrics.get("task_names") or []
+    of_run = old.read_json(names.METRICS)
+    tasks, titles = of_run["tasks"], of_run.get("task_names") or []
     if METHODS[before.method].joint and not getattr(before.stream_options, "learned", ()):
-        tasks, names = [[name for task in tasks for name in task]], []  # it learned all tasks as one
-    named = [{names[index]: task} if names and names[index] else task for index, task in enumerate(tasks)]
+        tasks, titles = [[name for task in tasks for name in task]], []  # it learned all tasks as one
+    named = [{titles[index]: task} if titles and titles[index] else task for index, task in enumerate(tasks)]
     of_table["learned"] = [json.dumps(task, ensure_ascii=False) for task in named]
     whole = {"first_tasks": None, "hold_out": 0.0, "task_order": 0, "class_order": 0, "proxy": False}
     whole |= {"proxy_images": None, "epochs": 1}  # a table is an online stream, unless its protocol is overlap
@@ -122,9 +124,9 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
 
 
 def _is_calibrated(run: RunFolder) -> bool:
-    if not (run / MODEL / "model.json").exists():
+    if not (run / names.MODEL / names.MODEL_INFO).exists():
         return False
-    info = read_info(run / MODEL)
+    info = read_info(run / names.MODEL)
     return bool(info.calibration or info.thresholds)
 
 
@@ -133,7 +135,7 @@ def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[
 
     The first step of the new run is to evaluate the old classes, so its position is the last task of the old run.
     """
-    images = old.read_json("environment.json").get("images_by_task")
+    images = old.read_json(names.ENVIRONMENT).get("images_by_task")
     if images and new.info.learned == 1:
         images = [sum(images)]  # an upper bound learned all tasks as one
     extends = {"run": str(old.path), "stream": state["stream"], "images": images or [None] * new.info.learned}

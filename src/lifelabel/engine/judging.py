@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from lifelabel.metrics.curves import precision_over_recall, score_counts
-from lifelabel.metrics.functions import HEADLINE, Scored, forgetting, mean_of_known, relative_forgetting, without_nan
-from lifelabel.streams.stream import Split, Stream, Task, task_names, task_of_class
+from lifelabel.metrics.functions import Scored
+from lifelabel.metrics.over_tasks import HEADLINE, without_nan
+from lifelabel.streams.stream import Split, Stream, Task, task_of_class
 
-__all__ = ["judge", "judge_earlier", "summarise", "task_of_image"]
+__all__ = ["judge", "judge_earlier", "task_of_image"]
 
 
 def judge_earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
@@ -114,44 +115,7 @@ def _acm_error(matrix: np.ndarray, truth: np.ndarray, tasks: Sequence[Task]) -> 
     return {name: float(error[where].mean()) for name, where in blocks.items() if where.any()}
 
 
-def summarise(records: Sequence[dict[str, Any]], tasks: Sequence[Task]) -> dict[str, Any]:
-    """metrics.json: the final metrics, forgetting by both definitions, the matrices a[t][j], and every record."""
-    summary: dict[str, Any] = {
-        "classes": [name for task in tasks for name in task.classes],
-        "tasks": [list(task.classes) for task in tasks],
-        **({"task_names": names} if (names := task_names(tasks)) else {}),
-        "finished": bool(records) and records[-1]["task"] == len(tasks),
-        "by_task": {name: _by_task(records, name, len(tasks)) for name in HEADLINE},
-        "per_task": list(records),
-    }
-    if summary["finished"]:
-        last = records[-1]
-        lifelong = len(records) > 1
-        final: dict[str, Any] = dict(last["seen"])
-        final["cumulative_mean"] = {n: mean_of_known([s[n] for s in last["cumulative"]]) for n in HEADLINE}
-        if lifelong:
-            final["forgetting"] = {n: forgetting(summary["by_task"][n]) for n in HEADLINE}
-            tail = last["cumulative"][-len(records) :]  # a run that extends another one has no records of its tasks
-            final["relative_forgetting"] = {
-                n: relative_forgetting([r["seen"][n] for r in records], [s[n] for s in tail]) for n in HEADLINE
-            }
-        if "acm_error" in last:
-            final["acm_error"] = last["acm_error"]
-        if "groups" in last:
-            final["groups"] = last["groups"]
-        summary["final"] = {**final, **{name: last[name] for name in ("conventions", "ap", "positives")}}
-    return without_nan(summary)
-
-
 def _headline(logits: Tensor, labels: Tensor, rows: np.ndarray | None = None) -> dict[str, float]:
     """The metrics of A.5 over the given rows, or over all rows."""
     where = slice(None) if rows is None else torch.from_numpy(rows)
     return Scored.from_logits(logits[where], labels[where]).headline()
-
-
-def _by_task(records: Sequence[dict[str, Any]], name: str, tasks: int) -> list[list[float | None]]:
-    """a[t][j] of one metric, with None above the diagonal and for tasks that were learned before."""
-    rows = [[score[name] for score in record["by_task"]] for record in records]
-    # a joint run has one record, of its last task
-    before = records[0]["task"] - 1 if records and records[0]["task"] < tasks else 0
-    return [[None] * tasks] * before + [row + [None] * (tasks - len(row)) for row in rows]

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lifelabel import streams
-from lifelabel.config.config import read_yaml
 from lifelabel.errors import UserError
 from lifelabel.images.shards import is_root
 from lifelabel.model.labelled_scores import LabelledScores, score_labelled
 from lifelabel.model.model import Model
 from lifelabel.options import read
 from lifelabel.registry import resolve_name
+from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import STREAMS
-from lifelabel.streams.labelled_rows import LabelledSet, Trained, check_rows, from_stream, from_table
-from lifelabel.utils.files import below
+from lifelabel.streams.labelled_set import LabelledSet, Trained, check_rows, from_stream, from_table
 from lifelabel.utils.memory import keep_freed_memory
 from lifelabel.utils.text import counted, printable
 
@@ -96,10 +95,10 @@ def _table_options(run: Path, path: Path, options: Mapping[str, Any]) -> Any:
 def _own_options(run: Path, table: Path) -> dict[str, Any]:
     """The options of the table, if the run was trained on it."""
     for folder in (run, run.resolve().parent):  # the model folder of a run is below it
-        if not (folder / "config.yaml").is_file():
+        if not RunFolder(folder).is_run:
             continue
         with contextlib.suppress(UserError, OSError):
-            config = read_yaml(below(folder, "config.yaml"))
+            config = RunFolder(folder).read_config()
             options = config.get("stream_options")
             if config.get("stream") == "table" and isinstance(options, Mapping):
                 file = options.get("file")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lifelabel.runs.folder import JsonLines
+from lifelabel.runs.lines import JsonLines
 from lifelabel.utils.transfer import HostCopy
 
 __all__ = ["LossHistory", "PendingStep"]

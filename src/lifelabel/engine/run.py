@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from lifelabel.config.config import Config, merge, nest_flags, read_yaml
+from lifelabel.config.config import Config, merge, nest_flags
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import (
     Progress,
@@ -34,6 +34,7 @@ from lifelabel.engine.checkpoint import (
     set_random_state,
     trained_pairs,
 )
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.engine.checks import (
     check_images,
     check_losses,
@@ -44,7 +45,6 @@ from lifelabel.engine.checks import (
 )
 from lifelabel.engine.environment import machine, memory, reset_peak_memory
 from lifelabel.engine.evaluator import Evaluator
-from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.engine.loss_history import LossHistory, PendingStep
 from lifelabel.engine.model_description import describe_model
@@ -66,16 +66,19 @@ from lifelabel.images.workers import WorkerDied
 from lifelabel.methods import METHODS, Batch, HostBatch
 from lifelabel.model.model_folder import write_model
 from lifelabel.nn.cuda_graphs import without_cudnn
-from lifelabel.nn.device import resolve_device
-from lifelabel.nn.weights import sha256
+from lifelabel.nn.device import deterministic_kernels, resolve_device
 from lifelabel.options import change_text, declared
 from lifelabel.parallel.exchange import BatchExchange, SilentFolder, SilentLines
 from lifelabel.parallel.group import ALONE, Group, has_begun, join_group, note_begin
 from lifelabel.parallel.torchrun import local_rank, processes_here, torchrun_command
 from lifelabel.registry import loaded_plugins, plugin_digests, resolve_names
-from lifelabel.runs.folder import MODEL, JsonLines, RunFolder, json_text
+from lifelabel.runs import names
+from lifelabel.runs.folder import RunFolder, json_text
+from lifelabel.runs.lines import JsonLines
+from lifelabel.runs.summary import summarise
 from lifelabel.streams import Task, TrainView
 from lifelabel.streams.subsets import Part
+from lifelabel.utils.files import sha256
 from lifelabel.utils.memory import keep_freed_memory, release_freed_memory
 from lifelabel.utils.processes import catch_stop_signals
 from lifelabel.utils.text import shorten
@@ -83,7 +86,7 @@ from lifelabel.utils.transfer import to_device
 
 __all__ = ["Result", "Run", "continues", "make_folder", "resume", "resume_with", "train"]
 
-_WRITTEN_AGAIN = ("config.yaml", "environment.json", "metrics.json")
+_WRITTEN_AGAIN = (names.CONFIG, names.ENVIRONMENT, names.METRICS)
 """Files of which a run writes another content when it goes on."""
 
 
@@ -124,7 +127,7 @@ def train(
         group.share(lambda: folder.check(overwrite))
         # a mistake in an option is reported before any file is changed
         with Run(config, folder, callback or Callback(), group) as run, folder.new(overwrite):
-            folder.write_text("config.yaml", config.to_yaml())
+            folder.write_text(names.CONFIG, config.to_yaml())
             group.share(lambda: note_begin(folder.path))
             return run.go(None)
 
@@ -141,21 +144,21 @@ def resume(folder: str | Path, callback: Callback | None = None) -> Result:
 
 def _read_config(folder: RunFolder) -> Config:
     if not folder.is_run:
-        raise UserError(f"{folder.path} is not a run folder: it has no config.yaml")
-    values = read_yaml(folder / "config.yaml")
+        raise UserError(f"{folder.path} is not a run folder: it has no {names.CONFIG}")
+    values = folder.read_config()
     try:
         return Config.make(values)
     except UserError as error:
-        raise UserError(f"{folder / 'config.yaml'} cannot be used: {error}") from None
+        raise UserError(f"{folder / names.CONFIG} cannot be used: {error}") from None
 
 
 def resume_with(folder: RunFolder, config: Config, callback: Callback | None, group: Group) -> Result:
     """Continue the run of a folder in the processes of a group."""
     if group.share(lambda: folder.is_finished):
-        metrics = group.share(lambda: folder.read_json("metrics.json"))
-        return Result(folder.path, config, metrics, group.share(lambda: folder.read_json("environment.json")))
+        metrics = group.share(lambda: folder.read_json(names.METRICS))
+        return Result(folder.path, config, metrics, group.share(lambda: folder.read_json(names.ENVIRONMENT)))
     with Run(config, folder, callback or Callback(), group) as run, folder.locked():
-        return run.go(group.share(lambda: folder.load_checkpoint(run.callback.note)))
+        return run.go(group.share(lambda: load_checkpoint(folder, run.callback.note)))
 
 
 def continues(folder: RunFolder, config: Config) -> bool:
@@ -253,22 +256,22 @@ class Run:
 
     def go(self, state: dict[str, Any] | None) -> Result:
         """Run to the end, from the beginning or from a checkpoint."""
-        with torch.random.fork_rng(self.gpus), catch_stop_signals(self.request_stop):
+        with torch.random.fork_rng(self.gpus), deterministic_kernels(), catch_stop_signals(self.request_stop):
             set_random_state(self.random_state, self.gpus)
             if state is None and self.info.learned:
                 raise UserError(f"{self.folder.path} extends a run and has no checkpoint: use `lifelabel extend` again")
             history_kept, skipped_kept = self.restore(state) if state else ((), ())
             self.group.share(lambda: self.check_folder(state))
             if self.progress.task < len(self.tasks):
-                self.history = self.open_lines("history.jsonl", *history_kept)
+                self.history = self.open_lines(names.HISTORY, *history_kept)
                 self.events = self.make_log()
                 on_line = self.events.losses if self.events else None
                 diverged = functools.partial(Run.diverged, weakref.proxy(self))
                 self.losses = LossHistory(self.history, self.callback.steps, diverged, on_line)
-                self.skipped = self.open_lines("skipped.jsonl", *skipped_kept)
+                self.skipped = self.open_lines(names.SKIPPED, *skipped_kept)
                 if state is None:
                     self.list_missing()
-                self.saver = AsyncSaver(self.folder.save_checkpoint, self.device)
+                self.saver = AsyncSaver(functools.partial(save_checkpoint, self.folder), self.device)
                 self.started = self.saved = time.monotonic()
                 self.callback.begin(self.config, self.tasks, self.images, self.progress.task, self.progress.images)
                 self.label_server.begin(self.progress.task)
@@ -279,8 +282,8 @@ class Run:
                         at_exit.callback(close)
                     self.run_tasks()
         summary = self.summary()
-        self.folder.write_json("metrics.json", summary)  # after the last checkpoint: it marks a finished run
-        environment = self.group.share(lambda: self.folder.read_json("environment.json"))
+        self.folder.write_json(names.METRICS, summary)  # after the last checkpoint: it marks a finished run
+        environment = self.group.share(lambda: self.folder.read_json(names.ENVIRONMENT))
         return Result(self.folder.path, self.config, summary, environment)
 
     def check_folder(self, state: dict[str, Any] | None) -> None:
@@ -289,7 +292,7 @@ class Run:
         config.yaml is compared by its options. If its bytes differ, it is written again. Changes of options are
         recorded, unless training is complete.
         """
-        folder, config, path = self.folder, self.config, self.folder / "config.yaml"
+        folder, config, path = self.folder, self.config, self.folder / names.CONFIG
         changes, recorded = self.new_changes, recorded_digests(state) if state else folder.digests
         for name, what in folder.changes(recorded).items():
             if name in recorded and name not in _WRITTEN_AGAIN:
@@ -304,12 +307,12 @@ class Run:
             self.callback.note(change_text(change))
             if affects_figures(config, change["option"]):
                 self.changed_options.append(change)
-        if sha256(path) != recorded.get("config.yaml"):
+        if sha256(path) != recorded.get(names.CONFIG):
             if recorded and not changes:
                 self.callback.note(
                     f"{path} is not as the run wrote it: it is written again with the options of the run"
                 )
-            folder.write_text("config.yaml", config.to_yaml())
+            folder.write_text(names.CONFIG, config.to_yaml())
 
     def open_lines(self, name: str, *kept: Any) -> JsonLines:
         return JsonLines(self.folder / name, *kept) if self.group.first else SilentLines()
@@ -319,7 +322,7 @@ class Run:
         if self.config.log == "none" or not self.group.first:
             return None
         log = EventLog(self.folder, self.config, self.info.tasks, self.callback.note)
-        log.replay(self.folder / "history.jsonl", self.progress.records, self.method.matrix())
+        log.replay(self.folder / names.HISTORY, self.progress.records, self.method.matrix())
         return log
 
     def run_tasks(self) -> None:
@@ -387,7 +390,7 @@ class Run:
                 self.losses.add(PendingStep(p.task, p.step, len(loaded.good), p.images, losses, shown))
             elif p.step == passes.steps and not p.learned:
                 raise UserError(
-                    f"no image of {self.tasks[p.task].text} could be read: see {self.folder / 'skipped.jsonl'}"
+                    f"no image of {self.tasks[p.task].text} could be read: see {self.folder / names.SKIPPED}"
                 )
             if self.group.size == 1:  # one process need not agree with others, and decides after the step
                 stop, due = self.stop_requested, self.checkpoint_due()
@@ -435,8 +438,8 @@ class Run:
         self.saver.wait()
         return UserError(
             f"{self.tasks[self.progress.task].text}: {what} cannot be read, more than max_skipped "
-            f"{self.config.max_skipped:g} allows: {self.folder / 'skipped.jsonl'} lists them; restore them, or raise "
-            f"max_skipped in {self.folder / 'config.yaml'}, and resume with: {self.resume_command}"
+            f"{self.config.max_skipped:g} allows: {self.folder / names.SKIPPED} lists them; restore them, or raise "
+            f"max_skipped in {self.folder / names.CONFIG}, and resume with: {self.resume_command}"
         )
 
     def make_batch(self, view: TrainView, index: np.ndarray, loaded: Loaded, first_pass: bool) -> Batch:
@@ -464,12 +467,12 @@ class Run:
         if self.config.strict:
             raise UserError(
                 f"{split} image {source.name(row)}: {reason}; repair it, or leave out --strict to skip it (to resume: "
-                f"strict: false in {self.folder / 'config.yaml'}, then --resume)"
+                f"strict: false in {self.folder / names.CONFIG}, then --resume)"
             )
         if row in known:  # recorded in an earlier task or evaluation
             return
         if not p.bad_train and not p.bad_test:
-            self.callback.note(f"{source.name(row)}: {reason}; such images are skipped and listed in skipped.jsonl")
+            self.callback.note(f"{source.name(row)}: {reason}; such images are skipped and listed in {names.SKIPPED}")
         known.add(row)
         self.skipped.write({"split": split, "image": source.name(row), "reason": reason})
         count, images = len(p.bad_test), len(self.info.test_rows)
@@ -493,14 +496,14 @@ class Run:
     def diverged(self, step: int, what: str) -> Diverged:
         """The error for a run that diverged, with its last good checkpoint."""
         self.saver.wait()
-        state = self.folder.load_checkpoint()
+        state = load_checkpoint(self.folder)
         last = "there was no checkpoint yet"
         if state:
             position = f"{self.tasks[state['task']].text}, step {state['step']}"
-            last = f"the last good checkpoint ({position}) is {self.folder / 'checkpoint.pt'}"
+            last = f"the last good checkpoint ({position}) is {self.folder / names.CHECKPOINT}"
         return Diverged(
             f"{self.tasks[self.progress.task].text}, step {step}: {what}; stopped, {last}. Lower lr, backbone_lr or "
-            f"later_backbone_lr in {self.folder / 'config.yaml'} and continue with --resume, or start again"
+            f"later_backbone_lr in {self.folder / names.CONFIG} and continue with --resume, or start again"
         )
 
     def save(self) -> None:
@@ -548,14 +551,14 @@ class Run:
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(
-                f"{self.folder / 'checkpoint.pt'} does not fit {self.folder / 'config.yaml'}: {reason}"
+                f"{self.folder / names.CHECKPOINT} does not fit {self.folder / names.CONFIG}: {reason}"
             ) from None
 
     def summary(self) -> dict[str, Any]:
-        names = {"stream": self.info.name, "method": self.config.method, "fidelity": self.config.fidelity}
+        about = {"stream": self.info.name, "method": self.config.method, "fidelity": self.config.fidelity}
         p = self.progress
         skipped = {"train": len(p.bad_train), "test": len(p.bad_test)}
-        return {**names, "seed": self.config.seed, **summarise(p.records, self.info.tasks), "skipped": skipped}
+        return {**about, "seed": self.config.seed, **summarise(p.records, self.info.tasks), "skipped": skipped}
 
     def write_results(self) -> None:
         matrix = self.method.matrix()
@@ -568,12 +571,12 @@ class Run:
             self.history.sync()
             self.skipped.sync()
             metrics = hashlib.sha256(json_text(self.summary()).encode()).hexdigest()  # written last
-            lines = {"history.jsonl": self.history.sha256, "skipped.jsonl": self.skipped.sha256}
-            digests = {**self.folder.digests, **lines, "metrics.json": metrics}
-            environment["sha256"] = {name: digests[name] for name in sorted(digests) if name != "environment.json"}
-        self.folder.write_json("environment.json", environment)
+            lines = {names.HISTORY: self.history.sha256, names.SKIPPED: self.skipped.sha256}
+            digests = {**self.folder.digests, **lines, names.METRICS: metrics}
+            environment["sha256"] = {name: digests[name] for name in sorted(digests) if name != names.ENVIRONMENT}
+        self.folder.write_json(names.ENVIRONMENT, environment)
         if not finished:
-            self.folder.write_json("metrics.json", self.summary())
+            self.folder.write_json(names.METRICS, self.summary())
 
     def write_model(self) -> None:
         """Write the model folder after the last task, and with `keep_tasks` one after every task."""
@@ -595,8 +598,8 @@ class Run:
             "epochs": self.config.epochs, "changed_options": self.changed_options, "extends": self.extends,
         }  # fmt: skip
         info = describe_model(self.config, self.info, self.method, network, self.image_size, training)
-        folders = [f"{MODEL}-task-{p.task}"] if self.config.keep_tasks else []
-        for folder in [*folders, MODEL] if finished else folders:
+        folders = [names.model_of_task(p.task)] if self.config.keep_tasks else []
+        for folder in [*folders, names.MODEL] if finished else folders:
             digests = write_model(self.folder / folder, network, info, self.trained)
             self.folder.digests |= {f"{folder}/{name}": digest for name, digest in digests.items()}
 

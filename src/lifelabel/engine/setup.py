@@ -19,8 +19,8 @@ from lifelabel.nn import backbones, provenance
 from lifelabel.nn.cuda_graphs import should_compile
 from lifelabel.nn.device import resolve_precision
 from lifelabel.nn.graph import embed
+from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
-from lifelabel.nn.setting import Setting
 from lifelabel.parallel.group import ALONE, Group
 from lifelabel.streams.order import order_places
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from lifelabel.config.config import Config
-from lifelabel.engine.judging import summarise
 from lifelabel.errors import UserError
-from lifelabel.metrics.functions import HEADLINE, forgetting
-from lifelabel.runs.folder import EVENT_FILES, TENSORBOARD, RunFolder
+from lifelabel.metrics.over_tasks import HEADLINE, forgetting
+from lifelabel.runs import names
+from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.summary import summarise
 from lifelabel.streams.stream import Task
 from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable
@@ -57,16 +58,16 @@ class EventLog:
     def __init__(self, folder: RunFolder, config: Config, tasks: Sequence[Task], note: Callable[[str], None]):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.path, self.tasks, self.note = folder / TENSORBOARD, tasks, note
+        self.path, self.tasks, self.note = folder / names.TENSORBOARD, tasks, note
         self.step = 0
         self.writer: SummaryWriter | None = None
         with self._writing():
-            for path in self.path.glob(EVENT_FILES):
+            for path in self.path.glob(names.EVENT_FILES):
                 path.unlink()
             # step 0: a TensorBoard that is open discards the points of a deleted file
             self.writer = SummaryWriter(
                 str(self.path), purge_step=0, max_queue=1000, flush_secs=_FLUSH_SECONDS,
-                filename_suffix=EVENT_FILES.rpartition("*")[2],
+                filename_suffix=names.EVENT_FILES.rpartition("*")[2],
             )  # fmt: skip
             # lines that begin with four spaces are shown as they are, in Markdown
             self.writer.add_text("configuration", "".join(f"    {line}\n" for line in config.to_yaml().splitlines()))
@@ -162,6 +163,6 @@ def _history(path: Path) -> Iterator[dict[str, Any]]:
             except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
                 damaged = True
             if damaged:
-                advice = f"give log: none in {path.parent / 'config.yaml'} to continue without the log for TensorBoard"
+                advice = f"give log: none in {path.parent / names.CONFIG} to continue without the log for TensorBoard"
                 raise UserError(f"{path}, line {number}, is damaged: {advice}")
             yield line

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.config.config import Config, read_yaml
+from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint_file import read_checkpoint
-from lifelabel.engine.judging import summarise
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.engine.run import Run
 from lifelabel.engine.scoring import compute_features, compute_scores
@@ -30,12 +29,13 @@ from lifelabel.methods import METHODS
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import digests_before_calibration
 from lifelabel.nn.device import resolve_device
-from lifelabel.nn.weights import sha256
 from lifelabel.options import change_text, declared, read
-from lifelabel.runs.folder import CHECKPOINTS, MODEL, RunFolder
+from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.names import CHECKPOINT, MODEL, PREVIOUS_CHECKPOINT
+from lifelabel.runs.summary import summarise
 from lifelabel.streams import STREAMS
 from lifelabel.streams.subsets import Part
-from lifelabel.utils.files import open_regular
+from lifelabel.utils.files import open_regular, sha256
 from lifelabel.utils.text import counted, printable, shorten
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "Check", "Verification", "verify"]
@@ -140,10 +140,10 @@ class _Verifier:
         self, folder: RunFolder, moved: Mapping[str, Any], device: str, processes: contextlib.ExitStack
     ):  # fmt: skip
         self.folder, self.device, self.processes = folder, device, processes
-        self.config = _Read(lambda: Config.make(read_yaml(folder / "config.yaml")))
+        self.config = _Read(lambda: Config.make(folder.read_config()))
         self.metrics = _Read(lambda: _object(folder, _METRICS))
         self.environment = _Read(lambda: _object(folder, "environment.json"))
-        last = folder / CHECKPOINTS[0]
+        last = folder / CHECKPOINT
         self.state = _Read(lambda: read_checkpoint(last) if last.exists() else None)
         self.model_info = _Read(lambda: _object(folder, f"{MODEL}/model.json") if (folder / MODEL).is_dir() else None)
         self.moved_config = _with_paths(self.config.value(), moved) if self.config.error is None else None
@@ -152,7 +152,7 @@ class _Verifier:
 
     def checks(self) -> dict[str, Callable[[], str]]:
         return {
-            "checkpoint.pt": self.checkpoint, CHECKPOINTS[1]: self.previous_checkpoint,
+            "checkpoint.pt": self.checkpoint, PREVIOUS_CHECKPOINT: self.previous_checkpoint,
             "environment.json": self.environment_file, "files": self.files, "configuration": self.configuration,
             "stream": self.stream, "images": self.images, "history.jsonl": self.history,
             "metrics.json": self.metrics_file, "model": self.model,
@@ -169,7 +169,7 @@ class _Verifier:
 
     def previous_checkpoint(self) -> str:
         """The checkpoint from which a run resumes if the last one is damaged."""
-        path = self.folder / CHECKPOINTS[1]
+        path = self.folder / PREVIOUS_CHECKPOINT
         if not path.exists():
             raise _NotChecked(f"there is no {path.name}")
         read_checkpoint(path)

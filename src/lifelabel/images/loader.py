@@ -15,24 +15,17 @@ import torch
 from torch import Tensor
 
 from lifelabel.errors import UserError
-from lifelabel.images import reading
-from lifelabel.images.reading import Request, RequestReader
-from lifelabel.images.source import ImageHandle, ImageSource
+from lifelabel.images import transforms
+from lifelabel.images.source import ImageHandle
+from lifelabel.images.transforms import Job, JobReader
 from lifelabel.images.workers import SharedArrays, Workers
 from lifelabel.parallel.torchrun import processes_here
 from lifelabel.utils.memory import total_memory
 from lifelabel.utils.processes import num_cores
 
 __all__ = [
-    "CACHE_BYTES",
-    "DEFAULT_IMAGE_SIZE",
-    "SCORING_BYTES",
-    "Job",
-    "Loaded",
-    "Loader",
-    "TestImages",
-    "default_workers",
-]
+    "CACHE_BYTES", "DEFAULT_IMAGE_SIZE", "SCORING_BYTES", "Job", "Loaded", "Loader", "TestImages", "default_workers",
+]  # fmt: skip
 
 DEFAULT_IMAGE_SIZE = 224
 """Side in pixels of a photograph, if no option sets it."""
@@ -46,20 +39,6 @@ SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20, "mps": 32 << 20}
 """Pixels in a batch that is only scored, by the type of the device."""
 CACHE_BYTES = 1 << 30
 """Test images are scored after every task. Up to this size, they stay decoded in memory, or their features do."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One batch to load: rows of a split, or of a source of its own. With `seed`, the images are augmented."""
-
-    split: str
-    rows: np.ndarray
-    augment: str = "none"
-    seed: tuple[int, ...] | None = None
-    source: ImageSource | None = None
-    """The images of this job alone, in place of those of `split`. It is sent to a worker with the job."""
-    hashed: bool = False
-    """Whether the hashes of the pixels are wanted: see `image_hashes`."""
 
 
 @dataclass(frozen=True)
@@ -103,18 +82,18 @@ class Loader:
         shared = None
         if workers and hasattr(os, "memfd_create"):
             shared = SharedArrays(buffers, (max(batch, self.scoring_batch), size, size, 3))
-        self.reader = RequestReader(sources, size, shared)
+        self.reader = JobReader(sources, size, shared)
         self.on_wait: Callable[[], None] = lambda: None
         """Called several times per second while the next batch is awaited."""
         self.workers: Workers | None = None
         if workers:
-            given, module = (sources, size, shared), reading.__name__
-            self.workers = Workers(workers, RequestReader, *given, needed=(sources,), ahead=prefetch, preload=module)
+            given, module = (sources, size, shared), transforms.__name__
+            self.workers = Workers(workers, JobReader, *given, needed=(sources,), ahead=prefetch, preload=module)
 
     def batches(self, jobs: Iterable[Job], on_wait: Callable[[], None] | None = None) -> Iterator[Loaded]:
         """The batches of one pass. `on_wait` replaces that of the loader."""
-        requests = map(_request, enumerate(jobs))
-        read = self.workers.map(requests, on_wait or self.on_wait) if self.workers else map(self.reader, requests)
+        numbered = enumerate(jobs)
+        read = self.workers.map(numbered, on_wait or self.on_wait) if self.workers else map(self.reader, numbered)
         for number, (pixels, good, bad, hashes) in enumerate(read):
             in_memory = self.reader.buffer(number) if pixels is None else pixels
             assert in_memory is not None
@@ -159,12 +138,6 @@ class TestImages:
                 cached.append(loaded.pixels.clone())
             yield loaded.pixels
         self.rows, self.bad, self.cached = np.concatenate(good), bad, cached
-
-
-def _request(numbered: tuple[int, Job]) -> Request:
-    """A job without the class of this module, which imports torch."""
-    number, job = numbered
-    return number, job.split, job.rows, job.augment, job.seed, job.source, job.hashed
 
 
 def _check_workers(workers: int) -> None:

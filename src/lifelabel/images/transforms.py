@@ -1,4 +1,7 @@
-"""Images to arrays of pixels: resizing, seeded augmentation, batches."""
+"""Images to arrays of pixels: resizing, seeded augmentation, batches.
+
+Worker processes import this module, which imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import functools
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
 from lifelabel.images.hashes import hash_pixels
-from lifelabel.images.source import BadImage, ImageSource
+from lifelabel.images.source import BadImage, ImageHandle, ImageSource
+from lifelabel.images.workers import SharedArrays
 
-__all__ = ["AUGMENTATIONS", "load_batch", "min_side_for"]
+__all__ = ["AUGMENTATIONS", "Batch", "Job", "JobReader", "load_batch", "min_side_for"]
 
 AUGMENTATIONS = {
     "none": "the image as it is",
@@ -94,6 +99,45 @@ def load_batch(
         batch[len(good)] = _transform(image, size, augment, rng)
         good.append(position)
     return batch[: len(good)], np.array(good, np.int64), bad
+
+
+@dataclass(frozen=True)
+class Job:
+    """One batch to load: rows of a split, or of a source of its own. With `seed`, the images are augmented."""
+
+    split: str
+    rows: np.ndarray
+    augment: str = "none"
+    seed: tuple[int, ...] | None = None
+    source: ImageSource | None = None
+    """The images of this job alone, in place of those of `split`. It is sent to a worker with the job."""
+    hashed: bool = False
+    """Whether the hashes of the pixels are wanted."""
+
+
+Batch = tuple[np.ndarray | None, np.ndarray, list[tuple[int, str]], np.ndarray | None]
+"""The result of `load_batch`, and hashes of pixels if they are wanted. Without pixels, they are in shared memory."""
+
+
+class JobReader:
+    """Loads numbered jobs. With shared memory the pixels are written there, and None is returned in their place."""
+
+    def __init__(self, sources: dict[str, ImageHandle], size: int, shared: SharedArrays | None):
+        self.sources, self.size, self.shared = sources, size, shared
+        self.opened: dict[str, ImageSource] = {}
+
+    def buffer(self, number: int) -> np.ndarray | None:
+        """The shared memory of batch `number` of a pass. Batches arrive in order, so the arrays are used in turn."""
+        return None if self.shared is None else self.shared.arrays[number % self.shared.count]
+
+    def __call__(self, numbered: tuple[int, Job]) -> Batch:
+        number, job = numbered
+        if job.source is None and job.split not in self.opened:
+            self.opened[job.split] = self.sources[job.split].open()
+        source = job.source or self.opened[job.split]
+        hashes = np.zeros(len(job.rows), np.uint64) if job.hashed else None
+        pixels, good, bad = load_batch(source, job.rows, self.size, job.augment, job.seed, self.buffer(number), hashes)
+        return None if self.shared else pixels, good, bad, None if hashes is None else hashes[: len(good)]
 
 
 class _Generators(threading.local):

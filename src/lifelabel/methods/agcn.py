@@ -26,10 +26,14 @@ from lifelabel.nn.expert import Expert
 from lifelabel.nn.graph import GraphNetwork, LabelRelations
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["AGCN"]
+
+
+_AS_PUBLISHED: dict[str, Any] = {"hidden": 1024, "prevalence": None, "context": 0.0}
+"""Neither the paper nor the authors' code limits the soft labels or refines scores."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,26 @@ class _AGCNOptions(MatrixOptions):
 
 class AGCN(Method):
     summary = "the paper's method: correlation matrix, graph over label words, frozen expert, three losses"
+    position = 170
     Options = _AGCNOptions
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         # options of the matrix are not searched: their effect grows with the tasks, and a search has only the first few
         "lambdas": ((0.07, 0.93, 1e3), (0.15, 0.85, 1e3), (0.3, 0.7, 1e3), (0.5, 0.5, 1e3)),
     }
+
+    fidelities: ClassVar[dict[str, dict[str, Any]]] = {
+        "tuned/photographs": {"lambdas": (0.15, 0.85, 1e3), "hidden": 2048},
+        "paper": {
+            **_AS_PUBLISHED, "lambdas": (0.07, 0.93, 1e5), "soft_labels": "sigmoid", "new_old": "bayes",
+            "adjacency": "raw", "activate_output": True,
+        },
+        "release": {
+            **_AS_PUBLISHED, "lambdas": (0.07, 0.93, 1e5), "soft_labels": "softmax", "new_old": "halved",
+            "adjacency": "binarised", "activate_output": False,
+        },
+        "plain": {**_AS_PUBLISHED, "lambdas": (0.07, 0.93, 1e3), "new_old": "halved", "adjacency": "binarised"},
+    }  # fmt: skip
 
     def __init__(self, setting: Setting, options: _AGCNOptions):
         super().__init__(setting, options)

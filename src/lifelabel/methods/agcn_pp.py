@@ -21,7 +21,7 @@ from lifelabel.methods.matrix_options import MatrixOptions
 from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.heads import MatrixGraphHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["AGCNpp"]
@@ -38,6 +38,8 @@ class _AGCNppOptions(MatrixOptions):
 
 class AGCNpp(MapMethod):
     summary = "AGCN whose nodes have features of each image, one vector per class, besides the label words"
+    name = "agcn++"
+    position = 210
     Options = _AGCNppOptions
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {

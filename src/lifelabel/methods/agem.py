@@ -21,6 +21,7 @@ __all__ = ["AGEM"]
 
 class AGEM(ER):
     summary = "projects gradients that would raise the loss on stored images"
+    position = 60
     Options = BufferOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {}
 

@@ -17,7 +17,7 @@ from lifelabel.methods.map_method import MapMethod
 from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.heads import ClassGraphHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["CSC"]
@@ -42,6 +42,7 @@ class _CSCOptions:
 
 class CSC(MapMethod):
     summary = "class graphs of each image with a learned adjacency, a frozen expert, and a loss against over-confidence"
+    position = 200
     Options = _CSCOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"alpha": (0.3, 0.5, 0.7), "beta": (0.01, 0.04, 0.2)}
 

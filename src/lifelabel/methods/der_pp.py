@@ -32,6 +32,8 @@ class _DERppOptions(BufferOptions):
 
 class DERpp(ER):
     summary = "replay with the stored logits and labels of images"
+    name = "der++"
+    position = 90
     Options = _DERppOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0)}
 

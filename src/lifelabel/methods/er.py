@@ -15,7 +15,7 @@ from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed, Reservoir
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.nn import losses
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["ER", "EROptions", "Replay"]
@@ -64,6 +64,7 @@ class Replay(Method):
 
 class ER(Replay, FineTuning):
     summary = "experience replay: each batch with stored images, sampled uniformly from the whole stream"
+    position = 70
     Options: ClassVar[type] = EROptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
 

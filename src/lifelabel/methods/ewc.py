@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch, Footprint
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["EWC"]
@@ -34,6 +34,7 @@ class _EWCOptions:
 
 class EWC(FineTuning):
     summary = "penalty on changes of weights that matter to old tasks (diagonal Fisher)"
+    position = 40
     Options = _EWCOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"strength": (10.0, 100.0, 1000.0, 10000.0)}
 

@@ -11,13 +11,14 @@ from lifelabel.methods.method import Batch, Method
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner, LinearHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 __all__ = ["FineTuning"]
 
 
 class FineTuning(Method):
     summary = "train on each task in turn, without a measure against forgetting (the lower bound)"
+    position = 30
 
     def __init__(self, setting: Setting, options: Any):
         super().__init__(setting, options)

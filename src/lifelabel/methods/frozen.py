@@ -23,6 +23,7 @@ class _FrozenOptions:
 
 class Frozen(FineTuning):
     summary = "a frozen backbone with a new linear head for each task: old classes do not change"
+    position = 130
     Options = _FrozenOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"learn_first": (False, True)}
     shared_options: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr")

@@ -27,7 +27,7 @@ from lifelabel.methods.lwf import LwF
 from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["ICaRL", "herding", "nearest_mean"]
@@ -54,6 +54,7 @@ class ICaRL(ER, LwF):
     """The replay of `ER` and the expert of `LwF`."""
 
     summary = "distillation and replay of exemplars chosen by herding; scores by the nearest mean of exemplars"
+    position = 110
     Options: ClassVar[type] = _ICaRLOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_targets": ("expert", "labels")}
     buffer_class: ClassVar[type[Buffer]] = ExemplarBuffer

@@ -23,7 +23,7 @@ from lifelabel.methods.method import Batch, Footprint, Method
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
-from lifelabel.nn.setting import Setting, run_backbone
+from lifelabel.nn.method_setting import Setting, run_backbone
 from lifelabel.options import option
 
 __all__ = ["L3A"]
@@ -58,6 +58,7 @@ class _L3AOptions:
 
 class L3A(Method):
     summary = "closed form: frozen features, a random layer, pseudo labels, one ridge regression over all tasks"
+    position = 140
     Options = _L3AOptions
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {

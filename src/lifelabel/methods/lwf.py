@@ -16,7 +16,7 @@ from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["LwF"]
@@ -31,9 +31,13 @@ class _LwFOptions:
 
 class LwF(FineTuning):
     summary = "distillation of the old classes from a frozen copy of the network"
+    position = 50
     Options: ClassVar[type] = _LwFOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "lambdas": ((0.07, 0.93), (0.15, 0.85), (0.3, 0.7), (0.5, 0.5))
+    }
+    fidelities: ClassVar[dict[str, dict[str, Any]]] = {
+        fidelity: {"lambdas": (0.07, 0.93)} for fidelity in ("paper", "release", "plain")
     }
 
     def __init__(self, setting: Setting, options: _LwFOptions):

@@ -12,7 +12,7 @@ from lifelabel.nn.expert import MapExpert
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork, MapFeatures
 from lifelabel.nn.learner import Learner
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 __all__ = ["MapMethod"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lifelabel.nn.graph import ACM, Adjacency, CalibratedACM
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["MatrixOptions"]

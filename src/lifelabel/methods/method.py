@@ -14,7 +14,7 @@ from torch import Tensor
 from lifelabel.errors import HiddenLabel
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.inference import InferenceNetwork
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 __all__ = ["Batch", "Footprint", "HostBatch", "Method"]
 
@@ -91,7 +91,11 @@ class Method(ABC):
     """
 
     summary: ClassVar[str]
-    """One line for `lifelabel list methods`."""
+    """One line for `lifelabel list methods`. A class without a summary of its own is no method, but a base of some."""
+    name: ClassVar[str]
+    """The name of the method, if it is not that of its file (`my-bar` for my_bar.py). It is not inherited."""
+    position: ClassVar[int]
+    """The place in lists and tables. A method that does not declare it comes last. It is not inherited."""
     Options: ClassVar[type] = _NoOptions
     """A dataclass of the method's own options."""
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {}
@@ -100,6 +104,11 @@ class Method(ABC):
     """The shared options that `lifelabel tune` searches for this method."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Options by kind of stream (`scenes`, `photographs`), as `lifelabel tune` writes them. They are the defaults."""
+    fidelities: ClassVar[dict[str, dict[str, Any]]] = {}
+    """The method's own options by fidelity, such as `paper`, or by fidelity and kind of stream: `tuned/photographs`.
+    They are not inherited: a subclass has other options."""
+    default_for_photographs: ClassVar[bool] = False
+    """Whether it is the default on photographs with pretrained weights, except on the paper's streams."""
     float64: ClassVar[bool] = False
     """Whether the method uses float64 on the device. The device mps does not support it."""
     counts_labels: ClassVar[bool] = False

@@ -20,7 +20,7 @@ from lifelabel.nn import losses
 from lifelabel.nn.graph import Adjacency, GraphNetwork
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 __all__ = ["MLGCN", "MLGCNLifelong"]
@@ -37,6 +37,8 @@ class _MLGCNOptions:
 
 class MLGCNLifelong(Method):
     summary = "ML-GCN task by task: a graph over the label words of each task, without a measure against forgetting"
+    name = "ml-gcn-lifelong"
+    position = 160
     Options = _MLGCNOptions
     counts_labels = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"tau": (0.2, 0.4), "p": (0.1, 0.2, 0.4)}
@@ -117,5 +119,6 @@ class MLGCNLifelong(Method):
 
 class MLGCN(MLGCNLifelong):
     summary = "ML-GCN: all tasks at once, with complete labels and a static graph over the label words"
+    position = 20
     joint = True
     shared_options: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "batch_norm")

@@ -11,5 +11,6 @@ __all__ = ["MultiTask"]
 
 class MultiTask(FineTuning):
     summary = "all tasks at once, shuffled, with complete labels (the upper bound)"
+    position = 10
     joint = True
     shared_options: ClassVar[tuple[str, ...]] = ("lr", "backbone_lr", "batch_norm")

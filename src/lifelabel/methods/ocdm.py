@@ -102,6 +102,7 @@ class _OptimisedBuffer(PartitionedBuffer):
 
 class OCDM(ER):
     summary = "replay from a buffer whose class distribution is kept close to a target by greedy removal"
+    position = 100
     Options = ShareOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"rho": (-0.2, 0.0, 0.2), "replay_weight": (0.5, 1.0)}
     buffer_class: ClassVar[type[Buffer]] = _OptimisedBuffer

@@ -207,6 +207,7 @@ class _PartitioningReservoir(PartitionedBuffer):
 
 class PRS(ER):
     summary = "replay from a buffer with a share for each class: stores rare labels, removes frequent ones"
+    position = 80
     Options = ShareOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"rho": (-0.2, 0.0, 0.2), "replay_weight": (0.5, 1.0)}
     buffer_class: ClassVar[type[Buffer]] = _PartitioningReservoir

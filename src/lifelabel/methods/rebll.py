@@ -52,6 +52,7 @@ class RebLL(ER, LwF):
     """The replay of `ER` and the expert of `LwF`."""
 
     summary = "replay of images whose missing labels are filled in by other models, with asymmetric losses"
+    position = 220
     Options = _RebLLOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"gamma": (0.0, 0.5, 1.0), "decay": (0.0, 1.0, 2.0)}
     buffer: Reservoir

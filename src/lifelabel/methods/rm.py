@@ -48,6 +48,7 @@ class _RainbowBuffer(ExemplarBuffer):
 
 class RM(ER):
     summary = "replay of exemplars of each class that are spread from certain to uncertain ones"
+    position = 120
     Options: ClassVar[type] = _RMOptions
     buffer_class: ClassVar[type[Buffer]] = _RainbowBuffer
     buffer: ExemplarBuffer

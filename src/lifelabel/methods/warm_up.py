@@ -11,7 +11,7 @@ from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.learner import Learner, LinearHead
-from lifelabel.nn.setting import Setting
+from lifelabel.nn.method_setting import Setting
 
 __all__ = ["WarmUp"]
 

@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from lifelabel.methods.method import Batch, Footprint, Method
+from lifelabel.methods.ridge import Regression, TaskSums, choose_basis
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn.frozen_features import PARTS, FrozenFeatures, PartFeatures
 from lifelabel.nn.graph import CalibratedACM, LabelRelations
 from lifelabel.nn.inference import Classifier, InferenceNetwork
+from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.provenance import SCRATCH
-from lifelabel.nn.ridge import Regression, choose_basis
-from lifelabel.nn.setting import Setting
-from lifelabel.nn.task_sums import TaskSums
 from lifelabel.options import option
 
 __all__ = ["RIDGES", "WeightedRidge"]
@@ -71,9 +70,11 @@ class _WeightedRidgeOptions:
 
 class WeightedRidge(Method):
     summary = "a closed form per task on frozen features; the default for photographs (mAP 61.9; l3a 57.1, agcn 46.6)"
+    position = 150
     Options = _WeightedRidgeOptions
     float64 = True
     validates = True
+    default_for_photographs = True
     # alpha is not searched: the right value grows as images get fewer, and a search has few
     shared_options: ClassVar[tuple[str, ...]] = ("image_size",)
 

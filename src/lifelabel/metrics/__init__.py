@@ -1,22 +1,33 @@
 """Multi-label metrics as pure functions of scores and labels. The name of each metric states its convention."""
 
-from lifelabel.metrics.functions import (
-    METRICS,
-    Counts,
-    Metric,
-    Scored,
-    all_metrics,
-    average_precision,
-    counts,
-    forgetting,
-    headline,
-    mean_average_precision,
-    mean_f1,
-    precision_recall_f1,
-    relative_forgetting,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lifelabel.metrics.functions import (
+        METRICS,
+        Counts,
+        Metric,
+        Scored,
+        all_metrics,
+        average_precision,
+        counts,
+        headline,
+        mean_average_precision,
+        mean_f1,
+        precision_recall_f1,
+    )
+    from lifelabel.metrics.over_tasks import forgetting, relative_forgetting
 
 __all__ = [
     "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "counts", "forgetting", "headline",
     "mean_average_precision", "mean_f1", "precision_recall_f1", "relative_forgetting",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: the records of runs use parts of this package without torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'lifelabel.metrics' has no attribute '{name}'")
+    home = "over_tasks" if name in ("forgetting", "relative_forgetting") else "functions"
+    return getattr(importlib.import_module(f"lifelabel.metrics.{home}"), name)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.metrics.functions import HEADLINE, METRICS, Scored, without_nan
+from lifelabel.metrics.functions import METRICS, Scored
+from lifelabel.metrics.over_tasks import HEADLINE, without_nan
+from lifelabel.runs import names as run_names
 from lifelabel.utils.arrays import Header, array_names, read_arrays, read_headers
 from lifelabel.utils.text import printable, shorten
 
@@ -80,9 +82,9 @@ def read_scores(path: Path) -> ScoreSet:
     `scores` are probabilities if all of them are in 0 … 1, otherwise logits.
     """
     if path.is_dir():
-        if not (path / "scores.npz").exists():
-            raise UserError(f"{path} holds no scores.npz: train with --save-scores, or give an .npz file")
-        path = path / "scores.npz"
+        if not (path / run_names.SCORES).exists():
+            raise UserError(f"{path} holds no {run_names.SCORES}: train with --save-scores, or give an .npz file")
+        path = path / run_names.SCORES
     names = array_names(path)
     given = [name for name in ("logits", "probabilities", "scores") if name in names]
     if len(given) != 1 or "labels" not in names:

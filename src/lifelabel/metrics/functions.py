@@ -13,7 +13,7 @@ are torch tensors or numpy arrays of shape (images, classes). Labels are 0 or 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -24,19 +24,17 @@ import torch
 from torch import Tensor
 
 from lifelabel.errors import UserError, reason
+from lifelabel.metrics.over_tasks import BUILT_IN
 from lifelabel.registry import Registry
 
 __all__ = [
-    "BUILT_IN", "HEADLINE", "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "brier_score",
-    "calibration_error", "calibration_figures", "class_calibration_errors", "counts", "forgetting", "headline",
-    "log_loss", "mean_average_precision", "mean_f1", "mean_of_known", "precision_recall_f1", "relative_forgetting",
-    "without_nan",
+    "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "brier_score", "calibration_error",
+    "calibration_figures", "class_calibration_errors", "counts", "headline", "log_loss", "mean_average_precision",
+    "mean_f1", "precision_recall_f1",
 ]  # fmt: skip
 
 _Array: TypeAlias = Tensor | npt.NDArray[Any]
 
-HEADLINE = ("mAP", "CF1", "OF1")
-"""The metrics of the paper's tables."""
 _CHUNK = 1 << 23
 """Scores that `_ap_on_device` ranks at a time (whole classes, at least one). It bounds memory."""
 
@@ -417,8 +415,6 @@ for _name, _metric in {
     METRICS.register(_name, _metric)
 
 METRICS.set_built_in()
-BUILT_IN = tuple(METRICS.registered())
-"""The names of the metrics that are not from plug-ins."""
 
 
 def all_metrics(probabilities: _Array, labels: _Array) -> dict[str, float]:
@@ -438,62 +434,3 @@ def headline(probabilities: _Array, labels: _Array) -> dict[str, float]:
     {'mAP': 1.0, 'CP': 1.0, 'CR': 1.0, 'CF1': 1.0, 'OP': 1.0, 'OR': 1.0, 'OF1': 1.0}
     """
     return Scored.from_probabilities(probabilities, labels).headline()
-
-
-def _floats(values: _Array | Sequence[Any]) -> npt.NDArray[np.float64]:
-    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
-
-
-def mean_of_known(values: _Array | Sequence[Any]) -> float:
-    """The mean of the values that are known: NaN and None are left out. NaN if no value is known.
-
-    >>> mean_of_known([0.5, None, 0.25])
-    0.375
-    """
-    terms = _floats(values)
-    known = terms[~np.isnan(terms)]
-    return float(known.mean()) if len(known) else math.nan
-
-
-def forgetting(a: _Array | Sequence[Sequence[float]]) -> float:
-    """Forgetting by A.5: the mean over tasks j < T of the highest a[l][j] with l < T, minus a[T][j].
-
-    a[t][j] is any metric on task j after task t. Entries above the diagonal (t < j) are not read. A value below zero
-    means that later tasks helped. NaN entries (a task without positives) are left out. With one task the result is NaN.
-
-    >>> nan = math.nan
-    >>> round(forgetting([[0.8, nan, nan], [0.9, 0.6, nan], [0.5, 0.7, 0.9]]), 3)  # (0.9 - 0.5 + 0.6 - 0.7) / 2
-    0.15
-    """
-    table = _floats(a)
-    if table.ndim != 2 or table.shape[0] != table.shape[1]:
-        raise ValueError(f"forgetting takes a square array (tasks, tasks), not {table.shape}")
-    earlier = np.where(np.tri(len(table), dtype=bool), table, math.nan)[:-1, :-1]
-    return mean_of_known(np.fmax.reduce(earlier, axis=0, initial=math.nan) - table[-1:, :-1].ravel())
-
-
-def relative_forgetting(initial: _Array | Sequence[float], final: _Array | Sequence[float]) -> float:
-    """Forgetting by the code of the AGCN authors: the mean over tasks j < T of (initial[j] - final[j]) / initial[j].
-
-    initial[j] is the metric on the cumulative test set j right after task j, and final[j] is the metric on the same set
-    after the last task. Both have T entries; the last is not read. Terms with initial[j] = 0 and NaN terms are left
-    out. NaN if no term is left.
-
-    >>> round(relative_forgetting([0.8, 0.5, 0.6], [0.6, 0.5, 0.6]), 3)
-    0.125
-    """
-    before, after = _floats(initial), _floats(final)
-    if before.ndim != 1 or before.shape != after.shape:
-        raise ValueError(f"initial {before.shape} and final {after.shape} must have one length: one value per task")
-    before, after = before[:-1], after[:-1]
-    nonzero = before != 0
-    return mean_of_known((before[nonzero] - after[nonzero]) / before[nonzero])
-
-
-def without_nan(value: Any) -> Any:
-    """The same nested dicts and lists with None in place of NaN, which JSON does not have."""
-    if isinstance(value, dict):
-        return {k: without_nan(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [without_nan(v) for v in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -34,8 +34,8 @@ from lifelabel.model.inputs import Images
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
 from lifelabel.nn.onnx_runtime import open_session
-from lifelabel.nn.weights import sha256
-from lifelabel.utils.files import below
+from lifelabel.runs.names import MODEL_INFO, MODEL_TENSORS
+from lifelabel.utils.files import below, sha256
 from lifelabel.utils.text import printable, shorten
 
 __all__ = ["RUNTIMES", "Check", "export"]
@@ -44,7 +44,7 @@ RUNTIMES = {"onnx": "ONNX Runtime", "torch-export": "torch", "safetensors": "lif
 """The formats, and what runs them."""
 _MAX_IMAGES = 32
 """Photographs with which an export is checked."""
-_MAIN_FILE = {"onnx": "model.onnx", "torch-export": "model.pt2", "safetensors": "model.safetensors"}
+_MAIN_FILE = {"onnx": "model.onnx", "torch-export": "model.pt2", "safetensors": MODEL_TENSORS}
 _FROM_OPSET = 18
 """The first version with an antialiased Resize, and the oldest that the exporter of torch writes itself."""
 _TOLERANCE = 1e-4
@@ -154,7 +154,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
                 os.fsync(handle.fileno())
         if out.exists():
             # model.json last: it has the checksum of a model folder
-            for file in sorted(folder.iterdir(), key=lambda file: file.name == "model.json"):
+            for file in sorted(folder.iterdir(), key=lambda file: file.name == MODEL_INFO):
                 os.replace(file, below(out, file.name))
         else:
             folder.rename(out)
@@ -184,7 +184,7 @@ def _write(model: Model, source: Path, folder: Path, format: str, preprocess: bo
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.export.save(torch_program(network, size), path)
-            (folder / "model.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            (folder / MODEL_INFO).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
             return _run_program(model, path, preprocess)
     except OSError:
         raise

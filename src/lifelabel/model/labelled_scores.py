@@ -10,7 +10,7 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.model.calibration import Calibration
 from lifelabel.model.model import Model
-from lifelabel.streams.labelled_rows import LabelledPart, LabelledSet
+from lifelabel.streams.labelled_set import LabelledPart, LabelledSet
 from lifelabel.utils.text import printable, shorten
 
 __all__ = ["LabelledScores", "score_labelled"]

@@ -31,6 +31,7 @@ from lifelabel.nn.device import resolve_device, resolve_precision
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.normalize import Normalize
+from lifelabel.runs.names import MODEL_INFO
 from lifelabel.utils.text import counted, printable, shorten
 from lifelabel.utils.transfer import HostCopy
 
@@ -361,7 +362,7 @@ def _restore(folder: Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> In
 
 def _misfit(folder: Path, reason: str) -> UserError:
     reason = shorten(printable(reason))
-    return UserError(f"the tensors in {folder} do not fit its model.json: {reason}; copy the model again")
+    return UserError(f"the tensors in {folder} do not fit its {MODEL_INFO}: {reason}; copy the model again")
 
 
 def _backbone_fits(folder: Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> bool:
@@ -417,7 +418,7 @@ def _build_backbone(folder: Path, info: ModelInfo) -> backbones.Backbone:
     """The backbone of a model with random weights, and the normalization of the model."""
     names = [info.backbone] if info.backbone in backbones.BACKBONES else info.backbone.split("+")
     if len(names) != len(info.normalize):
-        raise UserError(f"{folder / 'model.json'} is damaged (normalize): copy the model again")
+        raise UserError(f"{folder / MODEL_INFO} is damaged (normalize): copy the model again")
     parts = []
     for name, values in zip(names, info.normalize, strict=True):
         try:

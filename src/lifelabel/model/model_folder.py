@@ -25,8 +25,9 @@ from lifelabel.images.hashes import PAIR_BYTES, TrainedImages
 from lifelabel.model.card import model_card
 from lifelabel.model.info import MAX_TRAINED, ModelInfo, is_int, require
 from lifelabel.nn.inference import InferenceNetwork
-from lifelabel.nn.weights import sha256
-from lifelabel.utils.files import atomic_write, below, read_limited, write_text, writing
+from lifelabel.runs import names
+from lifelabel.runs.folder import RunFolder
+from lifelabel.utils.files import atomic_write, below, read_limited, sha256, write_text, writing
 from lifelabel.utils.text import printable, shorten
 
 __all__ = [
@@ -39,7 +40,7 @@ _ABOUT = ("kind", "format", "sha256", "bytes")
 """The first keys of model.json: its kind and format, and the digest and size of model.safetensors."""
 _OWN = "values_sha256"
 """The last key of model.json: the digest of all other values in it."""
-_TENSORS, _INFO, _CARD, _IMAGES = "model.safetensors", "model.json", "README.md", "training-images.bin"
+_TENSORS, _INFO, _CARD, _IMAGES = names.MODEL_TENSORS, names.MODEL_INFO, names.MODEL_CARD, names.TRAINED_IMAGES
 _MAX_JSON, _MAX_TENSOR_BYTES, _MAX_TENSORS = 100 << 20, 16 << 30, 100_000
 _DTYPES = ("F32", "I64")
 """Weights, and the step counters of batch norm."""
@@ -125,11 +126,14 @@ def _without_nan(value: Any) -> Any:
 def find_model(path: str | Path) -> Path:
     """The model folder at `path`: a model folder, or a run folder that has one."""
     path = Path(path)
-    for folder in (path, below(path, "model")):
+    for folder in (path, below(path, names.MODEL)):
         if below(folder, _INFO).exists():
             return folder
-    if (path / "config.yaml").exists():
-        if _is_finished(path):
+    if RunFolder(path).is_run:
+        ended = False
+        with contextlib.suppress(UserError):  # metrics.json is damaged
+            ended = RunFolder(path).is_finished
+        if ended:
             raise UserError(
                 f"{path} has no model: it was trained by an earlier lifelabel, or its method has no network; train it "
                 "again"
@@ -137,15 +141,8 @@ def find_model(path: str | Path) -> Path:
         raise UserError(f"{path} is not finished: continue it with lifelabel train --resume {path}")
     if (path / _TENSORS).exists():
         raise UserError(f"{path} is not a model of lifelabel: it has {_TENSORS}, but no {_INFO}")
-    what = "has no model: there is no model.json in it" if path.is_dir() else "is not a folder"
+    what = f"has no model: there is no {names.MODEL_INFO} in it" if path.is_dir() else "is not a folder"
     raise UserError(f"{path} {what}; give the folder of a finished run, or of a model")
-
-
-def _is_finished(run: Path) -> bool:
-    with contextlib.suppress(UserError, ValueError, RecursionError):
-        metrics = json.loads(read_limited(run / "metrics.json", _MAX_JSON))
-        return isinstance(metrics, dict) and metrics.get("finished") is True
-    return False
 
 
 def read_model(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
@@ -158,7 +155,7 @@ def read_model(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
         if found != size:
             raise UserError(f"{tensors} is damaged ({found:,} bytes, not {size:,}): copy the model again")
         if sha256(tensors) != digest:
-            raise UserError(f"{tensors} is damaged, or belongs to another model.json: copy the model again")
+            raise UserError(f"{tensors} is damaged, or belongs to another {_INFO}: copy the model again")
         return info, _read_tensors(tensors)
     except OSError as error:
         raise UserError(f"cannot read {tensors}: {error.strerror or error}") from None
@@ -219,11 +216,11 @@ def _refuse(constant: str) -> None:
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     with safe_open(path, "pt") as file:
-        names = list(file.keys())
-        require(len(names) <= _MAX_TENSORS, "too many tensors")
-        for name in names:
+        keys = list(file.keys())
+        require(len(keys) <= _MAX_TENSORS, "too many tensors")
+        for name in keys:
             require(file.get_slice(name).get_dtype() in _DTYPES, f"the type of {shorten(name)}")
-        tensors = {name: file.get_tensor(name) for name in names}
+        tensors = {name: file.get_tensor(name) for name in keys}
     for name, tensor in tensors.items():
         require(bool(tensor.isfinite().all()), f"{shorten(name)} is not finite")
     return tensors

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.heads import MapHead, build_head
-from lifelabel.nn.setting import Setting, run_backbone, run_maps
+from lifelabel.nn.method_setting import Setting, run_backbone, run_maps
 
 __all__ = ["Expert", "MapExpert"]
 

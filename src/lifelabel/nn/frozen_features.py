@@ -26,8 +26,8 @@ from lifelabel.nn.activations import Activations
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.freezing import inference_copy
+from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.onnx_runtime import fastest_forward
-from lifelabel.nn.setting import Setting
 from lifelabel.parallel.passes import run_divided
 
 __all__ = ["PARTS", "FrozenFeatures", "PartFeatures"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lifelabel.nn.setting import Setting, run_backbone, run_maps
+from lifelabel.nn.method_setting import Setting, run_backbone, run_maps
 
 __all__ = ["Learner", "LinearHead"]
 

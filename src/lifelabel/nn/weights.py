@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import re
 import sys
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from lifelabel.errors import UserError
 from lifelabel.nn.provenance import Provenance, recognise
-from lifelabel.utils.files import check_regular, open_regular
+from lifelabel.utils.files import check_regular, open_regular, sha256
 from lifelabel.utils.text import counted, shorten
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "packaged",
     "read_file",
     "read_published",
-    "sha256",
 ]
 
 _MAX_BYTES = 4 * 2**30
@@ -133,15 +131,6 @@ def _unwrap(loaded: Any) -> Any:
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
     return loaded if isinstance(loaded, dict) else {}
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def fit(file: WeightFile, net: nn.Module, body: nn.Module, backbone: str) -> None:

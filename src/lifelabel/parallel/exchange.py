@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
 
 import numpy as np
 import torch
 
 from lifelabel.images.loader import Loaded
 from lifelabel.parallel.group import Group
-from lifelabel.runs.folder import JsonLines, RunFolder
+from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.lines import JsonLines
 
 __all__ = ["BatchExchange", "SilentFolder", "SilentLines"]
 
@@ -69,7 +70,7 @@ class SilentFolder(RunFolder):
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         return None
 
-    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+    def write_checkpoint(self, write: Callable[[IO[bytes]], None]) -> None:
         return None
 
 

@@ -19,24 +19,23 @@ from lifelabel.errors import UserError
 from lifelabel.images.source import BadImage
 from lifelabel.metrics.conventions import ScoreSet, compare
 from lifelabel.metrics.functions import (
-    HEADLINE,
     Scored,
     calibration_figures,
     class_calibration_errors,
     counts,
     precision_recall_f1,
-    without_nan,
 )
+from lifelabel.metrics.over_tasks import HEADLINE, without_nan
 from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
-from lifelabel.nn.weights import sha256
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream_text import listed
 from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, percent_channel, write_spec
 from lifelabel.runs.folder import RunFolder
-from lifelabel.streams.labelled_rows import LabelledSet
-from lifelabel.utils.files import write_text
+from lifelabel.runs.names import EVALUATION_FILES, MODEL_INFO, MODEL_TENSORS, SKIPPED
+from lifelabel.streams.labelled_set import LabelledSet
+from lifelabel.utils.files import sha256, write_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import counted, task_cell
 
@@ -45,7 +44,7 @@ __all__ = [
     "markdown", "notes", "per_class_columns", "write_mistakes",
 ]  # fmt: skip
 
-FILES = ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl")
+FILES = EVALUATION_FILES
 """What is written into the folder of an evaluation, if there is something to write."""
 _MAX_BARS = 80
 """A chart of more classes has the best and the worst ones only."""
@@ -119,8 +118,8 @@ def _complete(evaluation: Evaluation, model_folder: Path, given: Labelled, secon
             "path": str(model_folder), "method": info.method, "label": info.label, "backbone": info.backbone,
             "image_size": info.image_size, "classes": len(info.classes),
             "calibrated_by": (info.calibration or {}).get("by"),
-            "tensors_sha256": sha256(model_folder / "model.safetensors"),
-            "info_sha256": sha256(model_folder / "model.json"),
+            "tensors_sha256": sha256(model_folder / MODEL_TENSORS),
+            "info_sha256": sha256(model_folder / MODEL_INFO),
         },
         "notes": notes,
         **found,
@@ -145,7 +144,7 @@ def _write(evaluation: Evaluation, found: dict[str, Any], folder: Path) -> None:
         figures = [name for name in ("per_class.png", "mistakes.png") if (folder / name).exists()]
         if skipped:
             lines = (json.dumps({"image": name, "reason": reason}) for name, reason in skipped)
-            write_text(folder / "skipped.jsonl", "\n".join(lines) + "\n")
+            write_text(folder / SKIPPED, "\n".join(lines) + "\n")
         write_text(folder / "report.md", markdown(found, figures))
         write_text(folder / "evaluation.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     except OSError as error:
@@ -268,17 +267,17 @@ def notes(found: dict[str, Any]) -> list[str]:
     classes, given = found["classes"], found["set"]
     empty = [row["name"] for row in found["per_class"] if not row["positives"]]
     lines = list(found.get("notes", []))
-    for names, text in (
+    for left_out, text in (
         (classes["ignored"], "classes that only the set has, whose labels are ignored"),
         (classes["not_evaluated"], "classes that only the model has, not evaluated"),
         (empty, "classes without an image, and so without AP"),
     ):
-        if names:
-            lines.append(f"{counted(len(names), text)}: {listed(names, _NAMED)}")
+        if left_out:
+            lines.append(f"{counted(len(left_out), text)}: {listed(left_out, _NAMED)}")
     if given["unknown_labels"]:
         lines.append(counted(given["unknown_labels"], "unknown labels, left out"))
     if given["skipped"]:
-        lines.append(counted(given["skipped"], "images that cannot be read, left out and listed in skipped.jsonl"))
+        lines.append(counted(given["skipped"], f"images that cannot be read, left out and listed in {SKIPPED}"))
     return lines
 
 

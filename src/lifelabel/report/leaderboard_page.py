@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rich.table import Table as RichTable
 
-from lifelabel.metrics.functions import HEADLINE
+from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, RULE, SOURCES, Difference, Source, difference
 from lifelabel.report.tables import (
     ResultTable,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lifelabel.metrics.curves import BINS
-from lifelabel.metrics.functions import HEADLINE
+from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.run_figures import reading, seeds_note
 from lifelabel.report.tables import Row
 from lifelabel.report.vega import (

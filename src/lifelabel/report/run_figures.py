@@ -27,6 +27,7 @@ from lifelabel.report.vega import (
 )
 from lifelabel.runs.details import RunDetails, read_details
 from lifelabel.runs.finished import FinishedRun
+from lifelabel.runs.names import METRICS
 from lifelabel.utils.text import task_text
 
 __all__ = ["class_changes", "forgetting", "reading", "seeds_note"]
@@ -189,4 +190,4 @@ def reading(run: FinishedRun) -> Iterator[None]:
     try:
         yield
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-        raise UserError(f"metrics.json of {run.path} is damaged, or of another version of lifelabel") from None
+        raise UserError(f"{METRICS} of {run.path} is damaged, or of another version of lifelabel") from None

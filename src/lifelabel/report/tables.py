@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 from lifelabel.config.config import short_value
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError
-from lifelabel.metrics.functions import HEADLINE
+from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.text_tables import (
     Column,
     Line,
@@ -33,8 +33,8 @@ from lifelabel.report.text_tables import (
     tex,
 )
 from lifelabel.runs.details import read_details
-from lifelabel.runs.finished import MATRICES, FinishedRun, common_options, facts, group_by_label, provenance
-from lifelabel.runs.folder import DETAILS
+from lifelabel.runs.finished import FinishedRun, common_options, facts, group_by_label, provenance
+from lifelabel.runs.names import DETAILS, MATRICES
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import escape
 from lifelabel.utils.text import BELOW_ZERO, counted, printable

@@ -1,4 +1,4 @@
-"""The details of a finished run, read from its folder: see `lifelabel.engine.examples`. The files are untrusted."""
+"""The details of a finished run, read from its folder: see `lifelabel.engine.evaluator`. The files are untrusted."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lifelabel.engine.examples import EXAMPLES, MAX_EXAMPLES
 from lifelabel.errors import UserError
 from lifelabel.metrics.curves import BINS, RECALLS
+from lifelabel.runs import names
 from lifelabel.runs.finished import FinishedRun
-from lifelabel.runs.folder import DETAILS, RunFolder
+from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.arrays import read_arrays
 from lifelabel.utils.files import below
 
-__all__ = ["Example", "RunDetails", "TaskDetails", "read_details"]
+__all__ = ["MAX_EXAMPLES", "Example", "RunDetails", "TaskDetails", "read_details"]
 
+MAX_EXAMPLES = 256
 _MAX_EXAMPLE_BYTES = 1 << 25
 _OTHER_BYTES = 1 << 16
 """Headers and small arrays of a file."""
@@ -64,16 +65,16 @@ class RunDetails:
 
 def read_details(run: FinishedRun) -> RunDetails | None:
     """The details of a run; None if its folder has none."""
-    folder, sizes = RunFolder(run.path) / DETAILS, [len(task) for task in run.metrics["tasks"]]
-    if DETAILS in run.unread or not (folder / f"task-{len(sizes)}.npz").exists():
+    folder, sizes = RunFolder(run.path) / names.DETAILS, [len(task) for task in run.metrics["tasks"]]
+    if names.DETAILS in run.unread or not (folder / names.details_of_task(len(sizes))).exists():
         return None
     try:
         numbers = range(len(sizes) + 1 - len(run.metrics["per_task"]), len(sizes) + 1)
-        files = {n: read_arrays(below(folder, f"task-{n}.npz"), _task_bytes(sizes[:n])) for n in numbers}
+        files = {n: read_arrays(below(folder, names.details_of_task(n)), _task_bytes(sizes[:n])) for n in numbers}
         tasks = tuple(_task(number, arrays, sizes[:number]) for number, arrays in files.items())
         last, shape = files[len(sizes)], (sum(sizes), RECALLS)
         precision, thresholds = (_floats(last[name], shape) for name in ("precision", "thresholds"))
-        pictures = below(folder, EXAMPLES)
+        pictures = below(folder, names.EXAMPLES)
         stored = read_arrays(pictures, _MAX_EXAMPLE_BYTES) if pictures.exists() else None
         examples = _examples(stored, tasks[-1].scores.shape) if stored else ()
     except (KeyError, IndexError, TypeError, ValueError):

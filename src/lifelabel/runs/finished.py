@@ -15,20 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from lifelabel.config.config import read_yaml
 from lifelabel.errors import UserError
-from lifelabel.metrics.functions import BUILT_IN, HEADLINE
+from lifelabel.metrics.over_tasks import BUILT_IN, HEADLINE
 from lifelabel.options import change_text
+from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
 from lifelabel.utils.text import task_cell
 
 __all__ = [
-    "MATRICES", "FinishedRun", "check_same_tasks", "common_options", "facts", "find_runs", "group_by_label",
+    "FinishedRun", "check_same_tasks", "common_options", "facts", "find_runs", "group_by_label",
     "provenance", "read_run",
 ]  # fmt: skip
 
-MATRICES = "acm.npz"
 _BLOCKS = ("all", "intra", "old_new", "new_old")
 _MAX_NUMBER = 1e15
 _MAX_CLASSES = 1000
@@ -128,10 +127,10 @@ class FinishedRun:
     @property
     def task_names(self) -> list[str]:
         """The names of the tasks; empty if they have none."""
-        names = self.metrics.get("task_names") or []
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        titles = self.metrics.get("task_names") or []
+        if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
             raise TypeError("not the names of tasks")
-        return [task_cell(number, names) for number in range(1, len(names) + 1)]
+        return [task_cell(number, titles) for number in range(1, len(titles) + 1)]
 
     @property
     def joint(self) -> bool:
@@ -178,8 +177,8 @@ class FinishedRun:
 
     @functools.cached_property
     def _matrices(self) -> dict[str, np.ndarray]:
-        path = RunFolder(self.path) / MATRICES
-        if MATRICES in self.unread or not path.exists():
+        path = RunFolder(self.path) / names.MATRICES
+        if names.MATRICES in self.unread or not path.exists():
             return {}
         sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
         shapes: dict[str, tuple[int, ...]] = {f"task_{number}": (size, size) for number, size in enumerate(sizes, 1)}
@@ -197,8 +196,8 @@ class FinishedRun:
         else:
             kept = _strongest_classes(path, f"task_{len(sizes)}")
             found = {name: _part(path, name, kept[kept < shapes[name][0]]) for name in matrices}
-        names = np.array([name for task in self.metrics["tasks"] for name in task], object)
-        return {**found, "classes": names[kept], "kept": kept}
+        classes = np.array([name for task in self.metrics["tasks"] for name in task], object)
+        return {**found, "classes": classes[kept], "kept": kept}
 
 
 def _strongest_classes(path: Path, name: str) -> np.ndarray:
@@ -250,11 +249,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 def read_run(path: str | Path) -> FinishedRun:
     """Read the folder of a finished run. A damaged or unfinished one is an error."""
     folder = RunFolder(path)
-    begun = folder.is_run and not (folder / "metrics.json").exists()
-    metrics: Any = {"finished": False} if begun else folder.read_json("metrics.json")
+    begun = folder.is_run and not (folder / names.METRICS).exists()
+    metrics: Any = {"finished": False} if begun else folder.read_json(names.METRICS)
     if isinstance(metrics, dict) and metrics.get("finished") is False:
         raise UserError(f"{path} is not finished: continue with `lifelabel train --resume {path}`")
-    config, environment = read_yaml(folder / "config.yaml"), folder.read_json("environment.json")
+    config, environment = folder.read_config(), folder.read_json(names.ENVIRONMENT)
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
         run = FinishedRun(folder.path, _plain(config), metrics, environment)
@@ -265,7 +264,7 @@ def read_run(path: str | Path) -> FinishedRun:
         run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
         _ = run.changed_options, run.task_names
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
-        files = "config.yaml, metrics.json or environment.json"
+        files = f"{names.CONFIG}, {names.METRICS} or {names.ENVIRONMENT}"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None
     return run
 

@@ -11,49 +11,48 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from lifelabel.engine.checkpoint_file import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from lifelabel.errors import Interrupted, UserError
-from lifelabel.nn.weights import sha256
-from lifelabel.utils.files import atomic_write, below, open_regular, partial_name, read_limited, write_text, writing
+from lifelabel.runs import names
+from lifelabel.runs.summary import says_finished
+from lifelabel.utils.files import (
+    atomic_write,
+    below,
+    open_regular,
+    partial_name,
+    read_limited,
+    sha256,
+    write_text,
+    writing,
+)
+from lifelabel.utils.yaml_reader import read_yaml
 
-__all__ = ["CHECKPOINTS", "DETAILS", "EVENT_FILES", "MODEL", "TENSORBOARD", "JsonLines", "RunFolder", "json_text"]
+__all__ = ["DamagedCheckpoint", "RunFolder", "json_text"]
 
-MODEL = "model"
-"""The name of the model folder in a run folder. Those of earlier tasks are called `model-task-N`."""
-DETAILS = "details"
-"""The name of the folder with the details for reports: see `lifelabel.engine.examples`."""
-TENSORBOARD, EVENT_FILES = "tensorboard", "events.out.tfevents.*.lifelabel"
-"""The name of the folder with the log for TensorBoard, and the names of its files."""
-CHECKPOINTS = ("checkpoint.pt", "checkpoint-previous.pt")
-"""The names of the last checkpoint and of the one before it."""
-
+_T = TypeVar("_T")
 _MAX_JSON = 64 << 20
 """Bytes of a JSON file. Python objects take about ten times as many."""
+_CHECKPOINTS = (names.CHECKPOINT, names.PREVIOUS_CHECKPOINT)
 _FILES = (
-    "config.yaml",
-    "metrics.json",
-    "history.jsonl",
-    "skipped.jsonl",
-    "acm.npz",
-    "scores.npz",
-    *CHECKPOINTS,
-    "environment.json",
-)
+    names.CONFIG, names.METRICS, names.HISTORY, names.SKIPPED, names.MATRICES, names.SCORES, *_CHECKPOINTS,
+    names.ENVIRONMENT,
+)  # fmt: skip
 _IN_FOLDERS = {
-    MODEL: ("model.json", "model.safetensors", "training-images.bin", "README.md"),
-    DETAILS: ("task-*.npz", "examples.npz"),
-    TENSORBOARD: (EVENT_FILES,),
-    "evaluation": ("evaluation.json", "report.md", "per_class.png", "mistakes.png", "skipped.jsonl", "scores.npz"),
+    names.MODEL: names.MODEL_FILES,
+    names.DETAILS: (names.details_of_task("*"), names.EXAMPLES),
+    names.TENSORBOARD: (names.EVENT_FILES,),
+    names.EVALUATION: (*names.EVALUATION_FILES, names.SCORES),
 }
 """The files of the folders in a run folder, as patterns."""
-_BLOCK = 1 << 20
-_LOCK = ".lock"
 _LOCK_SECONDS = 0.1
 """`lifelabel runs` holds a lock for an instant: a second attempt follows."""
+
+
+class DamagedCheckpoint(UserError):
+    """The bytes of a checkpoint are not those that were written."""
 
 
 def json_text(value: Any) -> str:
@@ -101,19 +100,31 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        return (self.path / "config.yaml").is_file()
+        return (self.path / names.CONFIG).is_file()
 
     @property
     def is_finished(self) -> bool:
         """Whether the run has ended: metrics.json is written last."""
-        if not (self / "metrics.json").is_file():
+        return (self / names.METRICS).is_file() and says_finished(self.read_json(names.METRICS))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process holds the lock of the folder."""
+        try:
+            import fcntl
+
+            with open_regular(below(self.path, names.LOCK)) as handle:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    return True
+                return False  # closing the file ends the lock
+        except (ImportError, OSError, UserError):  # Windows has no such lock; no lock file, or not readable
             return False
-        metrics = self.read_json("metrics.json")
-        return isinstance(metrics, dict) and metrics.get("finished") is True
 
     def check(self, overwrite: bool) -> None:
         """Refuse a folder that is not empty, unless it holds a run and `overwrite`. Nothing is changed."""
-        ours = {_LOCK, *map(partial_name, _FILES)}  # a killed run can leave these behind
+        ours = {names.LOCK, *map(partial_name, _FILES)}  # a killed run can leave these behind
         try:
             left = {entry.name for entry in self.path.iterdir()} - ours if self.path.exists() else set()
         except OSError as error:
@@ -149,7 +160,7 @@ class RunFolder:
     def _own_paths(self) -> list[Path]:
         """The files and folders of a run, in the order in which they are deleted. None of them is a link."""
         paths = []
-        for name in (*_IN_FOLDERS, *(path.name for path in self.path.glob(f"{MODEL}-task-*"))):
+        for name in (*_IN_FOLDERS, *(path.name for path in self.path.glob(names.model_of_task("*")))):
             patterns = _IN_FOLDERS[name.partition("-")[0]]
             files = [path.name for pattern in patterns for path in (self / name).glob(pattern)]
             paths += [self / each for each in (*(f"{name}/{file}" for file in files), name)]
@@ -174,7 +185,7 @@ class RunFolder:
                 opened.callback(os.close, descriptor)
                 # not through a link, and without waiting for the reader of a named pipe
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-                lock = os.open(below(self.path, _LOCK), flags, 0o666)
+                lock = os.open(below(self.path, names.LOCK), flags, 0o666)
                 handle = opened.enter_context(os.fdopen(lock, "r+b", 0))
             except OSError as error:
                 raise UserError(f"cannot write to {self.path}: {error.strerror}; choose another folder") from None
@@ -213,6 +224,10 @@ class RunFolder:
         except (ValueError, RecursionError):
             raise UserError(f"{path} is damaged: not JSON") from None
 
+    def read_config(self) -> dict[str, Any]:
+        """The options in config.yaml, as they are written there."""
+        return read_yaml(self / names.CONFIG)
+
     def write_matrices(
         self, matrix: np.ndarray, sizes: Sequence[int], classes: Sequence[str], truth: np.ndarray | None
     ) -> None:
@@ -222,7 +237,7 @@ class RunFolder:
         """
         blocks = {f"task_{t + 1}": matrix[:c, :c] for t, c in enumerate(np.cumsum(sizes))}
         known = {} if truth is None else {"truth": truth[: len(matrix), : len(matrix)]}
-        self.write_arrays("acm.npz", {**blocks, "classes": np.array(classes), **known})
+        self.write_arrays(names.MATRICES, {**blocks, "classes": np.array(classes), **known})
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write a compressed .npz array by array. Views of one array take no more memory than the array."""
@@ -237,35 +252,38 @@ class RunFolder:
 
     def changes(self, recorded: Mapping[str, str]) -> dict[str, str]:
         """What is wrong with each file that is not as `recorded`, the digests of all files of the run, by its path."""
-        folders = (MODEL, f"{MODEL}-task-*", DETAILS)
+        folders = (names.MODEL, names.model_of_task("*"), names.DETAILS)
         inside = [f"{folder}/{name}" for folder in folders for name in _IN_FOLDERS[folder.partition("-")[0]]]
-        own = [name for name in _FILES if name not in (*CHECKPOINTS, "environment.json")]
+        own = [name for name in _FILES if name not in (*_CHECKPOINTS, names.ENVIRONMENT)]
         paths = (path for name in (*own, *inside) for path in self.path.glob(name) if path.is_file())
-        names = [path.relative_to(self.path).as_posix() for path in paths]
-        found = {name: sha256(self / name) for name in names}
+        found = {name: sha256(self / name) for name in (path.relative_to(self.path).as_posix() for path in paths)}
         both = found.keys() & recorded.keys()
         wrong = {name: "another SHA-256" for name in both if found[name] != recorded[name]}
         wrong |= dict.fromkeys(recorded.keys() - found.keys(), "missing")
         wrong |= dict.fromkeys(found.keys() - recorded.keys(), "not written by the run")
         return dict(sorted(wrong.items()))
 
-    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+    def write_checkpoint(self, write: Callable[[IO[bytes]], None]) -> None:
         """Write checkpoint.pt. The one before it is kept as checkpoint-previous.pt, unless it is damaged."""
-        last, previous = (self / name for name in CHECKPOINTS)
+        last, previous = (self / name for name in _CHECKPOINTS)
         with atomic_write(last, previous=previous if self._last_is_good else None) as handle:
-            write_checkpoint(handle, state)
+            write(handle)
         self._last_is_good = True
 
-    def load_checkpoint(self, note: Callable[[str], None] | None = None) -> dict[str, Any] | None:
-        """The last checkpoint, checked, and loaded as data; None if there is none yet.
+    def delete_checkpoints(self) -> None:
+        for name in _CHECKPOINTS:
+            (self / name).unlink(missing_ok=True)
 
-        If it is damaged or missing, this is reported to `note`, and the one before it is loaded.
+    def read_checkpoint(self, read: Callable[[Path], _T], note: Callable[[str], None] | None = None) -> _T | None:
+        """What `read` gives for the last checkpoint; None if there is none yet.
+
+        If it raises `DamagedCheckpoint`, this is reported to `note`, and the one before it is read.
         """
-        last, previous = (self / name for name in CHECKPOINTS)
+        last, previous = (self / name for name in _CHECKPOINTS)
         damage = f"{last} is missing"
         if last.exists():
             try:
-                state = read_checkpoint(last)
+                state = read(last)
                 self._last_is_good = True
                 return state
             except DamagedCheckpoint as error:
@@ -275,67 +293,9 @@ class RunFolder:
         try:
             if not previous.exists():
                 raise DamagedCheckpoint(f"there is no {previous.name}")
-            state = read_checkpoint(previous)
+            state = read(previous)
         except DamagedCheckpoint as error:
             raise UserError(f"{damage}, and {error}: run again with --config and --overwrite") from None
         if note:
             note(f"{damage}: {previous}, the checkpoint before it, is used")
         return state
-
-
-class JsonLines:
-    """A .jsonl file that grows. When a run resumes, lines after the last checkpoint are cut off.
-
-    The lines before it, `keep_bytes` bytes, must have the given SHA-256.
-    """
-
-    def __init__(self, path: Path, keep_bytes: int = 0, sha256: str | None = None):
-        self.path, self._sha256 = path, hashlib.sha256()
-        if path.exists() and not path.is_file():
-            raise UserError(f"cannot write {path}: not a regular file; delete it, or run again with --overwrite")
-        with writing(path):
-            self._file = open(path, "ab")
-        try:
-            self._check(keep_bytes, sha256)
-            with writing(path):
-                self._file.truncate(keep_bytes)
-                self._file.seek(keep_bytes)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _check(self, keep_bytes: int, sha256: str | None) -> None:
-        if self._file.tell() < keep_bytes:
-            raise UserError(f"{self.path} is shorter than when the checkpoint was written: it was cut or changed since")
-        with open_regular(self.path) as file:
-            left = keep_bytes
-            while left and (block := file.read(min(_BLOCK, left))):
-                self._sha256.update(block)
-                left -= len(block)
-        if sha256 is not None and self.sha256 != sha256:
-            raise UserError(
-                f"{self.path} is not as it was when the checkpoint was written: restore it from a copy, or run again "
-                "with --config and --overwrite"
-            )
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of all lines so far."""
-        return self._sha256.hexdigest()
-
-    def write(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row).encode() + b"\n"
-        self._sha256.update(line)
-        with writing(self.path):
-            self._file.write(line)
-
-    def sync(self) -> int:
-        """Flush all lines to the disk. Returns the length of the file."""
-        with writing(self.path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        return self._file.tell()
-
-    def close(self) -> None:
-        with writing(self.path):
-            self._file.close()

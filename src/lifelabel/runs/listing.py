@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError
-from lifelabel.utils.files import below, open_regular, read_limited
+from lifelabel.metrics.over_tasks import HEADLINE
+from lifelabel.runs import names
+from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.summary import says_finished
+from lifelabel.utils.files import below, read_limited
 from lifelabel.utils.text import task_text
 from lifelabel.utils.yaml_reader import parse_yaml
 
 __all__ = ["ListedRun", "list_runs"]
 
-_HEADLINE = ("mAP", "CF1", "OF1")
 _MAX_BYTES, _MAX_YAML_BYTES = 64 << 20, 1 << 20
-_WRITTEN = {".lock", "checkpoint.pt", "environment.json", "history.jsonl", "metrics.json"}
+_WRITTEN = {names.LOCK, names.CHECKPOINT, names.ENVIRONMENT, names.HISTORY, names.METRICS}
 """A run folder has a config.yaml and at least one of these. Other programs write a config.yaml too."""
 
 
@@ -73,7 +76,7 @@ def list_runs(top: Path, on_error: Callable[[OSError], None] | None = None) -> I
     `on_error` is called for each folder that cannot be read.
     """
     for path, folders, files in os.walk(top, onerror=on_error):
-        if "config.yaml" in files and _WRITTEN.intersection(files):
+        if names.CONFIG in files and _WRITTEN.intersection(files):
             folders.clear()
             folder = Path(path)
             yield _read(folder, folder.relative_to(top).as_posix())
@@ -83,29 +86,28 @@ def list_runs(top: Path, on_error: Callable[[OSError], None] | None = None) -> I
 def _read(folder: Path, name: str) -> ListedRun:
     known: dict[str, Any] = {"task": 1}
     try:
-        known |= _from_config(folder / "config.yaml")
-        metrics = _read_json(folder / "metrics.json")
+        known |= _from_config(folder / names.CONFIG)
+        metrics = _read_json(folder / names.METRICS)
         if metrics is not None:
             known |= _from_metrics(metrics)
-            known |= _from_environment(_read_json(folder / "environment.json"))
+            known |= _from_environment(_read_json(folder / names.ENVIRONMENT))
     except UserError as error:
         return ListedRun(name, "damaged", str(error), **known)
-    finished = metrics is not None and metrics["finished"] is True
-    state = "finished" if finished else "running" if _is_locked(folder / ".lock") else "stopped"
+    state = "finished" if says_finished(metrics) else "running" if RunFolder(folder).is_running else "stopped"
     return ListedRun(name, state, **known)
 
 
 def _from_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
-    with _checked("metrics.json"):
+    with _checked(names.METRICS):
         found = _names(metrics)
         tasks = len(metrics["tasks"])
-        if metrics["finished"] is not True:
+        if not says_finished(metrics):
             ended = metrics["per_task"][-1]["task"] if metrics["per_task"] else 0
-            names = metrics.get("task_names") or []
-            name = _text(names[int(ended)]) if int(ended) < len(names) else None
+            titles = metrics.get("task_names") or []
+            name = _text(titles[int(ended)]) if int(ended) < len(titles) else None
             return {**found, "task": int(ended) + 1, "tasks": tasks, "task_name": name}
         final = metrics["final"]
-        scores = {key: _number(final[key]) for key in _HEADLINE}
+        scores = {key: _number(final[key]) for key in HEADLINE}
         forgetting = _number((final.get("forgetting") or {}).get("mAP"))
         return {**found, "task": tasks, "tasks": tasks, **scores, "forgetting": forgetting}
 
@@ -116,8 +118,8 @@ def _names(values: dict[str, Any]) -> dict[str, Any]:
 
 def _from_environment(environment: dict[str, Any] | None) -> dict[str, Any]:
     if environment is None:
-        raise UserError("environment.json is missing")
-    with _checked("environment.json"):
+        raise UserError(f"{names.ENVIRONMENT} is missing")
+    with _checked(names.ENVIRONMENT):
         return {
             "label": _text(environment["label"]), "seconds": _number(environment["seconds"]),
             "date": _text(environment["date"]), "commit": environment["commit"] and _text(environment["commit"]),
@@ -166,18 +168,3 @@ def _number(value: Any) -> float | None:
     if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
         raise TypeError("not a finite number")
     return value
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a run holds the lock of its folder."""
-    try:
-        import fcntl
-
-        with open_regular(below(path.parent, path.name)) as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-            return False  # closing the file ends the lock
-    except (ImportError, OSError, UserError):  # Windows has no such lock; no lock file, or not readable
-        return False

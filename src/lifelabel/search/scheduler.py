@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lifelabel.config.config import Config, read_yaml
+from lifelabel.config.config import Config
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 from lifelabel.errors import Diverged, Stopped, UserError
@@ -31,6 +31,7 @@ from lifelabel.methods import METHODS
 from lifelabel.metrics.functions import METRICS
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import Registry, register_items
+from lifelabel.runs import names as run_names
 from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import STREAMS, Task
 from lifelabel.streams.stream import task_names
@@ -178,7 +179,7 @@ def existing_outcome(plan: PlannedRun) -> Outcome | None:
     try:
         if not folder.is_run:
             return None
-        other = differences(Config.make(read_yaml(folder / "config.yaml")), plan.config)
+        other = differences(Config.make(folder.read_config()), plan.config)
         if other:
             more = ", …" if len(other) > 3 else ""
             raise UserError(
@@ -189,7 +190,7 @@ def existing_outcome(plan: PlannedRun) -> Outcome | None:
     except UserError as error:
         return Outcome(plan, str(error))
     except (KeyError, TypeError):
-        return Outcome(plan, f"{folder / 'metrics.json'} is damaged: train it again with --overwrite")
+        return Outcome(plan, f"{folder / run_names.METRICS} is damaged: train it again with --overwrite")
 
 
 def differences(existing: Config, wanted: Config) -> list[str]:
@@ -472,8 +473,8 @@ def train_planned(plan: PlannedRun, overwrite: bool, callback: Callback) -> tupl
         else:
             wanted = plan.config
             with folder.locked():
-                if Config.make(read_yaml(folder / "config.yaml")) != wanted:  # they differ in free options only
-                    folder.write_text("config.yaml", wanted.to_yaml())
+                if Config.make(folder.read_config()) != wanted:  # they differ in free options only
+                    folder.write_text(run_names.CONFIG, wanted.to_yaml())
             engine.resume(plan.folder, callback)
     except Diverged as error:
         return "diverged", str(error)

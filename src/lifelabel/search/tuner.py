@@ -25,7 +25,8 @@ from lifelabel.config.config import Config, has_weights, kind_of, merge, plain, 
 from lifelabel.config.run_options import SET_BY_TUNE
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.runs.folder import CHECKPOINTS, RunFolder
+from lifelabel.runs import names
+from lifelabel.runs.folder import RunFolder
 from lifelabel.search.scheduler import Display, Outcome, PlannedRun, WorkerPool, run_all
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import counted, printable
@@ -278,7 +279,7 @@ class _CoordinateDescent:
             raise UserError(f"all trials ({len(self.trials)}) diverged, such as {best.folders[0]}: {best.error}")
         part = f"training images of the first {counted(s.first_tasks or 0, 'tasks')}"
         if s.proxy:
-            tasks = len(RunFolder(best.folders[0]).read_json("metrics.json")["per_task"])
+            tasks = len(RunFolder(best.folders[0]).read_json(names.METRICS)["per_task"])
             part = f"images of a proxy stream ({counted(tasks, 'tasks')} of other classes)"
         passes = f", {self.config.epochs} passes" if self.config.epochs > 1 else ""
         reached = (
@@ -307,15 +308,14 @@ def _read_trial(number: int, changed: str, options: dict[str, Any], folders: Seq
             raise UserError("no held-out image has a class of its task: give a larger --hold-out")
         scores.append(score)
         seconds += took
-        for name in CHECKPOINTS:  # those of all trials would fill the disk
-            (folder / name).unlink(missing_ok=True)
+        folder.delete_checkpoints()  # those of all trials would fill the disk
     mean = -math.inf if error else statistics.mean(scores)
     return _Trial(number, changed, options, tuple(folders), mean, seconds, error)
 
 
 def _figures(folder: RunFolder) -> tuple[float | None, float]:
     """The mAP and the seconds of a run. Its files are untrusted: they may be damaged since."""
-    metrics, environment = folder.read_json("metrics.json"), folder.read_json("environment.json")
+    metrics, environment = folder.read_json(names.METRICS), folder.read_json(names.ENVIRONMENT)
     try:
         score, seconds = metrics["final"]["mAP"], environment["seconds"]
         fit = (score is None or 0 <= score <= 1) and 0 <= seconds < math.inf and isinstance(metrics["per_task"], list)
@@ -355,7 +355,7 @@ def _trials_csv(trials: Iterable[_Trial]) -> str:
 
 def _preset(search: Search, stream: str, best: _Trial, reached: str) -> str:
     """The text of preset.yaml: the origin of the options as comments, and the options."""
-    environment = RunFolder(best.folders[0]).read_json("environment.json")
+    environment = RunFolder(best.folders[0]).read_json(names.ENVIRONMENT)
     machine = ", ".join(f"{name}: {environment[name]}" for name in ("date", "device"))
     lines = [
         f"# Options of {search.method} on {stream}, chosen by `lifelabel tune`.",

@@ -3,8 +3,8 @@
 from lifelabel.images.source import BadImage, ImageSource, Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.labels import Labels
+from lifelabel.streams.named_streams import STREAMS, Source, build, is_overlapping, resolve
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
-from lifelabel.streams.registered import STREAMS, Source, build, is_overlapping, resolve
 from lifelabel.streams.stream import Split, Stream, Task, TrainView
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.images.photographs import safe_path
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.label_files import parse_json
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
@@ -132,11 +132,8 @@ def number(name: str) -> str:
 
 def _read_instances(path: Path, problems: Problems) -> _Instances:
     """Read one file. Entries that cannot be used are skipped and added to `problems`."""
-    try:
-        data = _POLYGONS.sub(b'"segmentation":0', read_limited(path, _MAX_BYTES))
-        content = json.loads(data, object_hook=_keep_used)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path} is damaged: it is not valid JSON; download it again") from None
+    data = _POLYGONS.sub(b'"segmentation":0', read_limited(path, _MAX_BYTES))
+    content = parse_json(data, path, _keep_used)
     classes, column_of = _categories(_get_list(content, "categories", path), path)
     names, row_of = _images(_get_list(content, "images", path), path, problems)
     columns: list[list[int]] = [[] for _ in names]

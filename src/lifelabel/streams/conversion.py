@@ -19,7 +19,6 @@ from lifelabel.images.decode import HEIC_SUFFIXES
 from lifelabel.images.photographs import FileImages, safe_path
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams import imagefolder, yolo
-from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, load
 from lifelabel.streams.export_paths import (
     below,
     best_place,
@@ -30,6 +29,7 @@ from lifelabel.streams.export_paths import (
     walk,
 )
 from lifelabel.streams.exports import READERS, kind_of
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, load
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import shorten

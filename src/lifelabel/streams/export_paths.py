@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lifelabel.images.photographs import safe_path
 from lifelabel.images.source import Problems
-from lifelabel.streams.export_files import IMAGE_SUFFIXES
+from lifelabel.streams.label_files import IMAGE_SUFFIXES
 
 __all__ = ["below", "best_place", "common_folder", "images_by_stem", "is_absolute", "prefixes_of", "walk"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from lifelabel.errors import UserError, unknown
 from lifelabel.images.source import Problems
 from lifelabel.streams import label_studio
-from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, objects
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, objects
 from lifelabel.utils.text import shorten
 
 __all__ = ["READERS", "kind_of"]

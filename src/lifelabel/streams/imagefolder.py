@@ -8,7 +8,7 @@ from typing import Any
 
 from lifelabel.errors import UserError, unknown
 from lifelabel.images.source import Problems
-from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, load
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, load
 from lifelabel.utils.text import list_of_texts, shorten
 
 __all__ = ["is_metadata", "read"]

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from lifelabel.errors import UserError, unknown
 from lifelabel.images.source import Problems
-from lifelabel.streams.export_files import IMAGE_SUFFIXES, Entry, expect, objects
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, Entry, expect, objects
 from lifelabel.utils.text import shorten
 
 __all__ = ["MARKS", "read_rows", "read_tasks"]

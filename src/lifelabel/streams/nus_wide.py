@@ -13,6 +13,7 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.images.photographs import safe_path
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.label_files import read_lines
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited
@@ -123,11 +124,7 @@ class _Files:
     def lines(self, name: str) -> list[str]:
         """The lines of a list, without blank lines."""
         path = self.path(name)
-        try:
-            text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise UserError(f"{path} is not a text file: download it again") from None
-        lines = [stripped for line in text.split("\n") if (stripped := line.strip())]
+        lines = list(filter(None, read_lines(path, _MAX_BYTES)))
         if not lines:
             raise UserError(f"{path} is empty: download it again")
         return lines

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from lifelabel.images.shards import find_images, folder_of
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams import coco, nus_wide
 from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.label_files import parse_json
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import make_proxy
 from lifelabel.streams.stream import LABELS, Split, Stream, Task, classes_to_tasks, true_matrix
@@ -129,10 +129,7 @@ class _Lists:
 
     def load(self, name: str, fits: Callable[[Any], bool], what: str) -> Any:
         path = self.path(name)
-        try:
-            value = json.loads(read_limited(path, _MAX_BYTES))
-        except (ValueError, RecursionError):
-            raise UserError(f"{path} is damaged: it is not valid JSON; download it again") from None
+        value = parse_json(read_limited(path, _MAX_BYTES), path)
         if not fits(value):
             raise UserError(f"{path} must hold {what}, not {shorten(value)}")
         return value

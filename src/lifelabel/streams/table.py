@@ -27,7 +27,7 @@ from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams import parquet
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.export_files import SPLITS
+from lifelabel.streams.label_files import SPLITS
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import MAX_TASK_NAME, list_of_texts, printable, shorten

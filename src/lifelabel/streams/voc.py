@@ -12,6 +12,7 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.class_names import VOC_CLASSES
 from lifelabel.streams.collection import Collection, Pool
+from lifelabel.streams.label_files import read_lines
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
@@ -82,11 +83,7 @@ def _pool(folder: Path, prefix: str, name: str, difficult: bool, problems: Probl
 
 def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
     """The number and the words of each line that is not blank. The first word is an image id."""
-    try:
-        text = read_limited(path, _MAX_LIST_BYTES).decode()
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not a text file: download it again") from None
-    for count, line in enumerate(text.split("\n"), start=1):
+    for count, line in enumerate(read_lines(path, _MAX_LIST_BYTES), start=1):
         if words := line.split():
             if not re.fullmatch(r"[A-Za-z0-9_-]+", words[0]):
                 raise UserError(f"{path} line {count}: '{shorten(words[0])}' is not an image id")

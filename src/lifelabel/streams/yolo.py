@@ -14,7 +14,7 @@ from typing import Any
 from lifelabel.errors import UserError
 from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Problems
-from lifelabel.streams.export_files import IMAGE_SUFFIXES, SPLITS, Entry, expect
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, expect
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 from lifelabel.utils.yaml_reader import parse_yaml

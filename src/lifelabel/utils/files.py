@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from typing import IO, Any
 from lifelabel.errors import Interrupted, UserError
 
 __all__ = [
-    "atomic_write", "below", "check_regular", "open_regular", "partial_name", "read_limited", "write_text", "writing",
+    "atomic_write", "below", "check_regular", "open_regular", "partial_name", "read_limited", "sha256", "write_text",
+    "writing",
 ]  # fmt: skip
 
 _REMEDIES = {
@@ -119,3 +121,12 @@ def read_limited(path: Path, limit: int) -> bytes:
         if size > limit:
             raise UserError(f"{path} has more than {limit:,} bytes: this cannot be the right file")
         return file.read(size)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a regular file, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -8,15 +8,18 @@ twice, and limits the depth and the number of values. It has no merge keys (`<<`
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lifelabel.errors import UserError
+from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["parse_yaml"]
+__all__ = ["parse_yaml", "read_yaml"]
 
+_MAX_BYTES = 1_000_000
 _MAX_DEPTH = 20
 _MAX_VALUES = 100_000
 _MAX_DIGITS = 100
@@ -102,3 +105,20 @@ def _check(text: str, max_values: int) -> None:
             problem = f"has more than {max_values:,} values"
         if problem:
             raise _Refused(problem=problem, problem_mark=event.start_mark)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The options in a YAML file of a configuration."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise UserError(f"{path} is larger than {_MAX_BYTES:,} bytes: not a configuration")
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
+    values = parse_yaml(data, str(path), "`lifelabel train --print-config` prints a valid configuration")
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold `option: value` lines, not {shorten(values)}")
+    return values

@@ -8,8 +8,8 @@ import pytest
 from lifelabel.errors import UserError
 from lifelabel.streams import STREAMS, build
 from lifelabel.streams.class_names import COCO_CLASSES, NUS_WIDE_CLASSES, VOC_CLASSES
+from lifelabel.streams.named_streams import resolve
 from lifelabel.streams.paper import SPLIT_COCO, SPLIT_WIDE
-from lifelabel.streams.registered import resolve
 
 LISTS = {"cocoseq", "nuswideseq"}
 """The streams of PRS. They need its lists too: see test_prs.py."""

@@ -11,7 +11,7 @@ from lifelabel.errors import UserError
 from lifelabel.images.hashes import TrainedImages, hash_images, hash_names
 from lifelabel.images.photographs import FileImages
 from lifelabel.images.source import Names
-from lifelabel.streams.labelled_rows import Trained, check_rows, from_stream, from_table
+from lifelabel.streams.labelled_set import Trained, check_rows, from_stream, from_table
 
 ROWS = [
     ("a.png", "cat;dog", "train"), ("b.png", "", "test"), ("c.png", "dog;?cat", "test"), ("d.png", "?dog", "train"),

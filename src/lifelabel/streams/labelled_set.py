@@ -17,7 +17,7 @@ from lifelabel.images.shards import add_problems, find_images
 from lifelabel.images.source import ImageSource, Names, Problems
 from lifelabel.streams import table
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.export_files import SPLITS
+from lifelabel.streams.label_files import SPLITS
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.protocols import unknown_labels
 from lifelabel.streams.stream import Split, Stream, manifest_lines

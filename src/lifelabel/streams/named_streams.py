@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -38,15 +39,14 @@ class Source:
     """Whether it is a stream of the AGCN paper. AGCN is the default method there."""
 
 
+_path = functools.partial(option, None, path=True, label=False)
+_images = functools.partial(_path, flag="Data")
+_DATASET_ROOT = "the folder of the images or of their tar shards, and of the label files of the data set"
+
+
 @dataclass(frozen=True)
 class _DatasetOptions(ProtocolOptions):
-    root: str | None = option(
-        None,
-        "the folder of the images or of their tar shards, and of the label files of the data set",
-        path=True,
-        label=False,
-        flag="Data",
-    )
+    root: str | None = _images(_DATASET_ROOT)
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,8 @@ class _VocOptions(_DatasetOptions):
 
 @dataclass(frozen=True)
 class _TableOptions(ProtocolOptions):
-    file: str | None = option(None, "the table: CSV, TSV or Parquet", path=True, label=False)
-    root: str | None = option(
-        None,
-        "the folder of the images or of their tar shards; none: the folder of the table",
-        path=True,
-        label=False,
-        flag="Data",
-    )
+    file: str | None = _path("the table: CSV, TSV or Parquet")
+    root: str | None = _images("the folder of the images or of their tar shards; none: the folder of the table")
     test_share: float = option(
         0.2, "share of the images used for test if the table has no column 'split'", above=0, high=0.9
     )
@@ -107,10 +101,8 @@ class _TableOptions(ProtocolOptions):
 
 @dataclass(frozen=True)
 class _FileOptions:
-    file: str | None = option(None, "the file or folder that describes the stream", path=True, label=False)
-    root: str | None = option(
-        None, "the folder of the images or of their tar shards", path=True, label=False, flag="Data"
-    )
+    file: str | None = _path("the file or folder that describes the stream")
+    root: str | None = _images("the folder of the images or of their tar shards")
     labels: str | None = option(None, f"{LABELS_HELP}; none: as the file states", choices=LABELS)
     seed: int = option(0, "seed of blurry", low=0)
     blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
@@ -118,14 +110,8 @@ class _FileOptions:
 
 @dataclass(frozen=True)
 class _ListsOptions:
-    lists: str | None = option(None, "the folder of the lists that PRS publishes (JSON)", path=True, label=False)
-    root: str | None = option(
-        None,
-        "the folder of the images or of their tar shards, and of the label files of the data set",
-        path=True,
-        label=False,
-        flag="Data",
-    )
+    lists: str | None = _path("the folder of the lists that PRS publishes (JSON)")
+    root: str | None = _images(_DATASET_ROOT)
     test: str = option(
         "balanced",
         "test images: PRS's balanced ones, or those with the original distribution of the data set",
@@ -165,34 +151,30 @@ def _file(options: Any, name: str) -> Path:
     return path
 
 
-def _coco(name: str) -> Callable[[_DatasetOptions], Stream]:
-    return lambda options: make_stream(
-        _read_labels(_root(options, name), coco.read), options, name, "coco", default_tasks=8
-    )
+def _scenes(name: str, options: scenes.ScenesOptions) -> Stream:
+    return scenes.build(options)
 
 
-def _nus_wide(name: str) -> Callable[[_NusWideOptions], Stream]:
-    def build(options: _NusWideOptions) -> Stream:
-        found = _read_labels(_root(options, name), nus_wide.read, options.split, options.test_share, options.seed)
-        stream = make_stream(found, options, name, "nus-wide", default_tasks=9)
-        share = {"test_share": options.test_share} if options.split == "share" else {}
-        return dataclasses.replace(stream, rules={**stream.rules, "split": options.split, **share})
-
-    return build
+def _coco(name: str, options: _DatasetOptions) -> Stream:
+    found = _read_labels(_root(options, name), coco.read)
+    return make_stream(found, options, name, "coco", default_tasks=8)
 
 
-def _voc(name: str) -> Callable[[_VocOptions], Stream]:
-    def build(options: _VocOptions) -> Stream:
-        found = _read_labels(_root(options, name), voc.read, options.year, options.difficult)
-        stream = make_stream(found, options, name, "voc", default_tasks=5)
-        return dataclasses.replace(stream, rules={**stream.rules, "year": options.year, "difficult": options.difficult})
-
-    return build
+def _nus_wide(name: str, options: _NusWideOptions) -> Stream:
+    found = _read_labels(_root(options, name), nus_wide.read, options.split, options.test_share, options.seed)
+    stream = make_stream(found, options, name, "nus-wide", default_tasks=9)
+    share = {"test_share": options.test_share} if options.split == "share" else {}
+    return dataclasses.replace(stream, rules={**stream.rules, "split": options.split, **share})
 
 
-def _table(options: _TableOptions) -> Stream:
-    path = _file(options, "table")
-    root = _optional_root(options, "table")
+def _voc(name: str, options: _VocOptions) -> Stream:
+    found = _read_labels(_root(options, name), voc.read, options.year, options.difficult)
+    stream = make_stream(found, options, name, "voc", default_tasks=5)
+    return dataclasses.replace(stream, rules={**stream.rules, "year": options.year, "difficult": options.difficult})
+
+
+def _table(name: str, options: _TableOptions) -> Stream:
+    path, root = _file(options, name), _optional_root(options, name)
     learned_names, learned = zip(*map(_learned_task, options.learned), strict=True) if options.learned else ((), ())
     names = [name for task in learned for name in task]
     if len(set(names)) < len(names):
@@ -219,24 +201,17 @@ def _learned_task(text: str) -> tuple[str, list[str]]:
     return printable(name)[:MAX_TASK_NAME], classes
 
 
-def _lists(name: str, dataset: str) -> Callable[[_ListsOptions], Stream]:
-    def build(options: _ListsOptions) -> Stream:
-        root = _root(options, name)
-        if options.lists is None:
-            raise UserError(f"stream {name} needs the folder of the lists that PRS publishes: --set stream.lists=DIR")
-        return prs.read(root, Path(options.lists).expanduser(), dataset, options.test, options.labels)
-
-    return build
+def _lists(name: str, options: _ListsOptions) -> Stream:
+    root, dataset = _root(options, name), "coco" if name == "cocoseq" else "nus-wide"
+    if options.lists is None:
+        raise UserError(f"stream {name} needs the folder of the lists that PRS publishes: --set stream.lists=DIR")
+    return prs.read(root, Path(options.lists).expanduser(), dataset, options.test, options.labels)
 
 
-def _published(options: _FileOptions) -> Stream:
-    stream = published.read(_file(options, "published"), _optional_root(options, "published"))
-    return _with_labels(stream, options.labels)
-
-
-def _manifest(options: _FileOptions) -> Stream:
-    stream = manifest.read(_file(options, "manifest"), _optional_root(options, "manifest"))
-    return _with_labels(stream, options.labels)
+def _described(name: str, options: _FileOptions) -> Stream:
+    """A stream that a file describes, with the visible labels of the options."""
+    read = manifest.read if name == "manifest" else published.read
+    return _with_labels(read(_file(options, name), _optional_root(options, name)), options.labels)
 
 
 def _with_labels(stream: Stream, labels: str | None) -> Stream:
@@ -251,82 +226,72 @@ def _with_labels(stream: Stream, labels: str | None) -> Stream:
     return dataclasses.replace(stream, labels=labels, rules={**stream.rules, "labels": labels})
 
 
-_OVERLAP = {"protocol": "overlap", "order": "alphabetical"}
-
-_BUILTIN: dict[str, Source] = {
-    "scenes": Source(
-        "procedural images of everyday things, no download; P(C_i|C_j) is known",
-        scenes.ScenesOptions, scenes.build, photographs=False,
-    ),
-    "split-coco": Source(
-        "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
-        with_defaults(_DatasetOptions, order="paper"), _coco("split-coco"), of_paper=True,
-    ),
-    "split-wide": Source(
-        "NUS-WIDE, the paper's protocol: top 21 concepts, 7 tasks of 3, disjoint images",
-        with_defaults(_NusWideOptions, order="paper", split="share"), _nus_wide("split-wide"), of_paper=True,
-    ),
-    "coco-b0-c10": Source(
-        "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
-        with_defaults(_DatasetOptions, **_OVERLAP, base=0, step=10), _coco("coco-b0-c10"),
-    ),
-    "coco-b0-c5": Source(
-        "COCO, 80 classes alphabetically, 16 tasks of 5, overlapping images",
-        with_defaults(_DatasetOptions, **_OVERLAP, base=0, step=5), _coco("coco-b0-c5"),
-    ),
-    "coco-b20-c4": Source(
-        "the same with 20 classes in the first task, then 15 tasks of 4",
-        with_defaults(_DatasetOptions, **_OVERLAP, base=20, step=4), _coco("coco-b20-c4"),
-    ),
-    "coco-b40-c10": Source(
-        "the same with 40 classes in the first task, then 4 tasks of 10",
-        with_defaults(_DatasetOptions, **_OVERLAP, base=40, step=10), _coco("coco-b40-c10"),
-    ),
-    "voc-b0-c4": Source(
-        "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images",
-        with_defaults(_VocOptions, **_OVERLAP, base=0, step=4), _voc("voc-b0-c4"),
-    ),
-    "voc-b4-c2": Source(
-        "the same with 4 classes in the first task, then 8 tasks of 2",
-        with_defaults(_VocOptions, **_OVERLAP, base=4, step=2), _voc("voc-b4-c2"),
-    ),
-    "voc-b5-c3": Source(
-        "the same with 5 classes in the first task, then 5 tasks of 3",
-        with_defaults(_VocOptions, **_OVERLAP, base=5, step=3), _voc("voc-b5-c3"),
-    ),
-    "voc-b10-c2": Source(
-        "the same with 10 classes in the first task, then 5 tasks of 2",
-        with_defaults(_VocOptions, **_OVERLAP, base=10, step=2), _voc("voc-b10-c2"),
-    ),
-    "cocoseq": Source(
-        "COCO, the lists of PRS: 70 classes, 4 tasks, disjoint images, balanced test", _ListsOptions,
-        _lists("cocoseq", "coco"),
-    ),
-    "nuswideseq": Source(
-        "NUS-WIDE, the lists of PRS: 49 concepts, 6 tasks, disjoint images, balanced test", _ListsOptions,
-        _lists("nuswideseq", "nus-wide"),
-    ),
-    "coco": Source("COCO 2014 or 2017 with your own protocol options", _DatasetOptions, _coco("coco")),
-    "nus-wide": Source("NUS-WIDE with your own protocol options", _NusWideOptions, _nus_wide("nus-wide")),
-    "voc": Source("PASCAL VOC 2007 or 2012 with your own protocol options", _VocOptions, _voc("voc")),
-    "table": Source(
-        "your own photographs: a CSV, TSV or Parquet table of images and labels (--stream FILE.csv)",
-        with_defaults(_TableOptions, order="frequency", labels="known"), _table,
-    ),
-    "published": Source(
-        "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)", _FileOptions, _published,
-        of_paper=True,
-    ),
-    "manifest": Source("a stream written by `lifelabel data build` (--stream FILE.yaml)", _FileOptions, _manifest),
-}  # fmt: skip
-
 STREAMS: Registry[Source] = Registry(
     "stream",
     lambda item: isinstance(item, Source) and dataclasses.is_dataclass(item.Options),
     "a lifelabel.streams.Source with a dataclass of options",
 )
-for _name, _source in _BUILTIN.items():
-    STREAMS.register(_name, _source)
+
+
+def _add(
+    name: str, summary: str, build: Callable[[str, Any], Stream], Options: type, *, photographs: bool = True,
+    of_paper: bool = False, **defaults: Any,
+) -> None:  # fmt: skip
+    """Register a stream. `build` gets its name and its options, which have the given defaults."""
+    Options = with_defaults(Options, **defaults) if defaults else Options
+    STREAMS.register(name, Source(summary, Options, functools.partial(build, name), photographs, of_paper))
+
+
+def _add_overlapping(
+    dataset: str, build: Callable[[str, Any], Stream], Options: type, sizes: Mapping[tuple[int, int], str]
+) -> None:
+    """Register benchmarks Bx-Cy: x classes in the first task (0: as in the others), then y per task."""
+    for (base, step), summary in sizes.items():
+        order: dict[str, Any] = {"protocol": "overlap", "order": "alphabetical", "base": base, "step": step}
+        _add(f"{dataset}-b{base}-c{step}", summary, build, Options, **order)
+
+
+_add(
+    "scenes", "procedural images of everyday things, no download; P(C_i|C_j) is known",
+    _scenes, scenes.ScenesOptions, photographs=False,
+)  # fmt: skip
+_add(
+    "split-coco", "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
+    _coco, _DatasetOptions, of_paper=True, order="paper",
+)  # fmt: skip
+_add(
+    "split-wide", "NUS-WIDE, the paper's protocol: top 21 concepts, 7 tasks of 3, disjoint images",
+    _nus_wide, _NusWideOptions, of_paper=True, order="paper", split="share",
+)  # fmt: skip
+_add_overlapping("coco", _coco, _DatasetOptions, {
+    (0, 10): "COCO, 80 classes alphabetically, 8 tasks of 10, overlapping images",
+    (0, 5): "COCO, 80 classes alphabetically, 16 tasks of 5, overlapping images",
+    (20, 4): "the same with 20 classes in the first task, then 15 tasks of 4",
+    (40, 10): "the same with 40 classes in the first task, then 4 tasks of 10",
+})  # fmt: skip
+_add_overlapping("voc", _voc, _VocOptions, {
+    (0, 4): "VOC 2007, 20 classes alphabetically, 5 tasks of 4, overlapping images",
+    (4, 2): "the same with 4 classes in the first task, then 8 tasks of 2",
+    (5, 3): "the same with 5 classes in the first task, then 5 tasks of 3",
+    (10, 2): "the same with 10 classes in the first task, then 5 tasks of 2",
+})  # fmt: skip
+_add("cocoseq", "COCO, the lists of PRS: 70 classes, 4 tasks, disjoint images, balanced test", _lists, _ListsOptions)
+_add(
+    "nuswideseq", "NUS-WIDE, the lists of PRS: 49 concepts, 6 tasks, disjoint images, balanced test",
+    _lists, _ListsOptions,
+)  # fmt: skip
+_add("coco", "COCO 2014 or 2017 with your own protocol options", _coco, _DatasetOptions)
+_add("nus-wide", "NUS-WIDE with your own protocol options", _nus_wide, _NusWideOptions)
+_add("voc", "PASCAL VOC 2007 or 2012 with your own protocol options", _voc, _VocOptions)
+_add(
+    "table", "your own photographs: a CSV, TSV or Parquet table of images and labels (--stream FILE.csv)",
+    _table, _TableOptions, order="frequency", labels="known",
+)  # fmt: skip
+_add(
+    "published", "the authors' Split-COCO or Split-WIDE, a folder or zip (--stream FILE.zip)",
+    _described, _FileOptions, of_paper=True,
+)  # fmt: skip
+_add("manifest", "a stream written by `lifelabel data build` (--stream FILE.yaml)", _described, _FileOptions)
 STREAMS.set_built_in()
 
 _SUFFIXES = {

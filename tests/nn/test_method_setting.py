@@ -7,9 +7,9 @@ import torch
 
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
-from lifelabel.nn import setting as setting_module
+from lifelabel.nn import method_setting as setting_module
 from lifelabel.nn.cuda_graphs import set_static_shapes
-from lifelabel.nn.setting import _body, run_backbone
+from lifelabel.nn.method_setting import _body, run_backbone
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -1,6 +1,6 @@
-"""Files of annotation tools: their content with limits, and checks of its types.
+"""Files of labels: their content with limits, and checks of its types.
 
-A value of the wrong type is refused with its place in the file.
+A value of the wrong type in an export is refused with its place in the file.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from lifelabel.images.decode import IMAGE_SUFFIXES
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "expect", "load", "objects"]
+__all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "expect", "load", "objects", "parse_json", "read_lines"]
 
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
 SPLITS |= {"dev": "val", "test": "test", "testing": "test"}
@@ -39,6 +39,22 @@ class Entry(NamedTuple):
     split: str | None = None
     is_id: bool = False
     """Whether `image` has no suffix, as in exports that name an image by its file name without the suffix."""
+
+
+def read_lines(path: Path, limit: int) -> list[str]:
+    """The lines of a list of a public data set, without spaces around them. Blank lines are empty texts."""
+    try:
+        return [line.strip() for line in read_limited(path, limit).decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file: download it again") from None
+
+
+def parse_json(data: bytes, path: Path, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """The content of a JSON file of a public data set. `hook` may replace each object, during parsing."""
+    try:
+        return json.loads(data, object_hook=hook)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is damaged: it is not valid JSON; download it again") from None
 
 
 def load(path: Path) -> Any:
