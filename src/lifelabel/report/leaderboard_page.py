@@ -6,7 +6,7 @@ The files: leaderboard.md (the page), leaderboard.csv, leaderboard.svg and leade
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -106,32 +106,20 @@ def board_table(board: StreamBoard, joint: bool = False) -> Table | None:
         cells = [row.stat(column.key) if row else "–" for _, column, row in figures]
         is_best = [row and _is_best(board.tables[fidelity], row, column) for fidelity, column, row in figures]
         rows = [row for row in of_name.values() if row]
-        counts = [
-            _distinct(row.n for row in rows),
-            *([_distinct(row.passes for row in rows)] if board.has_passes else []),
-        ]
+        counts = [", ".join(dict.fromkeys(row.n for row in rows))]
+        counts += [" / ".join(dict.fromkeys(row.passes for row in rows))] if board.has_passes else []
         rank = "–" if ranks.get(name) is None else str(ranks[name])
         bold = frozenset(len(texts) + number for number, each in enumerate(is_best) if each)
         lines.append(Line([rank, name, *cells, *counts], bold))
-    columns = (
-        *texts,
-        *(column for _, column in layout),
-        Column("n"),
-        *((Column("passes"),) if board.has_passes else ()),
-    )
-    return Table(columns, tuple(lines)) if lines else None
-
-
-def _distinct(texts: Iterable[str]) -> str:
-    """A text for all fidelities, or those of each if they differ."""
-    return " / ".join(dict.fromkeys(texts))
+    counted = (Column("n"), Column("passes"))[: 1 + board.has_passes]
+    return Table((*texts, *(column for _, column in layout), *counted), tuple(lines)) if lines else None
 
 
 def terminal_table(board: StreamBoard) -> RichTable:
     """The ranked methods and then the upper bounds, for a terminal of 100 columns."""
     tables = [found for joint in (False, True) if (found := board_table(board, joint))]
     lines = tuple(line for found in tables for line in found.lines)
-    return rich_table(dataclasses.replace(tables[0], lines=lines), board.name)
+    return rich_table(dataclasses.replace(tables[0], lines=lines, title=board.name))
 
 
 def _is_best(table: ResultTable, row: Row, column: Column) -> bool:

@@ -17,7 +17,7 @@ from lifelabel.images.source import BadImage
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream import MAX_MATRIX_CLASSES, Progress
 from lifelabel.report.stream_text import listed
-from lifelabel.report.vega import COLOURS, chart_names, chart_obstacle, chart_text, write_spec
+from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, write_spec
 from lifelabel.streams.stream import Stream
 
 __all__ = ["write_charts", "write_sheets"]
@@ -146,7 +146,7 @@ def _cooccurrence(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _frame(description: dict[str, Any], title: str) -> dict[str, Any]:
-    names = {"name": "names", "value": chart_names(each["name"] for each in description["classes"])}
+    names = {"name": "names", "value": [chart_text(each["name"], 24) for each in description["classes"]]}
     return {"params": [names], "title": f"{chart_text(description['name'], 24)}: {title}"}
 
 

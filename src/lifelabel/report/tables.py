@@ -234,7 +234,7 @@ def main_table(table: ResultTable) -> Table:
 
 def error_table(table: ResultTable) -> Table:
     """The error of the matrix by block."""
-    return _stats_table(table, _ERRORS, "Error of the matrix")
+    return _stats_table(table, _ERRORS, "Error of the matrix", "error of the matrix")
 
 
 def cost_table(table: ResultTable) -> Table:
@@ -242,9 +242,9 @@ def cost_table(table: ResultTable) -> Table:
     return _stats_table(table, _COSTS)
 
 
-def _stats_table(table: ResultTable, columns: tuple[Column, ...], title: str = "") -> Table:
+def _stats_table(table: ResultTable, columns: tuple[Column, ...], *titles: str) -> Table:
     lines = (Line([*row.cells, *(row.stat(column.key) for column in columns)]) for row in table.rows)
-    return Table((*text_columns(table.head), *columns), tuple(lines), title, has_short_numbers=False)
+    return Table((*text_columns(table.head), *columns), tuple(lines), *titles, has_short_numbers=False)
 
 
 def best_mean(table: ResultTable, column: Column) -> float | None:
@@ -271,7 +271,7 @@ def _group_table(table: ResultTable) -> Table | None:
         "test set."
     )
     columns = (*text_columns([*table.head, "classes"]), *_SCORES)
-    return Table(columns, tuple(lines), "Groups of classes", note) if groups else None
+    return Table(columns, tuple(lines), "Groups of classes", note=note) if groups else None
 
 
 def _group_key(group: str, metric: str) -> str:
@@ -300,7 +300,7 @@ def _order_table(table: ResultTable) -> Table | None:
     )
     heads = [*map(_order_name, shown), "mean", "sd", "smallest", "largest"]
     columns = (*text_columns(table.head), *(Column(head, with_sd=False) for head in heads))
-    return Table(columns, tuple(lines), f"mAP ↑ by {kind}", note, has_short_numbers=False)
+    return Table(columns, tuple(lines), f"mAP ↑ by {kind}", note=note, has_short_numbers=False)
 
 
 def _order_means(row: Row) -> tuple[dict[tuple[int, int], Stat], Stat]:
@@ -349,6 +349,8 @@ def notes(table: ResultTable) -> list[str]:
 def measurement_notes(table: ResultTable) -> list[str]:
     """Where and with which options the runs were made, and what differs between rows."""
     lines = [provenance(table.runs), _same_stream(table.runs), *_fairness(table)]
+    if any(len(row.runs) < row.planned for row in table.rows):
+        lines.append("n: finished runs / planned runs, where they differ.")
     if len({row.runs[0].has_preset for row in table.rows if row.runs}) > 1:
         names = ", ".join(row.name for row in table.rows if row.runs and not row.runs[0].has_preset)
         lines.append(f"NOT equal: these have no preset, and the default options: {names}.")
@@ -570,4 +572,4 @@ def _latex(table: ResultTable) -> str:
 
 def terminal(table: ResultTable) -> list[RichTable]:
     """Tables for a terminal of 100 columns."""
-    return [rich_table(main_table(table)), *(rich_table(each, each.title) for each in _tables_below(table))]
+    return [rich_table(each) for each in (main_table(table), *_tables_below(table))]

@@ -81,6 +81,8 @@ class Table:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     title: str = ""
+    short_title: str = ""
+    """Its title in the terminal, where that is another one."""
     note: str = ""
     """A sentence that explains it."""
     has_short_numbers: bool = True
@@ -124,9 +126,10 @@ def rich_grid(
     return table
 
 
-def rich_table(table: Table, title: str = "") -> RichTable:
+def rich_table(table: Table) -> RichTable:
     """A table for a terminal of 100 columns."""
-    look = {"box": box.SIMPLE, "title": printable(title) or None, "title_justify": "left"}
+    title = printable(table.short_title or table.title)
+    look = {"box": box.SIMPLE, "title": title or None, "title_justify": "left"}
     found = rich_grid(table.heads(compact=True), table.texts(compact=True), table.left, max_width=30, **look)
     for row, line in zip(found.rows, table.lines, strict=True):
         row.style = "dim" if line.is_second else None
