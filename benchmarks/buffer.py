@@ -150,15 +150,16 @@ def main() -> None:
     print(f"encode {encode_ms:.3f} ms, decode {decode_ms:.3f} ms, {size:.0f} bytes per image")
     late = f"{given.offered:,} ms"
     print(f"{'method':>8} {'stored':>6} {'full ms':>9} {late:>11} {'ratio':>6} {'offer us/image':>15}")
-    rows = []
+    rows = {}
     for name in given.methods.split(","):
         row = compare(name, given, device)
         print(
             f"{name:>8} {row['stored']:>6} {row['early_ms']:>9.2f} {row['late_ms']:>11.2f} {row['ratio']:>6.3f} "
             f"{row['offer_us']:>15.1f}"
         )
-        rows.append(row)
-    write_json(given, encode_ms=encode_ms, decode_ms=decode_ms, rows=rows)
+        rows[name] = {key: value for key, value in row.items() if key != "method"}
+    stored = {"encode, ms": encode_ms, "decode, ms": decode_ms, "bytes per image": size}
+    write_json(given, "method", rows | {name: {"value": value} for name, value in stored.items()})
 
 
 if __name__ == "__main__":

@@ -89,11 +89,12 @@ def main() -> None:
     if resolve_device(given.device).type != "cuda":
         raise SystemExit("this benchmark needs a GPU: see benchmarks.step for the CPU")
     print_header(given, given.backbone, f"{given.size} px", f"batch {given.batch}")
-    found = {}
+    found: dict[str, float] = {}
     for name, unit, measure in (("sizes", "s", sizes), ("decoding", "images/s", decoding)):
-        found[name] = figures = measure(given)
+        figures = measure(given)
+        found |= {f"{each}, {unit}": value for each, value in figures.items()}
         print(f"{name:>9} ({unit}): {', '.join(f'{each} {value:.4g}' for each, value in figures.items())}", flush=True)
-    write_json(given, **found)
+    write_json(given, "", found)
 
 
 if __name__ == "__main__":

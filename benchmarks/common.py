@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.figures import write
 from lifelabel.engine.environment import commit, machine
 from lifelabel.methods import Batch
 from lifelabel.nn.device import resolve_device
@@ -47,15 +49,36 @@ def print_header(given: argparse.Namespace, *what: str) -> None:
     print(f"{', '.join(what)}; {where}" if what else where, flush=True)
 
 
-def write_json(given: argparse.Namespace, **figures: Any) -> None:
-    """Write the figures, with date, device, commit and arguments, if `--json` asks for it."""
-    if given.json:
-        about = machine(resolve_device(given.device))
-        arguments = {name: str(value) for name, value in vars(given).items()}
-        facts = {name: about[name] for name in ("date", "device", "threads", "torch")}
-        given.json.write_text(
-            json.dumps({**facts, "commit": commit(), "arguments": arguments, **figures}, indent=1) + "\n"
-        )
+def write_json(
+    given: argparse.Namespace, row: str, figures: Mapping[str, Mapping[str, Any] | float], **more: Any
+) -> None:
+    """Write a file of results (`benchmarks.figures`) if `--json` asks for it.
+
+    `figures` are by row and column, or by row if there is one column, `value`. Numbers get four significant digits.
+    """
+    if not given.json:
+        return
+    about = machine(resolve_device(given.device))
+    rows = {name: dict(each) if isinstance(each, Mapping) else {"value": each} for name, each in figures.items()}
+    columns = {key: {"digits": "each"} for each in rows.values() for key in each}
+    write(
+        given.json,
+        command=shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        date=about["date"],
+        machine=f"{about['device']}, {about['threads']} threads, torch {about['torch']}",
+        commit=str(commit())[:7],
+        row=row,
+        columns=columns,
+        **more,
+        figures={name: {key: _round(value) for key, value in each.items()} for name, each in rows.items()},
+    )
+
+
+def _round(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    number = float(f"{value:.4g}")
+    return int(number) if abs(number) >= 1000 else number
 
 
 def class_names(given: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:

@@ -126,7 +126,7 @@ def main() -> None:
         elastic = _lose_worker(Path(name), options) if given.elastic else None
         if elastic:
             print(f"a worker was killed: {elastic}")
-    write_json(given, rows=rows, elastic=elastic)
+    write_json(given, "method", {row.pop("method"): row for row in rows})
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from lifelabel.engine.setup import make_setting
 from lifelabel.images.photographs import FileImages
 from lifelabel.images.transforms import load_batch
 from lifelabel.methods import METHODS, Batch, HostBatch
-from lifelabel.model.export_network import ProbabilityNetwork, onnx_program
+from lifelabel.model.export_content import ProbabilityNetwork, onnx_program
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
 from lifelabel.utils.memory import keep_freed_memory
@@ -106,10 +106,10 @@ def main() -> None:
             for size in sizes:
                 difference, in_torch, in_onnx = compare(network, pixels_of(source, size), size)
                 ratio = in_onnx / in_torch
-                rows[f"{name}-{size}"] = {"difference": difference, "torch": in_torch, "onnx": in_onnx, "ratio": ratio}
+                rows[f"{name}, {size}"] = {"difference": difference, "torch": in_torch, "onnx": in_onnx, "ratio": ratio}
                 row = (name, f"{size}", f"{difference:.1e}", f"{in_torch:.1f}", f"{in_onnx:.1f}", f"{ratio:.2f}")
                 print(f"| {' | '.join(row)} |", flush=True)
-    write_json(given, **rows)
+    write_json(given, "method and pixels", rows)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ CONTRIBUTING.md describes the markers.
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import json
 import re
@@ -26,11 +27,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add", "load", "names", "pages", "rewrite", "unmarked", "write"]
+from lifelabel.report.columns import Stat
+from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, LEVEL, NO_VERDICT, SOURCES, Difference, difference
+
+__all__ = ["CHART", "add", "chart", "load", "names", "pages", "rewrite", "unmarked", "write"]
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-_MARKER = re.compile(r"<!-- (figures?): (\S+)(.*?) ?-->(.*?)<!-- end -->", re.DOTALL)
+CHART = ROOT / "docs/leaderboard.svg"
+_MARKER = re.compile(r"<!-- (figures?|rankings): (\S+)(.*?) ?-->(.*?)<!-- end -->", re.DOTALL)
 _HEADINGS = {"max": "↑", "min": "↓"}
 
 
@@ -78,24 +83,29 @@ def _decimals(number: float) -> int:
     return len(f"{number:.10f}".rstrip("0").partition(".")[2])
 
 
-def _digits(name: str, column: str) -> int:
-    """The decimals of a column: those that its file gives, or those of its longest number, up to 3."""
+def _digits(name: str, column: str) -> int | None:
+    """The decimals of a column: those that its file gives, or those of its longest number, up to 3.
+
+    None (`"digits": "each"`): each number has its own decimals.
+    """
     result = load(name)
     given = result.get("columns", {}).get(column, {}).get("digits")
     if given is not None:
-        return int(given)
+        return None if given == "each" else int(given)
     numbers = [_number(row.get(column)) for row in result["figures"].values()]
     return min(3, max((_decimals(number) for number in numbers if number is not None), default=0))
 
 
-def _text(cell: Any, digits: int) -> str:
+def _text(cell: Any, digits: int | None) -> str:
     if cell is None or cell == []:
         return "–"
     if isinstance(cell, str):
         return cell
     value, *spread = cell if isinstance(cell, list) else [cell]
-    text = f"{value:,.{digits}f}" if value is not None else "–"
-    return f"{text} ± {spread[0]:,.{digits}f}" if spread and spread[0] is not None else text
+    digits = _decimals(value) if digits is None else digits
+    numbers = [value, *(each for each in spread if each is not None)]
+    texts = [f"{each:.1e}" if 0 < abs(each) < 1e-4 else f"{each:,.{digits}f}" for each in numbers]
+    return " ± ".join(texts).replace("-", "−")
 
 
 # Tables: <!-- figures: NAME | columns: … | rows: … | digits: … | link: … | sort: … | source: no --> … <!-- end -->
@@ -104,10 +114,11 @@ def _text(cell: Any, digits: int) -> str:
 class _Column:
     """One column of a table: keys joined by " / ", of this or another file (FILE:KEY), with a heading (= HEADING)."""
 
-    def __init__(self, text: str, name: str, digits: int | None) -> None:
+    def __init__(self, text: str, name: str, digits: int | None = None, spread: Sequence[str] | None = None) -> None:
         keys, _, heading = text.partition("=")
         file, _, keys = keys.strip().rpartition(":")
         self.name, self.keys, self.given_digits = file or name, [key.strip() for key in keys.split(" / ")], digits
+        self.spread = spread is None or bool(set(self.keys) & set(spread))
         self.heading = heading.strip() or " / ".join(map(self._heading, self.keys))
 
     def _heading(self, key: str) -> str:
@@ -115,8 +126,9 @@ class _Column:
         heading = spec.get("heading", key)
         return f"{heading} {_HEADINGS[spec['best']]}" if spec.get("best") and len(self.keys) == 1 else heading
 
-    def digits(self, key: str) -> int:
-        return _digits(self.name, key) if self.given_digits is None else min(self.given_digits, _digits(self.name, key))
+    def digits(self, key: str) -> int | None:
+        digits = _digits(self.name, key)
+        return digits if digits is None or self.given_digits is None else min(self.given_digits, digits)
 
     def cells(self, rows: Sequence[str]) -> list[str]:
         """The text of each row. The best of a column is bold, if its file says which one is best."""
@@ -124,10 +136,14 @@ class _Column:
         best = self._best([row for row in rows if row in known and row not in result.get("unranked", ())])
         found = []
         for row in rows:
-            each = [_text(_cell(self.name, row, key), self.digits(key)) if row in known else "–" for key in self.keys]
+            each = [self._text(row, key) if row in known else "–" for key in self.keys]
             text = "–" if set(each) == {"–"} else " / ".join(each)
             found.append(f"**{text}**" if row in best else text)
         return found
+
+    def _text(self, row: str, key: str) -> str:
+        cell = _cell(self.name, row, key)
+        return _text(cell if self.spread or not isinstance(cell, list) else cell[0], self.digits(key))
 
     def _best(self, rows: Sequence[str]) -> list[str]:
         which = load(self.name).get("columns", {}).get(self.keys[0], {}).get("best")
@@ -152,12 +168,19 @@ def _default_columns(name: str) -> list[str]:
 def _table(name: str, options: Mapping[str, str], page: Path, shown: set[str]) -> str:
     result = load(name)
     digits = int(options["digits"]) if "digits" in options else None
-    columns = [_Column(text, name, digits) for text in _split(options.get("columns", "")) or _default_columns(name)]
-    rows = [row.partition("=") for row in _split(options.get("rows", "")) or result["figures"]]
-    labels = {row.strip(): label.strip() or row.strip() for row, _, label in rows}
+    spread = _split(options["spread"]) if "spread" in options else None
+    columns = [
+        _Column(text, name, digits, spread) for text in _split(options.get("columns", "")) or _default_columns(name)
+    ]
+    labels = {row: row for row in result["figures"]}
+    if "rows" in options:
+        rows = [row.partition("=") for row in _split(options["rows"])]
+        labels = {row.strip(): label.strip() or row.strip() for row, _, label in rows}
     names = list(labels)
     if "sort" in options:
-        order = {row: _number(_cell(name, row, options["sort"])) for row in names}
+        by = _Column(options["sort"], name)
+        known = load(by.name)["figures"]
+        order = {row: _number(_cell(by.name, row, by.keys[0])) if row in known else None for row in names}
         names.sort(key=lambda row: (order[row] is None, -(order[row] or 0)))
     if "link" in options:
         for row in names:
@@ -170,32 +193,41 @@ def _table(name: str, options: Mapping[str, str], page: Path, shown: set[str]) -
     rule = "|".join(["---", *("---:" if each else "---" for each in right)])
     first, *others = [f"| {' | '.join(line)} |" for line in (head, *lines)]
     text = "\n".join([first, f"|{rule}|", *others])
-    if options.get("source") != "no":
-        for each in dict.fromkeys([name, *(column.name for column in columns)]):
+    files = dict.fromkeys([name, *(column.name for column in columns)])
+    if options.get("source") == "short":
+        text += f"\n\nFigures: {', '.join(_link(each, page) for each in files)}."
+    elif options.get("source") != "no":
+        for each in files:
             text += f"\n\n{_source(each, page, each in shown)}"
             shown.add(each)
     return f"\n\n{text}\n\n"
 
 
+def _link(name: str, page: Path) -> str:
+    up = "../" * len(page.relative_to(ROOT).parent.parts)
+    return f"[{name}]({up}results/{name}.json)"
+
+
 def _source(name: str, page: Path, shown: bool) -> str:
     """One line: how the figures were measured. If the page has this line already, only the name of the file."""
     result = load(name)
-    up = "../" * len(page.relative_to(ROOT).parent.parts)
-    link = f"[{name}]({up}results/{name}.json)"
+    link = _link(name, page)
+    if "cited" in result:
+        return f"{link}: {result['cited']}."
     if shown:
-        return f"Figures: {link}, as above."
+        return f"{link}: as above."
     seeds = f"seeds {result['seeds']}" if result.get("seeds") else None
     commit = f"commit {result['commit']}" if result.get("commit") else None
     facts = [result.get("measured_on"), seeds, result.get("machine"), result.get("date"), commit]
-    command = f" `{result['command']}`" if result.get("command") else ""
-    text = f"Figures: {link}. {'; '.join(str(fact) for fact in facts if fact)}.{command}"
+    command = re.sub(r" --json \S+", "", f" `{result['command']}`")
+    text = f"{link}: {'; '.join(str(fact) for fact in facts if fact)}.{command}"
     return f"{text} {result['notes']}" if result.get("notes") else text
 
 
 # Figures in prose: <!-- figure: NAME ROW.COLUMN -->…<!-- end -->, and differences or ratios of two
 
 
-def _value(name: str, key: str) -> tuple[Any, int]:
+def _value(name: str, key: str) -> tuple[Any, int | None]:
     file, _, key = key.strip().rpartition(":")
     row, _, column = key.rpartition(".")
     return _cell(file or name, row, column), _digits(file or name, column)
@@ -210,10 +242,97 @@ def _inline(name: str, text: str) -> str:
     if rest:
         a, b = _number(first), _number(rest[0][0])
         assert a is not None and b is not None, expression
-        first, digits = (a - b, min(digits, 1)) if parts[1] == "-" else (a / b, 2)
+        first, digits = (a - b, 1) if parts[1] == "-" else (a / b, 2)
     elif isinstance(first, list) and "±" not in options:
         first = first[0]
-    return _text(first, int(options.get("digits", digits))).replace("-", "−")
+    return _text(first, int(options["digits"]) if "digits" in options else digits)
+
+
+# Published rankings: <!-- rankings: NAME | columns: … --> … <!-- end -->
+
+
+def _stat(name: str, row: str, column: str) -> Stat:
+    if row not in load(name)["figures"]:
+        return Stat(None, None, 0)
+    cell = _cell(name, row, column)
+    mean, sd = cell if isinstance(cell, list) else (cell, None)
+    return Stat(mean, sd, _cell(name, row, "n"))
+
+
+def _rankings(name: str, options: Mapping[str, str]) -> str:
+    """The rankings that publications state, and the differences that were measured."""
+    columns = [_Column(text, name) for text in _split(options["columns"])]
+    lines: dict[str, list[str]] = {}
+    verdicts: dict[str, str] = {}
+    for source in SOURCES:
+        for upper, lower in source.claims:
+            pairs = [[_stat(each.name, row, each.keys[0]) for row in (upper, lower)] for each in columns]
+            found = [difference(above, below) for above, below in pairs]
+            pair = f"{upper} above {lower}"
+            verdicts[pair] = _verdict({each.verdict for each in found if each})
+            cells = [f"{_SYMBOLS[each.verdict]} {_points(each)}" if each else "–" for each in found]
+            lines[pair] = [pair, source.name.partition(":")[0], *cells]
+    head = ["ranking", "source", *(column.heading for column in columns)]
+    rows = [f"| {' | '.join(line)} |" for line in [head, *lines.values()]]
+    summary = "; ".join(
+        f"{verdict}: {count}" for verdict, count in collections.Counter(verdicts.values()).most_common()
+    )
+    return "\n\n" + "\n".join([rows[0], "|" + "---|" * len(head), *rows[1:]]) + f"\n\nPairs that {summary}.\n\n"
+
+
+_SYMBOLS = {HOLDS: "✓", DOES_NOT_HOLD: "✗", LEVEL: "=", NO_VERDICT: "?"}
+
+
+def _points(found: Difference) -> str:
+    error = "" if found.error is None else f" ± {found.error:.1f}"
+    return f"{found.points:+.1f}{error}".replace("-", "−")
+
+
+def _verdict(verdicts: set[str]) -> str:
+    if HOLDS in verdicts:
+        return (
+            "hold in one column and are reversed in another"
+            if DOES_NOT_HOLD in verdicts
+            else "hold, and are reversed nowhere"
+        )
+    return "are reversed, and hold nowhere" if DOES_NOT_HOLD in verdicts else "are level or have no verdict"
+
+
+# The chart of the leaderboard
+
+
+_PANELS = {"scenes": "scenes", "photographs": "photographs, Split-COCO", "b0-c10": "COCO B0-C10"}
+_LINE, _LEFT, _WIDTH = 18, 130, 560
+
+
+def chart() -> str:
+    """docs/leaderboard.svg: mAP of each method with its standard deviation, one panel per stream."""
+    parts, y = [], 0
+    for name, title in _PANELS.items():
+        y += 2 * _LINE
+        parts.append(f'<text x="{_LEFT}" y="{y - 6}" font-weight="bold">{title}: mAP in %</text>')
+        stats = {row: _stat(name, row, "mAP") for row in load(name)["figures"]}
+        for row, stat in sorted(stats.items(), key=lambda each: -(each[1].mean or 0)):
+            parts += _bar(row, stat, y, row in load(name)["unranked"], bool(_cell(name, row, "stored images")))
+            y += _LINE
+    key = "dark: stores no images; light: stores images; grey: upper bound; line: standard deviation over seeds"
+    parts.append(f'<text x="{_LEFT}" y="{y + _LINE}">{key}</text>')
+    size = f'width="{_LEFT + _WIDTH + 60}" height="{y + 2 * _LINE}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
+
+
+def _bar(row: str, stat: Stat, y: int, is_bound: bool, stores: bool) -> list[str]:
+    assert stat.mean is not None
+    width, sd = stat.mean / 100 * _WIDTH, (stat.sd or 0) / 100 * _WIDTH
+    fill, middle = "#999" if is_bound else "#8ab6d6" if stores else "#1f5f8b", y + _LINE / 2
+    end = _LEFT + width
+    return [
+        f'<text x="{_LEFT - 6}" y="{y + 13}" text-anchor="end">{row}</text>',
+        f'<rect x="{_LEFT}" y="{y + 2}" width="{width:.1f}" height="{_LINE - 4}" fill="{fill}"/>',
+        f'<path d="M{end - sd:.1f} {middle}H{end + sd:.1f}" stroke="black"/>',
+        f'<text x="{end + sd + 5:.1f}" y="{y + 13}">{stat.mean:.1f}</text>',
+    ]
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -229,6 +348,8 @@ def rewrite(text: str, page: Path) -> str:
         kind, name, options, _ = found.groups()
         if kind == "figure":
             new = _inline(name, options)
+        elif kind == "rankings":
+            new = _rankings(name, dict(_option(each) for each in options.split("|")[1:]))
         else:
             new = _table(name, dict(_option(each) for each in options.split("|")[1:]), page, shown)
         return f"<!-- {kind}: {name}{options.rstrip()} -->{new}<!-- end -->"
@@ -258,7 +379,7 @@ _HEADING = re.compile(rf"\b{_SCORE}\b|images/s|\b(?:MB|GB|ms|seconds|ratio)\b")
 
 def unmarked(text: str) -> Iterator[tuple[int, str]]:
     """Line number and text of what looks like a measured figure outside of markers, code and `<!-- cited -->`."""
-    hidden = r"<!-- (?:figures?:|cited).*?<!-- end -->|^```.*?^```|^    .*?$|`[^`\n]*`|<!--.*?-->"
+    hidden = r"<!-- (?:figures?:|rankings:|cited).*?<!-- end -->|^```.*?^```|^    .*?$|`[^`\n]*`|<!--.*?-->"
     text = re.sub(hidden, lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     lines, measured = text.split("\n"), False
     for number, line in enumerate(lines, 1):
@@ -296,7 +417,7 @@ def add(name: str, table: Path, command: str, measured_on: str = "") -> Path:
     machine = f"{_join(facts['device'])}, {_join(facts['threads'])} threads, torch {_join(facts['torch'])}"
     figures = {row["name"]: _row(row) for row in read["rows"] if row["runs"]}
     return write(
-        name,
+        RESULTS / f"{name}.json",
         command=command,
         date=max(facts["date"]),
         machine=machine,
@@ -304,6 +425,7 @@ def add(name: str, table: Path, command: str, measured_on: str = "") -> Path:
         seeds=_join(facts["seeds"]),
         measured_on=measured_on or read["title"],
         row=" / ".join(read["rows"][0]["cells"]),
+        columns={score: {"best": "max"} for score in ("mAP", "CF1", "OF1")},
         unranked=[row["name"] for row in read["rows"] if row["joint"]],
         figures=figures,
     )
@@ -325,18 +447,14 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def write(name: str, **result: Any) -> Path:
-    """Write results/NAME.json with one row per line."""
-    figures, columns = result.pop("figures"), result.setdefault("columns", {})
-    for score in ("mAP", "CF1", "OF1"):
-        if any(score in row for row in figures.values()):
-            columns.setdefault(score, {"best": "max"})
+def write(path: Path, **result: Any) -> Path:
+    """Write a file of results with one row per line."""
+    figures = result.pop("figures")
     lines = [
         f"  {json.dumps(key, ensure_ascii=False)}: {json.dumps(row, ensure_ascii=False)}"
         for key, row in figures.items()
     ]
     head = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in result.items() if value]
-    path = RESULTS / f"{name}.json"
     rows = ",\n".join(lines)
     path.write_text("{\n" + ",\n".join([*head, f' "figures": {{\n{rows}\n }}']) + "\n}\n", encoding="utf-8")
     return path
@@ -356,6 +474,8 @@ def _main() -> int:
         print(add(given.name, given.table, given.command, given.measured_on))
         return 0
     wrong = 0
+    if given.what != "check":
+        CHART.write_text(chart(), encoding="utf-8")
     for page in pages():
         text = page.read_text(encoding="utf-8")
         new, name = rewrite(text, page), page.relative_to(ROOT)

@@ -114,7 +114,7 @@ def main() -> None:
             decode, ours = measure(source, args.size, args.batch, workers)
             print(f"{workers:>7}  {decode:>13.0f}  {ours:>15.0f}  {ours / decode:>5.2f}")
             rows.append({"workers": workers, "bare": decode, "loader": ours, "ratio": ours / decode})
-    write_json(args, rows=rows)
+    write_json(args, "workers", {str(row.pop("workers")): row for row in rows})
 
 
 if __name__ == "__main__":

@@ -109,13 +109,14 @@ def main() -> None:
     print(f"{'method':<16} {'process':<14} {f'MB at {tenth:,}':>14} {f'MB at {given.steps:,}':>14} {'ratio':>8}")
     found = {}
     for method in given.methods.split(","):
-        found[method] = figures = measure(method, given.steps, given.tasks, given.batch, given.verbose)
+        figures = measure(method, given.steps, given.tasks, given.batch, given.verbose)
         samples = figures["samples"]
         for name, ratio in figures["ratios"].items():
             first, last = samples[len(samples) // 10 - 1][name] / 1e6, samples[-1][name] / 1e6
+            found[f"{method}, {name}"] = {"MB after a tenth of the steps": first, "MB after all": last, "ratio": ratio}
             print(f"{method:<16} {name:<14} {first:>14.1f} {last:>14.1f} {ratio:>8.4f}", flush=True)
         print(f"{method:<16} {figures['seconds']:.0f} s", flush=True)
-    write_json(given, methods=found)
+    write_json(given, "method and process", found)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def main() -> None:
     ratio = speed["ours"] / speed["bare"]
     print(f"{'bare images/s':>13}  {'ours images/s':>13}  {'ratio':>5}")
     print(f"{speed['bare']:>13.1f}  {speed['ours']:>13.1f}  {ratio:>5.2f}", flush=True)
-    write_json(given, **speed, ratio=ratio)
+    write_json(given, "", {**{f"{name}, images/s": rate for name, rate in speed.items()}, "ratio": ratio})
 
 
 if __name__ == "__main__":

@@ -133,7 +133,10 @@ def main() -> None:
         print("".join(f"{value:>9.4g}" for value in (*row.values(), fixed[best] - auto)), flush=True)
     losses = [row["loss"] for row in results]
     print(f"loss: mean {np.mean(losses):.2f}, largest {max(losses):.2f}")
-    write_json(given, ridges=FIXED, tables=results, mean_loss=float(np.mean(losses)), largest_loss=max(losses))
+    worst = max(results, key=lambda row: row["loss"])
+    of = f"{worst['images']} images, {worst['tasks']} task{'s' if worst['tasks'] > 1 else ''}"
+    figures = {"mean loss": float(np.mean(losses)), "largest loss": worst["loss"], "of": of}
+    write_json(given, "seed of the tables", {str(given.seed): figures})
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ def main() -> None:
     row["solve/cholesky"] = row["solve"] / row["cholesky"]
     print("".join(f"{name:>16}" for name in row))
     print("".join(f"{value:>16.4g}" for value in row.values()), flush=True)
-    write_json(given, **row)
+    names = ("Cholesky factors alone, s", "all solutions, calibration and the choice of γ, s", "ratio")
+    write_json(given, "", dict(zip(names, row.values(), strict=True)))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,12 @@ def throughput(given: argparse.Namespace, paths: list[Path], files: list[bytes])
         ratios = first[0] / seconds, first[1] / cpu
         print(f"{name:<16} {speed:>6.1f} images/s  ratio {ratios[0]:.2f}", end="")
         print(f"   {spent:>6.1f} ms of CPU per image  ratio {ratios[1]:.2f}", flush=True)
-    write_json(given, seconds_and_cpu_seconds=medians)
+    figures = {
+        name: {"images/s": len(paths) / seconds, "ratio": first[0] / seconds, "CPU ratio": first[1] / cpu}
+        | {"ms of CPU per image": 1000 * cpu / len(paths)}
+        for name, (seconds, cpu) in medians.items()
+    }
+    write_json(given, "", figures)
 
 
 @contextlib.contextmanager
@@ -211,7 +216,7 @@ def under_load(given: argparse.Namespace, files: list[bytes]) -> None:
         print(f"{kind:<14} {status} {count:>4}  {text.decode()[:100] if status != 200 else ''}", flush=True)
     wrong = [key for key in counts if key[1] >= 500 or (key[0] != "good" and key[1] < 400)]
     print("every bad upload has a 4xx, and there is no 5xx" if not wrong else f"WRONG: {wrong}", flush=True)
-    write_json(given, counts={f"{kind} {status}": count for (kind, status), count in counts.items()})
+    write_json(given, "upload and status", {f"{kind} {status}": count for (kind, status), count in counts.items()})
 
 
 def memory_of(pid: int) -> tuple[float, float]:
@@ -234,7 +239,8 @@ def memory(given: argparse.Namespace, files: list[bytes]) -> None:
             print(f"after {done:>6,} requests: server {figures[done][0]:.0f} MB, decoding {figures[done][1]:.0f} MB")
     first, *_, last = (sum(each) for each in figures.values())
     print(f"growth {last / first - 1:+.1%}", flush=True)
-    write_json(given, megabytes=figures, growth=last / first - 1)
+    rows = {f"{count:,}": {"server, MB": size[0], "decoding, MB": size[1]} for count, size in figures.items()}
+    write_json(given, "requests", rows | {"growth": {"value": last / first - 1}})
 
 
 def main() -> None:

@@ -117,7 +117,8 @@ def main() -> None:
         index = measure_index(folder, args.members)
         seconds = ", ".join(f"{kind} {index[kind]:.2f} s" for kind in ("headers", "cache", "find"))
         print(f"index, CPU time per 100,000 members: {seconds}; {index['bytes_per_member']:.1f} bytes per member")
-    write_json(args, rows=rows, index=index)
+    figures: dict[str, Any] = {f"{row.pop('workers')} workers": row for row in rows}
+    write_json(args, "", figures | {f"index, {name}": value for name, value in index.items()})
 
 
 if __name__ == "__main__":

@@ -139,6 +139,18 @@ def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
     return {"batch": count, **speed, **{f"of_{name}": speed["ours"] / speed[name] for name in speed if name != "ours"}}
 
 
+def by_path(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Images/s of each path, and the speed of `ours` relative to it, by batch size."""
+    paths = [name for name in rows[0] if name != "batch" and not name.startswith("of_")]
+    found: dict[str, dict[str, float]] = {path: {} for path in paths}
+    for row in rows:
+        for path in paths:
+            found[path][f"images/s at batch {row['batch']:.0f}"] = row[path]
+            if path != "ours":
+                found[path][f"ratio at batch {row['batch']:.0f}"] = row[f"of_{path}"]
+    return found
+
+
 def main() -> None:
     parser = step_parser(__doc__)
     parser.add_argument("--batch", default="8")
@@ -151,7 +163,7 @@ def main() -> None:
         if len(rows) == 1:
             print("".join(f"{name.replace('of_', 'ours/'):>{max(9, len(name) + 4)}}" for name in row))
         print("".join(f"{value:>{max(9, len(name) + 4)}.4g}" for name, value in row.items()), flush=True)
-    write_json(given, rows=rows)
+    write_json(given, "", by_path(rows))
 
 
 if __name__ == "__main__":

@@ -58,9 +58,13 @@ def test_the_loop_of_the_library_page_runs_in_under_30_lines(tmp_path):
 
 
 def test_the_extending_page_quotes_the_example_package():
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    for name in ("lifelabel_example.py", "pyproject.toml"):
-        assert (ROOT / "tests" / "plugin_example" / name).read_text(encoding="utf-8") in page
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").partition("\n## A package\n")[2]
+    quoted = re.findall(r"```(?:python|toml)\n(.*?)```", page, re.DOTALL)
+    files = [
+        (ROOT / "tests" / "plugin_example" / name).read_text(encoding="utf-8")
+        for name in ("lifelabel_example.py", "pyproject.toml")
+    ]
+    assert len(quoted) == 2 and all(any(part in file for file in files) for part in quoted)
 
 
 def test_the_method_of_the_extending_page_runs(tmp_path):

@@ -88,3 +88,11 @@ def test_links_point_to_files_and_headings(page):
             titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
             assert anchor in slugs, target
+
+
+def test_tests_and_benchmarks_that_pages_name_exist():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    paths = set(re.findall(r"\b((?:tests|benchmarks)/[\w/]+\.py)", text))
+    paths |= {f"{name.replace('.', '/')}.py" for name in re.findall(r"-m (benchmarks\.\w+)", text)}
+    assert not sorted(path for path in paths if not (ROOT / path).exists())

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from lifelabel.options import option
     from lifelabel.registry import load_plugin
     from lifelabel.report.evaluation import evaluate
-    from lifelabel.search.scheduler import PlannedRun, run_all
+    from lifelabel.search.planned_run import PlannedRun
+    from lifelabel.search.scheduler import run_all
     from lifelabel.streams import STREAMS, Stream
 
 # Before torch is imported: its threads wait actively, and slow down other work on a busy machine and each other (a step
@@ -94,7 +95,8 @@ _HOMES = {
     "lifelabel.options": ("option",),
     "lifelabel.registry": ("load_plugin",),
     "lifelabel.report.evaluation": ("evaluate",),
-    "lifelabel.search.scheduler": ("PlannedRun", "run_all"),
+    "lifelabel.search.planned_run": ("PlannedRun",),
+    "lifelabel.search.scheduler": ("run_all",),
     "lifelabel.streams": ("STREAMS", "Stream"),
 }
 _MODULES = {

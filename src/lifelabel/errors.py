@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["Diverged", "HiddenLabel", "Interrupted", "OtherProcess", "Stopped", "UserError", "reason", "unknown"]
+__all__ = [
+    "Diverged", "HiddenLabel", "Interrupted", "NotFinite", "OtherProcess", "Stopped", "UserError", "reason", "unknown",
+]  # fmt: skip
 
 
 class UserError(Exception):
@@ -44,6 +46,14 @@ class Interrupted(UserError):
     def resumable(self, command: str) -> UserError:
         """The same error with the command that resumes the run."""
         return UserError(f"{self.what}; {self.remedy} and resume with: {command}")
+
+
+class NotFinite(FloatingPointError):
+    """A loss, a score or a weight is not finite. `step` is the step that computed it; None: the last one."""
+
+    def __init__(self, what: str, step: int | None = None):
+        super().__init__(what)
+        self.step = step
 
 
 class Stopped(Exception):

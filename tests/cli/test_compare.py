@@ -20,7 +20,7 @@ from support import command_server
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.scheduler import Outcome
+from lifelabel.search.planned_run import Outcome
 from lifelabel.search.studies import STUDIES
 
 TINY = [f"stream.{name}" for name in ("classes=6", "tasks=3", "train_images=24", "test_images=12")]
@@ -363,7 +363,7 @@ def test_the_demo_makes_the_table_of_three_methods(main, monkeypatch, agcn_run, 
     monkeypatch.setattr("lifelabel.report.vega.write_figure", lambda figure, folder: [])
     planned = []
 
-    def run_all(plans, jobs, **more):
+    def run_all(plans, **more):
         planned.extend(plans)
         for plan in plans:
             shutil.copytree(agcn_run, plan.folder)

@@ -4,12 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from lifelabel.cli import doctor
 from lifelabel.cli.doctor import Check, examine
+from lifelabel.streams import STREAMS
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -24,8 +26,8 @@ def test_the_table_and_json_have_the_same_checks(main):
     found = json.loads(done.stdout)
     assert found["usable"] is True
     names = [check["name"] for check in found["checks"]]
-    expected = {"Python", "lifelabel", "torch", "Pillow", "image formats", "CPU", "disk", "temporary files", "terminal"}
-    assert {*expected, "locale", "TORCH_HOME", "ImageNet weights"} <= set(names)
+    expected = {"Python", "lifelabel", "torch", "image formats", "CPU", "memory", "disk", "ImageNet weights"}
+    assert expected <= set(names)
     assert not [check for check in found["checks"] if "could not be checked" in check["found"]]
     table = main("doctor")
     assert table.returncode == 0 and "lifelabel can be used here; notes: " in table.stdout
@@ -72,7 +74,7 @@ def test_what_makes_lifelabel_unusable_is_a_problem(main, monkeypatch):
 
 def test_torchvision_for_another_torch_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda _: ["numpy", "torch==2.9.1"])
-    (found,) = doctor._imports()
+    (found,) = doctor._torchvision()
     assert found.state == "problem" and found.found.startswith("made for torch 2.9.1, and torch is ")
 
 
@@ -87,7 +89,7 @@ def test_a_missing_extra_has_its_command(monkeypatch):
 def test_the_packages_are_those_of_pyproject():
     toml = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
     project = toml.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    lowest = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", line).groups() for line in project["dependencies"])
+    lowest = dict(re.match(r"([\w-]+)>=([\d.]+)", line).groups() for line in project["dependencies"])
     optional = {name for name, (extra, _) in doctor._OPTIONAL.items() if not extra}
     assert {name: version for name, version in lowest.items() if name not in optional} == doctor._REQUIRED
     assert optional <= lowest.keys()
@@ -97,24 +99,12 @@ def test_the_packages_are_those_of_pyproject():
             assert name in [re.match(r"[\w-]+", package)[0] for package in packages]
 
 
-def test_limits_of_a_container(tmp_path, monkeypatch):
-    limits = {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": "1000000000\n"}
-    limits["/sys/fs/cgroup/cpu.max"] = "50000 100000\n"
-    monkeypatch.setattr(doctor, "_read", lambda path: limits.get(str(path), ""))
-    (memory,), (cpu,) = doctor._memory(), doctor._cpu()
-    assert memory.state == "note" and "limited to 1.0 GB by the container" in memory.found
-    assert cpu.state == "note" and "limited to 0.5 by the container" in cpu.found
-    limits.update({"/sys/fs/cgroup/memory.max": "max\n", "/sys/fs/cgroup/cpu.max": "max 100000\n"})
-    assert "container" not in next(doctor._memory()).found + next(doctor._cpu()).found
-
-
-def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "new" / "folder"))
-    assert by_name(doctor._caches())["TORCH_HOME"].state == "ok" and not (tmp_path / "new").exists()
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "file" / "folder"))
-    found = by_name(doctor._caches())["TORCH_HOME"]
-    assert found.state == "note" and found.advice == "it cannot be written: set TORCH_HOME to another folder"
+def test_a_plugin_that_cannot_be_loaded_is_a_note(monkeypatch):
+    points = [EntryPoint("months", "no_such_module:MONTHS", "lifelabel.streams")]
+    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda group: points if "streams" in group else [])
+    monkeypatch.setattr(STREAMS, "_entry_points", None)
+    (found,) = doctor._plugins()
+    assert found.state == "note" and "no_such_module" in found.found
 
 
 def test_weights_in_the_caches_are_found(tmp_path, monkeypatch):

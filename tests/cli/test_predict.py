@@ -299,7 +299,9 @@ def test_a_progress_bar_in_a_terminal_only(main, folder, images, monkeypatch):
     monkeypatch.setattr("lifelabel.cli.predict._BAR_FROM", 6)
     assert main("predict", folder, "photos").stderr == ""
     screen = io.StringIO()
-    monkeypatch.setattr("lifelabel.cli.predict.err", Console(file=screen, force_terminal=True, width=80))
+    console = Console(file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr("lifelabel.cli.predict.err", console)
+    monkeypatch.setattr("lifelabel.cli.common.err", console)
     done = main("predict", folder, "photos")
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 6 and "6/6" in screen.getvalue()
 

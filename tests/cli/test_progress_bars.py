@@ -14,7 +14,8 @@ from lifelabel.engine import run as engine
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.report.tables import one_line
 from lifelabel.runs.finished import read_run
-from lifelabel.search.scheduler import PlannedRun, run_all
+from lifelabel.search.planned_run import PlannedRun
+from lifelabel.search.scheduler import run_all
 from lifelabel.streams import Task
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}

@@ -15,7 +15,7 @@ from lifelabel.engine.run import resume, train
 from lifelabel.errors import Stopped
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search import tuner as tune
-from lifelabel.search.scheduler import Outcome
+from lifelabel.search.planned_run import Outcome
 from lifelabel.streams import build
 from lifelabel.streams.subsets import Part, part_of
 
@@ -41,7 +41,7 @@ def options_of(folder):
 def write_results(commands):
     """Replaces `run_all`: the score of a run is a random number. The commands that continue are collected."""
 
-    def run_all(planned, jobs, *, display, command, pool):
+    def run_all(planned, *, display, command, backend):
         commands.append(command)
         for plan in planned:
             plan.folder.mkdir(parents=True)

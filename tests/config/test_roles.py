@@ -7,12 +7,12 @@ import pytest
 
 from lifelabel.config import config as config_module
 from lifelabel.config.config import Config
-from lifelabel.engine.checkpoint import check_same_run
+from lifelabel.engine.progress import check_same_run
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.options import declared, option
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.scheduler import differences
+from lifelabel.search.planned_run import differences
 from lifelabel.streams import STREAMS
 
 STREAM = {"scenes": "scenes", "table": "photos.csv", "voc": "voc", "published": "split.zip"}

@@ -13,8 +13,8 @@ from support.methods import same
 
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint import Progress, get_random_state, set_random_state
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
+from lifelabel.engine.progress import Progress, get_random_state, set_random_state
 from lifelabel.errors import Diverged
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning

@@ -40,7 +40,7 @@ def test_a_package_that_is_not_installed_has_no_version():
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not reset the peak memory")
 def test_peak_memory_grows_and_can_be_reset():
     size = 200 << 20
-    reset_peak_memory()
+    reset_peak_memory(torch.device("cpu"))
     before = memory(CPU)
     assert before["peak_device_memory_bytes"] is None
     block = mmap.mmap(-1, size)  # malloc may keep freed memory
@@ -50,7 +50,7 @@ def test_peak_memory_grows_and_can_be_reset():
     block.close()
     gc.collect()
     assert memory(CPU)["peak_memory_bytes"] > grown - size / 2  # a peak does not fall by itself
-    reset_peak_memory()
+    reset_peak_memory(torch.device("cpu"))
     assert memory(CPU)["peak_memory_bytes"] < grown - size / 2
 
 

@@ -19,8 +19,10 @@ from support.no_waiting import no_waiting
 from lifelabel.config.config import Config
 from lifelabel.engine import loss_history as history
 from lifelabel.engine import run as engine
+from lifelabel.engine import setup
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.task_steps import TaskPasses
+from lifelabel.engine.training import make_batch
 from lifelabel.errors import HiddenLabel, Stopped
 from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN
@@ -247,7 +249,7 @@ def test_too_few_readable_images_are_one_line(damage, message, photographs, tmp_
 def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path):
     loaders = []
 
-    class Noted(engine.Loader):
+    class Noted(setup.Loader):
         def __init__(self, *given, **more):
             super().__init__(*given, **more)
             loaders.append(self)
@@ -258,7 +260,7 @@ def test_a_worker_that_is_killed_is_one_line(photographs, monkeypatch, tmp_path)
             time.sleep(0.5)
             return super().observe(batch)
 
-    monkeypatch.setattr(engine, "Loader", Noted)
+    monkeypatch.setattr(setup, "Loader", Noted)
     monkeypatch.setitem(METHODS._items, "kills", Kills)
     with pytest.raises(engine.UserError, match=r"a process that decodes images was killed; .* --resume"):
         engine.train(tmp_path / "run", {**photographs[0], "method": "kills", "workers": 1})
@@ -327,7 +329,7 @@ def test_no_host_sync_from_pixels_to_weights_on_the_gpu(tmp_path):
         passes = TaskPasses(config, view, run.info.train, 0)
         for step, loaded in zip(range(2), run.loader.batches(passes.jobs(0, run.group)), strict=False):
             with no_waiting() if step else contextlib.nullcontext():
-                run.method.observe(run.make_batch(view, passes.batch(step), loaded, first_pass=True))
+                run.method.observe(make_batch(run.method, view, passes.batch(step), loaded, first_pass=True))
 
 
 def test_a_run_leaves_a_model_after_its_last_task_or_after_every_task(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lifelabel.engine.saving import AsyncSaver, _map_tensors, all_finite
+from lifelabel.engine.checkpoint import AsyncSaver, _map_tensors, all_finite
 
 CPU = torch.device("cpu")
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lifelabel.engine.scoring import compute_features, compute_scores
+from lifelabel.engine.evaluator import compute_features, compute_scores
 from lifelabel.nn.backbones import build
 
 

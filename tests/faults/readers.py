@@ -22,6 +22,7 @@ import numpy as np
 from faults import mutations as change
 from hypothesis import strategies as st
 from PIL import Image
+from support import data_sets
 from support.drawn_images import noise
 from support.models import change_info
 from support.run_files import sign_checkpoint
@@ -283,16 +284,9 @@ def write_manifest(folder, run):
 
 
 def write_coco(folder, run):
-    (folder / "annotations").mkdir()
     for part, numbers in (("train2014", range(8)), ("val2014", range(8, 12))):
-        images = [{"id": n, "file_name": f"COCO_{part}_{n:012}.jpg", "width": 4, "height": 4} for n in numbers]
-        labels = [{"id": 9 * n + k, "image_id": n, "category_id": 1 + (n + k) % 4} for n in numbers for k in (0, 1)]
-        content = {
-            "images": images,
-            "annotations": labels,
-            "categories": [{"id": i + 1, "name": c} for i, c in enumerate(CLASSES)],
-        }
-        (folder / f"annotations/instances_{part}.json").write_text(json.dumps(content))
+        labels = {f"COCO_{part}_{n:012}.jpg": [CLASSES[n % 4], CLASSES[(n + 1) % 4]] for n in numbers}
+        data_sets.write_instances(folder, part, CLASSES, labels)
 
 
 def write_prs(folder, run):
@@ -313,16 +307,10 @@ def prs(folder):
 
 
 def write_voc(folder, run):
-    home = folder / "VOCdevkit/VOC2007"
-    (home / "ImageSets/Main").mkdir(parents=True)
-    (home / "Annotations").mkdir()
-    for part, keys in (("trainval", ("000005", "000007", "000008", "000009")), ("test", ("000001", "000002"))):
-        (home / f"ImageSets/Main/{part}.txt").write_text("".join(f"{key}\n" for key in keys))
-        for number, key in enumerate(keys):
-            names = ("person", "dog") if number % 2 else ("cat", "sofa")
-            inner = "".join(f"<object><name>{n}</name><difficult>0</difficult></object>" for n in names)
-            text = f"<annotation><folder>VOC2007</folder>{inner}</annotation>"
-            (home / f"Annotations/{key}.xml").write_text(text)
+    sets = {"trainval": ("000005", "000007", "000008", "000009"), "test": ("000001", "000002")}
+    objects = [("cat", False), ("sofa", False)], [("person", False), ("dog", False)]
+    found = {part: {key: objects[number % 2] for number, key in enumerate(keys)} for part, keys in sets.items()}
+    data_sets.write_voc(folder, "2007", found)
 
 
 def voc(folder):
@@ -331,14 +319,10 @@ def voc(folder):
 
 
 def write_nus_wide(folder, run):
-    for name in ("ImageList", "ConceptsList", "Groundtruth/AllLabels", "Groundtruth/TrainTestLabels"):
-        (folder / name).mkdir(parents=True)
-    (folder / "ConceptsList/Concepts81.txt").write_text("".join(f"{c}\n" for c in CLASSES))
-    for part, numbers in (("", range(12)), ("Train", range(8)), ("Test", range(8, 12))):
-        (folder / f"ImageList/{part}Imagelist.txt").write_text("".join(f"a\\{n:04}_{n}.jpg\n" for n in numbers))
-        for k, concept in enumerate(CLASSES):
-            name = f"TrainTestLabels/Labels_{concept}_{part}.txt" if part else f"AllLabels/Labels_{concept}.txt"
-            (folder / "Groundtruth" / name).write_text("".join(f"{int((n + k) % 4 < 2)}\n" for n in numbers))
+    labels = {f"a/{n:04}_{n}.jpg": {c for k, c in enumerate(CLASSES) if (n + k) % 4 < 2} for n in range(12)}
+    names = list(labels)
+    lists = {"Train": names[:8], "Test": names[8:]}
+    data_sets.write_nus_wide(folder, CLASSES, labels, lists, of_lists=True)
 
 
 PUBLISHED = {

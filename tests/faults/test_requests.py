@@ -28,8 +28,8 @@ def client(tmp_path_factory):
     from starlette.testclient import TestClient
 
     from lifelabel.serve.app import create_app
-    from lifelabel.serve.limits import Limits
     from lifelabel.serve.models import Models
+    from lifelabel.serve.requests import Limits
     from lifelabel.serve.service import Service
 
     folder = tmp_path_factory.mktemp("requests")

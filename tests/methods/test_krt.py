@@ -15,7 +15,7 @@ from torchvision.models import VisionTransformer
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS, Batch
 from lifelabel.methods.krt import PseudoLabels
-from lifelabel.nn.activations import Layout
+from lifelabel.nn.backbone import Layout
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.library_backbones import TorchvisionTransformer
 

@@ -17,8 +17,8 @@ from torchvision.models import VisionTransformer
 import lifelabel
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.model.export_network import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
-from lifelabel.nn.activations import Layout
+from lifelabel.model.export_content import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
+from lifelabel.nn.backbone import Layout
 from lifelabel.nn.backbones import Backbone, build
 from lifelabel.nn.frozen_features import PARTS, PartFeatures
 from lifelabel.nn.heads import MapHead

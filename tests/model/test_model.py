@@ -327,7 +327,6 @@ def test_threads_do_not_disturb_each_other(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["agcn", "weighted-ridge", "l3a"])
 def test_the_same_on_a_gpu(name, tmp_path):
     models.write(tmp_path, name, models.learned(name))

@@ -113,6 +113,7 @@ def test_damaged_json(copy, text):
     refused(copy, "is damaged: it is not valid JSON|is not a model of lifelabel")
 
 
+REQUIRED = [each.name for each in dataclasses.fields(ModelInfo)][:10]
 BAD = {
     "classes": [
         None,
@@ -156,6 +157,13 @@ def test_damaged_values(copy, key, value):
     assert message.isprintable() and len(message) < 400
 
 
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_missing_key_is_named(name):
+    values = {each: [] for each in REQUIRED if each != name}
+    with pytest.raises(ValueError, match=f"^no (list )?{name}$"):
+        ModelInfo.from_dict(values)
+
+
 @pytest.mark.parametrize("changed", [{"kind": []}, {"sizes": [4]}, {"sizes": [2, 10**7]}])
 def test_a_head_that_does_not_fit(tmp_path, changed):
     models.write(tmp_path, "csc", models.learned("csc", width=8))
@@ -167,12 +175,6 @@ def test_a_head_that_does_not_fit(tmp_path, changed):
 def test_unknown_values_are_ignored(copy):
     models.change_info(copy, later={"more": 1}, training={"extended_from": "x"})
     assert lifelabel.load(copy, "cpu").info.training == {"extended_from": "x"}
-
-
-def test_a_model_of_a_version_without_normalised_features_loads(copy):
-    expected = lifelabel.load(copy, "cpu").logits(models.pixels(2))
-    models.change_info(copy, network={"standardise": False, "context": 0.0})
-    assert torch.equal(lifelabel.load(copy, "cpu").logits(models.pixels(2)), expected)
 
 
 def test_damaged_tensors(copy):

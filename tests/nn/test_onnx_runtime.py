@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from lifelabel.nn import onnx_runtime
-from lifelabel.nn.activations import record
 from lifelabel.nn.backbones import build
 from lifelabel.nn.freezing import inference_copy
 from lifelabel.nn.onnx_runtime import OnnxFeatures, fastest_forward
@@ -27,19 +26,6 @@ def tiny():
     return inference_copy(build("tiny").eval())
 
 
-class Activations(nn.Module):
-    """The last map and the means of stages, as a tuple."""
-
-    def __init__(self, backbone):
-        super().__init__()
-        self.backbone = backbone
-
-    def forward(self, images):
-        with record(self.backbone.body, self.backbone.layout.stages) as means:
-            maps = self.backbone.body(images)
-        return maps, *means.values()
-
-
 def test_features_agree_for_every_batch_size(installed, tiny, capfd):
     state = torch.random.get_rng_state()
     features = fastest_forward(tiny, EXAMPLE)
@@ -49,13 +35,6 @@ def test_features_agree_for_every_batch_size(installed, tiny, capfd):
         images = torch.randn(count, 3, 64, 64)
         torch.testing.assert_close(features(images), tiny(images), rtol=1e-4, atol=1e-4)
     assert capfd.readouterr() == ("", "")
-
-
-def test_activations_are_a_tuple(installed, tiny):
-    module, images = Activations(tiny), torch.randn(3, 3, 64, 64)
-    found, expected = OnnxFeatures(module, EXAMPLE)(images), module(images)
-    assert isinstance(found, tuple)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_results_that_differ_are_refused(installed, tiny, monkeypatch):

@@ -32,7 +32,7 @@ def test_the_rows_of_the_papers_table_3():
 
 def test_a_plan_has_every_variant_with_every_seed_and_order():
     plan = make_plan(method_variants(["er", "multi-task"]), [3, 0, 3], 2, Path("out"), {"lr": 0.5}, {"lr": 0.25})
-    joint, er = (plan.runs(variant) for variant in plan.variants)
+    joint, er = (plan.runs_of(variant) for variant in plan.variants)
     folders = ["-s3", "-s0", "-o1-s3", "-o1-s0"]
     assert [run.folder for run in joint] == [Path("out") / f"multi-task{end}" for end in folders]
     assert [run.folder for run in er] == [Path("out") / f"er{end}" for end in folders]
@@ -51,7 +51,7 @@ def test_the_orders_of_a_stream_with_overlapping_tasks_are_those_of_its_classes(
             text = f"lifelabel_stream: 1\nname: a\nrules:\n  protocol: {protocol}\ntasks:\n- [a]\ntrain: [\n"
             (tmp_path / f"{protocol}.yaml").write_text(text)
         plan = make_plan(variants, [0], 2, Path("out"), {}, given)
-        first, second = plan.runs(variants[0])
+        first, second = plan.runs_of(variants[0])
         assert (first.values[f"{kind}_order"], second.values[f"{kind}_order"]) == (0, 1), given
         assert len({"task_order", "class_order"} & second.values.keys()) == 1
         assert second.name == f"er, seed 0, {kind} order 1" and second.folder == Path("out/er-o1-s0")
@@ -60,14 +60,14 @@ def test_the_orders_of_a_stream_with_overlapping_tasks_are_those_of_its_classes(
 def test_an_option_of_a_method_is_given_to_the_methods_that_have_it():
     given = {"method_options": {"buffer_images": 7, "mix": 0.1}}
     plan = make_plan(method_variants(["fine-tuning", "er", "agcn"]), [0], 1, Path("out"), {}, given)
-    options = [plan.runs(variant)[0].values["method_options"] for variant in plan.variants]
+    options = [plan.runs_of(variant)[0].values["method_options"] for variant in plan.variants]
     assert options == [{}, {"buffer_images": 7}, {"mix": 0.1}]
 
 
 def test_a_preset_of_the_only_method_can_be_the_file_of_a_plan():
     preset = {"method": "er", "lr": 0.5}
     plan = make_plan(method_variants(["er"]), [0], 1, Path("out"), preset, {}, "preset.yaml")
-    assert plan.runs(plan.variants[0])[0].values["lr"] == 0.5
+    assert plan.runs_of(plan.variants[0])[0].values["lr"] == 0.5
     with pytest.raises(UserError, match=r"^preset.yaml: method: the runs of a comparison differ in it; "):
         make_plan(method_variants(["er", "lwf"]), [0], 1, Path("out"), preset, {}, "preset.yaml")
 

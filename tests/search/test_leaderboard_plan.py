@@ -16,18 +16,18 @@ def boards(given, streams=STREAMS, methods=("er", "multi-task")):
 
 def values(board, fidelity="tuned"):
     plan = board.plans[fidelity]
-    return plan.runs(plan.variants[-1])[0].values
+    return plan.runs_of(plan.variants[-1])[0].values
 
 
 def test_folders_and_names_of_all_runs():
-    planned = [r for b in boards({}) for plan in b.plans.values() for v in plan.variants for r in plan.runs(v)]
+    planned = [run for board in boards({}) for run in board.runs]
     kinds = [f"{stream}-{fidelity}" for stream in STREAMS for fidelity in ("tuned", "plain")]
     runs = [f"{method}-s{seed}" for method in ("multi-task", "er") for seed in (0, 2)]
     assert [run.folder for run in planned] == [Path("out") / kind / run for kind in kinds for run in runs]
     assert planned[-1].name == "coco-b0-c10, plain, er, seed 2"
     assert planned[-1].values["fidelity"] == "plain" and planned[-1].values["stream"] == "coco-b0-c10"
     existing = existing_boards(STREAMS, ["tuned", "plain"], ["er", "multi-task"], [0, 2], Path("out"))
-    found = [r for b in existing for plan in b.plans.values() for v in plan.variants for r in plan.runs(v)]
+    found = [run for board in existing for run in board.runs]
     assert [(run.folder, run.name) for run in found] == [(run.folder, run.name) for run in planned]
 
 

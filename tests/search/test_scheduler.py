@@ -14,8 +14,10 @@ from lifelabel.engine import run as engine
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search import scheduler
-from lifelabel.search.scheduler import Outcome, PlannedRun, WorkerPool, default_jobs, error_file, run_all
+from lifelabel.search import local_runs
+from lifelabel.search.local_runs import LocalRuns, default_jobs
+from lifelabel.search.planned_run import Outcome, PlannedRun, error_file
+from lifelabel.search.scheduler import run_all
 from lifelabel.utils.yaml_reader import read_yaml
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
@@ -54,7 +56,7 @@ def test_a_run_is_the_same_as_that_of_train_and_is_not_repeated(tmp_path, monkey
     for name in ("metrics.json", "history.jsonl", "config.yaml"):
         assert (plans[1].folder / name).read_bytes() == (tmp_path / "single" / name).read_bytes()
     before = [state(p.folder) for p in plans]
-    monkeypatch.setattr(scheduler.RunProcess, "start", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(local_runs.RunProcess, "start", lambda *_: pytest.fail("a process was started"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a GPU was initialised"))
     assert run_all(plans, 2) == [Outcome(p, None, new=False) for p in plans]
     other = PlannedRun("x", plans[0].folder, {**plans[0].values, "device": "auto", "workers": 1})
@@ -163,7 +165,7 @@ def test_a_process_with_an_initialised_gpu_trains_the_next_run_too(tmp_path, mon
         FineTuning.begin_task(self, classes)
 
     method(monkeypatch, "noted", observe=observe, begin_task=begin_task)
-    monkeypatch.setattr(scheduler, "_is_reusable", lambda plan: True)
+    monkeypatch.setattr(local_runs, "_is_reusable", lambda plan: True)
     rates = [1e-3, 1e-3, 0.5, 0.25, 1e-3, 1e-3, 1e-3]
     plans = [plan(tmp_path, "noted", seed, lr=lr) for seed, lr in enumerate(rates)]
     outcomes = run_all(plans, 2)
@@ -171,9 +173,9 @@ def test_a_process_with_an_initialised_gpu_trains_the_next_run_too(tmp_path, mon
     pids = set(map(int, (tmp_path / "pids").read_text().split()))
     assert 2 <= len(pids) <= 4 and all(map(has_ended, pids))
     (tmp_path / "pids").unlink()
-    with WorkerPool() as pool:
+    with LocalRuns() as backend:
         for seed in (10, 11, 12):
-            assert not run_all([plan(tmp_path, "noted", seed)], pool=pool)[0].error
+            assert not run_all([plan(tmp_path, "noted", seed)], backend=backend)[0].error
         pids = set(map(int, (tmp_path / "pids").read_text().split()))
         assert len(pids) == 1 and not any(map(has_ended, pids))
     assert all(map(has_ended, pids))
@@ -263,14 +265,19 @@ def test_every_slot_has_its_gpu_and_its_part_of_the_cores(tmp_path, monkeypatch)
     method(monkeypatch, "recording", observe=observe, scores=scores)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(scheduler, "num_cores", lambda: 4)
+    monkeypatch.setattr(local_runs, "num_cores", lambda: 4)
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert (default_jobs(), default_jobs("cuda"), default_jobs("cuda:1"), default_jobs("cpu")) == (2, 2, 1, 4)
     run_all([plan(tmp_path, "recording", s, device="auto") for s in range(3)], 2)
     assert {path.name for path in tmp_path.glob("uses *")} == {"uses 0 2", "uses 1 2"}
-    assert [scheduler._visible_gpu(device, 3) for device in ("auto", "cuda", "cuda:0", "cpu")] == ["1", "1", None, None]
+    assert [local_runs._visible_gpu(device, 3) for device in ("auto", "cuda", "cuda:0", "cpu")] == [
+        "1",
+        "1",
+        None,
+        None,
+    ]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 3")
-    assert [scheduler._visible_gpu("auto", slot) for slot in range(3)] == ["5", "3", "5"]
+    assert [local_runs._visible_gpu("auto", slot) for slot in range(3)] == ["5", "3", "5"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert scheduler._visible_gpu("auto", 1) is None
+    assert local_runs._visible_gpu("auto", 1) is None

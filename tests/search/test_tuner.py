@@ -12,9 +12,9 @@ from lifelabel.config import presets
 from lifelabel.config.config import Config
 from lifelabel.errors import Diverged, UserError
 from lifelabel.methods import METHODS, FineTuning
-from lifelabel.runs.folder import RunFolder
 from lifelabel.search import tuner as tune
-from lifelabel.search.scheduler import Outcome
+from lifelabel.search.local_runs import LocalRuns
+from lifelabel.search.planned_run import Outcome
 
 
 def trials_of(folder):
@@ -37,7 +37,7 @@ class Runs:
         self.score, self.failures, self.batches = score, failures, []
         self.command = None
 
-    def __call__(self, planned, jobs, *, display, command, pool):
+    def __call__(self, planned, *, display, command, backend):
         self.batches.append([plan.folder.name for plan in planned])
         self.command = command
         return [self.run(plan) for plan in planned]
@@ -280,14 +280,14 @@ def test_a_search_with_real_runs_that_fail(monkeypatch, tmp_path, error):
     monkeypatch.setitem(METHODS._items, "failing", Failing)
     stream = {"classes": 4, "tasks": 2, "train_images": 60, "test_images": 16, "size": 32}
     given = {"device": "cpu", "stream_options": stream}
-    one = tune.Search("failing", given, {}, tmp_path / "out", first_tasks=1, hold_out=0.5, jobs=2)
+    one = tune.Search("failing", given, {}, tmp_path / "out", first_tasks=1, hold_out=0.5)
     if error is Diverged:
-        found = tune.tune(one)
+        found = tune.tune(one, backend=LocalRuns(2))
         assert [row["error"] for row in trials_of(tmp_path / "out")] == ["", "", "", text]
         assert found.best.options["lr"] < 3e-3
     else:
         with pytest.raises(UserError) as caught:
-            tune.tune(one)
+            tune.tune(one, backend=LocalRuns(2))
         assert str(caught.value) == f"failing trial 4 (lr=0.003), seed 0: {text}"
 
 
@@ -303,7 +303,7 @@ def test_a_search_does_not_start_from_the_preset(tmp_path, monkeypatch):
     preset = "# command: x\n# reached: y\nmethod: er\nlr: 0.0123\nmethod_options:\n  replay_weight: 0.77\n"
     monkeypatch.setattr(presets, "_text", lambda kind, method: preset)
     one = tune.Search("er", {"stream": "scenes"}, {}, tmp_path)
-    start = tune._CoordinateDescent(one, RunFolder(tmp_path), None, None).start()
+    start = tune._CoordinateDescent(one).start()
     assert (start["lr"], start["replay_weight"]) == (3e-4, 1.0)
 
 

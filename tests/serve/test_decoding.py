@@ -13,11 +13,10 @@ from PIL import Image
 from lifelabel.images.transforms import load_batch
 from lifelabel.model.inputs import Images
 from lifelabel.serve import decoding
-from lifelabel.serve.counters import Metrics
 from lifelabel.serve.decoder import ANSWER, decode_square
 from lifelabel.serve.decoding import DecoderPool
-from lifelabel.serve.limits import Limits
-from lifelabel.serve.refused import Refused
+from lifelabel.serve.guard import Metrics
+from lifelabel.serve.requests import Limits, Refused
 
 
 @pytest.mark.parametrize("size", [(64, 64), (65, 64), (31, 200), (700, 500), (1, 1)])

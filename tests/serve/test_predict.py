@@ -1,9 +1,15 @@
+import asyncio
 import io
 import json
 
 import numpy as np
 import pytest
 from PIL import Image
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+from starlette.requests import Request
+
+from lifelabel.serve.requests import Limits, Refused, read_uploads
 
 
 def send(client, *files, **query):
@@ -134,6 +140,33 @@ def test_a_body_that_is_cut_short_is_refused(client, image):
         assert answer.status_code == 400 and "last boundary is missing" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    ("parts", "end", "status"), [(4, b"--x--\r\n", None), (4, b"--x-", 400), (5, b"--x--\r\n", 413)]
+)
+def test_parts_are_counted_in_chunks_of_any_size(size, parts, end, status):
+    body = multipart(b"\r\n--xx", "a") * parts + end
+    chunks = [
+        {"type": "http.request", "body": body[k : k + size], "more_body": True} for k in range(0, len(body), size)
+    ]
+    chunks[-1]["more_body"] = False
+
+    async def receive():
+        return chunks.pop(0)
+
+    scope = {"type": "http", "app": None, "headers": [(b"content-type", b"multipart/form-data; boundary=x")]}
+
+    def read():
+        return asyncio.run(read_uploads(Request(scope, receive), Limits(max_images=4)))
+
+    if status is None:
+        assert [upload.size for upload in read()] == [6] * 4
+    else:
+        with pytest.raises(Refused) as refused:
+            read()
+        assert refused.value.status == status
+
+
 def test_a_body_without_a_length_is_limited_too(client):
     def chunks():
         yield b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'
@@ -175,8 +208,6 @@ def test_too_many_requests(client, image, monkeypatch):
 
 def test_a_request_that_takes_too_long(client, image, monkeypatch):
     async def wait(*_):
-        import asyncio
-
         await asyncio.sleep(60)
 
     monkeypatch.setattr(client.service.batcher, "score", wait)

@@ -1,9 +1,9 @@
 """Streams by name or by file, built from data sets of one image per class."""
 
-import json
 import zipfile
 
 import pytest
+from support.data_sets import write_instances, write_nus_wide, write_voc
 
 from lifelabel.errors import UserError
 from lifelabel.streams import STREAMS, build
@@ -19,54 +19,25 @@ DATASET = {name: name.partition("-")[0] for name in STREAMS.keys() - LISTS if na
 """The data set of each stream that needs one."""
 
 
-def write_coco(root):
-    (root / "annotations").mkdir()
+def write_data_sets(folder):
+    """One image of each class of COCO and VOC, in 2012 with a difficult person, and five of each class of NUS-WIDE."""
     for part in ("train2014", "val2014"):
-        names = [f"COCO_{part}_{n:012}.jpg" for n in range(len(COCO_CLASSES))]
-        content = {
-            "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
-            "annotations": [{"image_id": n, "category_id": n + 1} for n in range(len(names))],
-            "categories": [{"id": n + 1, "name": name} for n, name in enumerate(COCO_CLASSES)],
-        }
-        (root / "annotations" / f"instances_{part}.json").write_text(json.dumps(content))
-
-
-def write_nus_wide(root):
-    """Five images of each concept: a share of the images is for test, drawn by the seed."""
-    count = 5 * len(NUS_WIDE_CLASSES)
-    for folder in ("ImageList", "ConceptsList", "Groundtruth/AllLabels"):
-        (root / folder).mkdir(parents=True)
-    (root / "ConceptsList/Concepts81.txt").write_text("\n".join(NUS_WIDE_CLASSES))
-    images = [f"{n}.jpg" for n in range(count)]
-    for part, rows in (("", images), ("Train", images[81:]), ("Test", images[:81])):
-        (root / f"ImageList/{part}Imagelist.txt").write_text("\n".join(rows))
-    for column, name in enumerate(NUS_WIDE_CLASSES):
-        labels = [str(int(n % len(NUS_WIDE_CLASSES) == column)) for n in range(count)]
-        (root / f"Groundtruth/AllLabels/Labels_{name}.txt").write_text("\n".join(labels))
-
-
-def write_voc(root):
-    """In 2012 every image also has a difficult person."""
+        labels = {f"COCO_{part}_{n:012}.jpg": [name] for n, name in enumerate(COCO_CLASSES)}
+        write_instances(folder / "coco", part, COCO_CLASSES, labels)
     for year, parts in (("2007", ("trainval", "test")), ("2012", ("train", "val"))):
-        home = root / "VOCdevkit" / f"VOC{year}"
-        for folder in ("ImageSets/Main", "Annotations"):
-            (home / folder).mkdir(parents=True)
-        for number, part in enumerate(parts):
-            keys = [f"{number}{n:05}" for n in range(len(VOC_CLASSES))]
-            (home / f"ImageSets/Main/{part}.txt").write_text("\n".join(keys))
-            for key, name in zip(keys, VOC_CLASSES, strict=True):
-                objects = [(name, 0), *([("person", 1)] if year == "2012" else [])]
-                text = "".join(f"<object><name>{n}</name><difficult>{d}</difficult></object>" for n, d in objects)
-                (home / f"Annotations/{key}.xml").write_text(f"<annotation>{text}</annotation>")
+        more = [("person", True)] if year == "2012" else []
+        sets = [{f"{k}{n:05}": [(name, False), *more] for n, name in enumerate(VOC_CLASSES)} for k in range(2)]
+        write_voc(folder / "voc", year, dict(zip(parts, sets, strict=True)))
+    labels = {f"{n}.jpg": {NUS_WIDE_CLASSES[n % 81]} for n in range(5 * 81)}
+    names = list(labels)
+    write_nus_wide(folder / "nus-wide", NUS_WIDE_CLASSES, labels, {"Train": names[81:], "Test": names[:81]})
 
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
     """The folder of each data set."""
     folder = tmp_path_factory.mktemp("data")
-    for name, write in {"coco": write_coco, "nus-wide": write_nus_wide, "voc": write_voc}.items():
-        (folder / name).mkdir()
-        write(folder / name)
+    write_data_sets(folder)
     return folder
 
 

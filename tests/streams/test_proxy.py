@@ -1,9 +1,8 @@
 """Proxy streams: as many tasks as the stream, none of its classes, none of its test images, and the right labels."""
 
-import json
-
 import numpy as np
 import pytest
+from support.data_sets import write_instances
 
 from lifelabel.engine.label_server import LabelServer
 from lifelabel.errors import UserError
@@ -49,16 +48,8 @@ def coco(tmp_path_factory):
         for kind, some, first in (("train", train, 4 * t), ("test", names[600 : 630 + 30 * t], 0)):
             rows = (",".join([n, *(str(int(c in labels[n])) for c in COCO[first : 4 * t + 4])]) for n in some)
             (folder / f"{kind}.csv").write_text("\n".join(rows))
-    ids = {name: number for number, name in enumerate(CATEGORIES, start=1)}
-    (root / "annotations").mkdir()
-    for kind, some in (("train", names[:600]), ("val", names[600:])):
-        pairs = [(i, ids[c]) for i, name in enumerate(some) for c in sorted(labels[name])]
-        found = {
-            "images": [{"id": i, "file_name": name} for i, name in enumerate(some)],
-            "annotations": [{"image_id": i, "category_id": c} for i, c in pairs],
-            "categories": [{"id": i, "name": name} for name, i in ids.items()],
-        }
-        (root / f"annotations/instances_{kind}2014.json").write_text(json.dumps(found))
+    for part, some in (("train2014", names[:600]), ("val2014", names[600:])):
+        write_instances(root, part, CATEGORIES, {name: labels[name] for name in some})
     return root, labels
 
 

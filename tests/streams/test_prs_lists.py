@@ -5,21 +5,18 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from support.data_sets import write, write_instances, write_nus_wide
 
 from lifelabel.engine import judging
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import Scored
+from lifelabel.runs.summary import summarise
 from lifelabel.streams import build, manifest
 from lifelabel.streams.subsets import Part, part_of, sort_by_name
 
 CLASSES = ("bird", "boat", "cat", "dog", "fork", "spoon")
 """Two classes of each of three tasks. The data set has a seventh, `person`, which the lists do not use."""
 ANIMALS, KITCHEN, TRAVEL = ("cat", "dog"), ("fork", "spoon"), ("bird", "boat")
-
-
-def write(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
 
 
 def labels_of(number):
@@ -31,14 +28,9 @@ def labels_of(number):
 
 def write_coco(root, images=60):
     """Images 1 … 60, the last third in the validation split."""
-    names = ("person", *CLASSES)
     for part, numbers in (("train2014", range(1, 41)), ("val2014", range(41, images + 1))):
-        content = {
-            "images": [{"id": n, "file_name": f"COCO_{part}_{n:012}.jpg"} for n in numbers],
-            "annotations": [{"image_id": n, "category_id": names.index(c)} for n in numbers for c in labels_of(n)],
-            "categories": [{"id": k, "name": name} for k, name in enumerate(names)],
-        }
-        write(root / "annotations" / f"instances_{part}.json", content)
+        labels = {f"COCO_{part}_{n:012}.jpg": labels_of(n) for n in numbers}
+        write_instances(root, part, ("person", *CLASSES), labels)
         for n in numbers:
             (root / part).mkdir(exist_ok=True)
             Image.new("RGB", (8, 8), (4 * n, 0, 0)).save(root / part / f"COCO_{part}_{n:012}.jpg")
@@ -170,7 +162,7 @@ def test_the_figures_of_groups_by_hand(data, tmp_path):
         assert record["groups"][group] == {name: pytest.approx(expected[name]) for name in ("mAP", "CF1", "OF1")}
     first, _ = judging.judge(stream, 1, np.arange(len(stream.test)), scores[:, :2], None)
     assert "groups" not in first
-    summary = judging.summarise([{**record, "cumulative": [record["seen"]] * 3}], stream.tasks)
+    summary = summarise([{**record, "cumulative": [record["seen"]] * 3}], stream.tasks)
     assert summary["final"]["groups"] == record["groups"] and set(record["groups"]) == {"major", "moderate", "minor"}
 
 
@@ -191,31 +183,25 @@ def test_a_manifest_keeps_the_groups(data, tmp_path):
 # NUS-WIDE
 
 
-def write_nus_wide(root, all_labels=False):
-    """The lists of the split are in another order than that of all images: an id is a place in them."""
+@pytest.fixture
+def wide(tmp_path):
+    """The names of the images, and the rows of the split: its lists are in another order than that of all images."""
     names = [f"{'abc'[n % 3]}/{n:04}.jpg" for n in range(60)]
     train, test = [*range(39, -1, -1)], [*range(59, 39, -1)]
-    write(root / "ConceptsList/Concepts81.txt", "\n".join(("person", *CLASSES)))
-    write(root / "ImageList/Imagelist.txt", "\n".join(name.replace("/", "\\") for name in names))
-    for part, rows in (("Train", train), ("Test", test)):
-        write(root / f"ImageList/{part}Imagelist.txt", "\n".join(names[row] for row in rows))
-        for concept in ("person", *CLASSES):
-            values = "\n".join(str(int(concept in labels_of(row))) for row in rows)
-            if not all_labels:
-                write(root / f"Groundtruth/TrainTestLabels/Labels_{concept}_{part}.txt", values)
-    if all_labels:
-        for concept in ("person", *CLASSES):
-            values = "\n".join(str(int(concept in labels_of(row))) for row in range(60))
-            write(root / f"Groundtruth/AllLabels/Labels_{concept}.txt", values)
-    return names, train, test
+
+    def write(all_labels):
+        lists = {"Train": [names[n] for n in train], "Test": [names[n] for n in test]}
+        labels = {name: labels_of(n) for n, name in enumerate(names)}
+        write_nus_wide(tmp_path / "wide", ("person", *CLASSES), labels, lists, all_labels, not all_labels)
+        return names, train, test
+
+    return write
 
 
 @pytest.mark.parametrize("all_labels", [False, True])
-def test_ids_of_nus_wide_are_places_in_the_lists_of_its_split(tmp_path, all_labels):
-    names, train, test = write_nus_wide(tmp_path / "wide", all_labels)
-    places = {
-        "train": [place for place, n in enumerate(train)], "test": range(0, 10), "teorg": range(20)
-    }  # fmt: skip
+def test_ids_of_nus_wide_are_places_in_the_lists_of_its_split(wide, tmp_path, all_labels):
+    names, train, test = wide(all_labels)
+    places = {"train": range(len(train)), "test": range(10), "teorg": range(20)}
     write(tmp_path / "lists/multihot_map.json", {name: k for k, name in enumerate(CLASSES)})
     for kind, numbers in places.items():
         for task in range(3):
@@ -224,7 +210,7 @@ def test_ids_of_nus_wide_are_places_in_the_lists_of_its_split(tmp_path, all_labe
             write(tmp_path / "lists" / f"{kind}_task{task}_id_nuswide.json", chosen)
     if all_labels:  # an image that Imagelist.txt does not have moves no other place
         lists = tmp_path / "wide/ImageList/TrainImagelist.txt"
-        lists.write_text(lists.read_text().replace(names[train[3]], "c/gone.jpg"))
+        lists.write_text(lists.read_text().replace(names[train[3]].replace("/", "\\"), "c/gone.jpg"))
     stream = build("nuswideseq", {"root": str(tmp_path / "wide"), "lists": str(tmp_path / "lists")})
     assert (stream.name, stream.dataset) == ("nuswideseq", "nus-wide")
     assert [task.classes for task in stream.tasks] == [ANIMALS, KITCHEN, TRAVEL]

@@ -1,9 +1,9 @@
-import json
 import shutil
 import zipfile
 
 import numpy as np
 import pytest
+from support.data_sets import write_instances, write_nus_wide
 
 from lifelabel.errors import UserError
 from lifelabel.images.source import Problems
@@ -310,16 +310,11 @@ def make_coco(folder):
     return lay(folder, files), classes, labels
 
 
-def write_instances(root, classes, labels):
-    ids = {name: number for number, name in enumerate(["boat", *classes], start=1)}
-    images = [{"id": i, "file_name": name} for i, name in enumerate(labels)]
-    pairs = [(i, classes[c]) for i, name in enumerate(labels) for c in labels[name]] + [(0, "boat")]
-    found = {
-        "images": images,
-        "annotations": [{"id": k, "image_id": i, "category_id": ids[c]} for k, (i, c) in enumerate(pairs)],
-        "categories": [{"id": i, "name": name} for name, i in ids.items()],
-    }
-    lay(root, {"annotations/instances_train2014.json": json.dumps(found)})
+def complete(root, classes, labels):
+    """The annotations of COCO for the training images, with another category in the first image."""
+    names = {name: [classes[column] for column in columns] for name, columns in labels.items()}
+    names[next(iter(names))].append("boat")
+    write_instances(root, "train2014", ["boat", *classes], names)
 
 
 def test_split_coco_is_recognised_by_its_shape_and_names(tmp_path):
@@ -336,7 +331,7 @@ def test_coco_s_own_labels_complete_those_of_the_training_images(tmp_path):
     folder, classes, labels = make_coco(tmp_path / "split")
     before = published.read(folder, tmp_path)
     renamed = {name.removeprefix("COCO_train2014_") if "3.jpg" in name else name: cs for name, cs in labels.items()}
-    write_instances(tmp_path, classes, renamed)
+    complete(tmp_path, classes, renamed)
     stream = published.read(folder, tmp_path)
     assert stream.train.complete
     assert labels_of(stream.train) == {name: sorted(cs) for name, cs in labels.items()}
@@ -351,9 +346,7 @@ def test_coco_s_own_labels_complete_those_of_the_training_images(tmp_path):
 def test_the_labels_of_the_split_are_used_where_both_have_labels(tmp_path):
     folder, classes, labels = make_coco(tmp_path / "split")
     name = "COCO_train2014_000000000003.jpg"
-    write_instances(
-        tmp_path, classes, labels | {name: {9, 10, 20}}
-    )  # task 3 has the classes 8 … 11, and the file has 8
+    complete(tmp_path, classes, labels | {name: {9, 10, 20}})  # task 3 has the classes 8 … 11, and the file has 8
     stream = published.read(folder, tmp_path)
     assert labels_of(stream.train)[name] == [8, 20]
     kind = "training image that the data set labels differently; the labels of the split are used"
@@ -363,7 +356,7 @@ def test_the_labels_of_the_split_are_used_where_both_have_labels(tmp_path):
 def test_labels_are_completed_for_all_or_not_at_all(tmp_path):
     folder, classes, labels = make_coco(tmp_path / "split")
     name = labels.popitem()[0]
-    write_instances(tmp_path, classes, labels)
+    complete(tmp_path, classes, labels)
     stream = published.read(folder, tmp_path)
     assert (stream.train.complete, stream.truth) == (False, None)
     assert f"1 training image that COCO's annotations do not have; no labels are completed: {name}\n" in problems_of(
@@ -386,10 +379,10 @@ def make_wide(folder, base, rng):
 
 
 def write_wide(root, truth, classes):
-    files = {"ImageList/Imagelist.txt": "".join(f"sky\\{i:04}.jpg\n" for i in range(len(truth)))}
-    for column, name in enumerate(classes):
-        files[f"Groundtruth/AllLabels/Labels_{name}.txt"] = "".join(f"{int(v)}\n" for v in truth[:, column])
-    lay(root, files)
+    labels = {
+        f"sky/{i:04}.jpg": {name for name, yes in zip(classes, row, strict=True) if yes} for i, row in enumerate(truth)
+    }
+    write_nus_wide(root, classes, labels)
 
 
 WIDE = [name for task in paper.SPLIT_WIDE for name in task]

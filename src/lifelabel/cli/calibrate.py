@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli import labelled_arguments as labelled
 from lifelabel.cli.common import CONTEXT, progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import Inference, Plugins, load_plugins, with_flags
+from lifelabel.cli.labelled_images import LabelledImages
 from lifelabel.utils.text import counted, task_cell
 
 if TYPE_CHECKING:
@@ -39,16 +39,10 @@ Examples:
 `lifelabel calibrate runs/mine new-photos.csv --by none --dry-run`
 """,
 )
+@with_flags()
 def _calibrate(
-    run: labelled.RunFolderArgument,
-    table: labelled.TableArgument = None,
-    stream: labelled.StreamName = None,
-    root: labelled.Root = None,
-    set_: labelled.StreamSettings = None,
-    rows: labelled.Rows = None,
-    include_trained: labelled.IncludeTrained = False,
-    merge_case: labelled.MergeCase = False,
-    alias: labelled.Alias = None,
+    images: LabelledImages,
+    inference: Inference,
     by: Annotated[
         str | None,
         typer.Option(
@@ -72,9 +66,6 @@ def _calibrate(
         Path | None,
         typer.Option("--out", metavar="DIR", help="A new folder for a copy of the model [default: change the model]."),
     ] = None,
-    device: labelled.Device = "auto",
-    batch_size: labelled.BatchSize = None,
-    workers: labelled.Workers = None,
     plugin: Plugins = None,
 ) -> None:
     """Fit the probabilities and the thresholds of a finished model on labelled images, and store them in the model.
@@ -87,9 +78,8 @@ def _calibrate(
 
     with progress_bar("images") as progress:
         found = calibrate(
-            run, table, stream=stream, root=root, stream_options=labelled.options(set_, merge_case, alias), rows=rows,
-            include_trained=include_trained, by=by, precision=precision, cost=cost, probabilities=probabilities,
-            dry_run=dry_run, out=out_folder, device=device, batch_size=batch_size, workers=workers, progress=progress,
+            images.run, **images.arguments(), **inference.arguments(), by=by, precision=precision, cost=cost,
+            probabilities=probabilities, dry_run=dry_run, out=out_folder, progress=progress,
         )  # fmt: skip
     _print(found)
     _print_notes(found)

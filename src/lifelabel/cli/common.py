@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from lifelabel.search.scheduler import Display
 
 __all__ = [
-    "CONTEXT", "check_fidelity", "check_file", "check_jobs", "make_callback", "make_display", "make_folder",
-    "parse_methods", "parse_seeds", "parse_settings", "print_class_table", "progress_bar", "stream_settings",
+    "CONTEXT", "check_jobs", "make_callback", "make_display", "make_folder", "parse_methods", "parse_seeds",
+    "parse_settings", "print_class_table", "progress_bar", "read_config", "stream_settings",
 ]  # fmt: skip
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -98,23 +98,26 @@ def parse_methods(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def check_fidelity(path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse a fidelity if a file sets another one with its options: they would win over it."""
+def read_config(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a YAML file. A file whose options would not fit the given ones is refused.
+
+    It may set another fidelity, whose options would win over the given one, or options of another method or stream.
+    """
+    from lifelabel.utils.yaml_reader import read_yaml
+
+    values = read_yaml(path) if path else {}
     if "fidelity" in given and values.get("fidelity", given["fidelity"]) != given["fidelity"]:
         raise UserError(f"{path} sets fidelity: {values['fidelity']} and its options, which win over --fidelity")
-
-
-def check_file(path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse a file with options of another method or stream than the given one."""
     for kind in ("method", "stream"):
         name = given.get(kind)
         if name and values.get(f"{kind}_options") and values.get(kind) != name:
             raise UserError(f"{path} holds options of {kind} {values.get(kind)}: remove them to use --{kind} {name}")
+    return values
 
 
 def check_jobs(jobs: int | None, device: object) -> int:
     """The number of runs at a time: the given one, or the default for the machine."""
-    from lifelabel.search.scheduler import default_jobs
+    from lifelabel.search.local_runs import default_jobs
 
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {jobs}")
@@ -168,7 +171,7 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
-    bar = progress.Progress(*columns, console=err, transient=True)
+    bar = progress.Progress(*columns, console=err, transient=True, redirect_stdout=False)  # else stdout goes to stderr
 
     def update(done: int, total: int) -> None:
         if not bar.tasks:

@@ -13,7 +13,7 @@ import typer
 from lifelabel.cli.common import CONTEXT, make_folder, progress_bar, stream_settings
 from lifelabel.cli.completion import complete_name, stream_names
 from lifelabel.cli.console import print_line, print_wide
-from lifelabel.cli.flags import Plugins, load_plugins, with_option_flags
+from lifelabel.cli.flags import Plugins, load_plugins, with_flags
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
 from lifelabel.utils.text import counted, printable
@@ -58,7 +58,7 @@ Examples:
 `lifelabel data inspect photos.csv --root photos --tasks 4 --out runs/look`
 """,
 )
-@with_option_flags(stream_only=True)
+@with_flags(stream_only=True)
 def _inspect(
     stream: _StreamName,
     set_: _StreamSettings = None,
@@ -109,7 +109,7 @@ Examples:
 `lifelabel data build coco --root /data/coco --set order=frequency --set top=20 --tasks 5 --out top20.yaml`
 """,
 )
-@with_option_flags(stream_only=True)
+@with_flags(stream_only=True)
 def _build(
     stream: _StreamName,
     out_file: Annotated[Path, typer.Option("--out", help="The manifest to write (.yaml).")],

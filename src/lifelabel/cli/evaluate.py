@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli import labelled_arguments as labelled
 from lifelabel.cli.common import CONTEXT, progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import Inference, Plugins, load_plugins, with_flags
+from lifelabel.cli.labelled_images import LabelledImages
 from lifelabel.cli.metrics import print_metrics
 from lifelabel.utils.files import below
 from lifelabel.utils.text import counted
@@ -36,16 +36,10 @@ Examples:
 `lifelabel evaluate runs/coco --stream voc --root VOCdevkit --save-scores voc.npz; lifelabel metrics voc.npz`
 """,
 )
+@with_flags()
 def _evaluate(
-    run: labelled.RunFolderArgument,
-    table: labelled.TableArgument = None,
-    stream: labelled.StreamName = None,
-    root: labelled.Root = None,
-    set_: labelled.StreamSettings = None,
-    rows: labelled.Rows = None,
-    include_trained: labelled.IncludeTrained = False,
-    merge_case: labelled.MergeCase = False,
-    alias: labelled.Alias = None,
+    images: LabelledImages,
+    inference: Inference,
     threshold: Annotated[
         float | None,
         typer.Option(metavar="T", help="The threshold of all classes [default: those of the model, else 0.5]."),
@@ -57,9 +51,6 @@ def _evaluate(
         Path | None,
         typer.Option("--out", metavar="DIR", help="The folder of the results [default: RUN/evaluation]."),
     ] = None,
-    device: labelled.Device = "auto",
-    batch_size: labelled.BatchSize = None,
-    workers: labelled.Workers = None,
     plugin: Plugins = None,
 ) -> None:
     """Evaluate a finished model on labelled images: all metrics, each class, and the worst mistakes.
@@ -71,12 +62,11 @@ def _evaluate(
     from lifelabel.report.evaluation import FILES, evaluate
     from lifelabel.report.vega import chart_obstacle
 
-    folder = out_folder or _default_folder(run, find_model(run))
+    folder = out_folder or _default_folder(images.run, find_model(images.run))
     with progress_bar("images") as progress:
         found = evaluate(
-            run, table, stream=stream, root=root, stream_options=labelled.options(set_, merge_case, alias), rows=rows,
-            include_trained=include_trained, threshold=threshold, save_scores=save_scores, out=folder, device=device,
-            batch_size=batch_size, workers=workers, progress=progress,
+            images.run, **images.arguments(), **inference.arguments(), threshold=threshold, save_scores=save_scores,
+            out=folder, progress=progress,
         )  # fmt: skip
     _print(found)
     written = ", ".join(name for name in FILES if (folder / name).exists())

@@ -11,7 +11,7 @@ import typer
 
 from lifelabel.cli.common import CONTEXT, make_callback, print_class_table
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
+from lifelabel.cli.flags import FinishedRunArgument, GivenOptions, OverwriteRun, Quiet, with_flags
 from lifelabel.config.run_options import RunOptions
 from lifelabel.options import declared
 from lifelabel.parallel.torchrun import is_first_process
@@ -37,20 +37,17 @@ Examples:
 `lifelabel predict runs/july new.jpg`
 """,
 )
-@with_option_flags(without=_FIXED)
+@with_flags(without=_FIXED)
 def _extend(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    run: FinishedRunArgument,
     table: Annotated[
         str,
         typer.Argument(metavar="TABLE", help="New photographs: a .csv, .tsv or .parquet table of images and labels."),
     ],
+    options: GivenOptions,
     out_folder: Annotated[Path, typer.Option("--out", help="The new run folder.")],
-    set_: Settings = None,
-    plugin: Plugins = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the last line.")] = False,
-    *,
-    flags: dict[str, Any],
+    overwrite: OverwriteRun = False,
+    quiet: Quiet = False,
 ) -> None:
     """Learn new classes from new photographs, without old ones. The new run can be used and extended like any other.
 
@@ -61,7 +58,7 @@ def _extend(
     start_fork_server("lifelabel.engine.label_server")
     from lifelabel.engine.extension import extend
 
-    given = given_options(flags, set_, plugin)
+    given = options.resolve()
     result = extend(run, table, out_folder, given, overwrite=overwrite, callback=make_callback(quiet))
     if is_first_process():
         print_extension(result.metrics, out_folder, quiet)

@@ -1,4 +1,4 @@
-"""Command-line flags that are generated from the declarations of options."""
+"""Flags of several commands: declared once here, or generated from the declarations of options."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.completion import complete_name, method_names, stream_names
+from lifelabel.cli.completion import complete_list, complete_name, method_names, stream_names
 from lifelabel.config.fidelities import FIDELITIES, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.errors import UserError
 from lifelabel.options import declared
 from lifelabel.utils.text import shorten
 
-__all__ = ["Plugins", "Settings", "given_options", "load_plugins", "with_option_flags"]
+__all__ = [
+    "ConfigFile", "Device", "FinishedRunArgument", "GivenOptions", "Inference", "Json", "Methods", "OverwriteFile",
+    "OverwriteRun", "Plugins", "Quiet", "RunArgument", "Seeds", "Settings", "load_plugins", "with_flags",
+]  # fmt: skip
 
 _NAMES = {"method": method_names, "stream": stream_names}
 _METAVARS = {int: "INT", float: "FLOAT"}
@@ -39,6 +44,26 @@ Plugins = Annotated[
     typer.Option("--plugin", metavar="FILE.py", help="A plug-in, a file or a module, whose code is run. Repeatable."),
 ]
 
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a model.", show_default=False)
+]
+FinishedRunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a finished run.", show_default=False)
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A YAML file of options; flags win over it.")]
+OverwriteRun = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
+OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON in place of the text.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="all, or names of `lifelabel list methods`, as er,lwf,agcn.", autocompletion=complete_list(method_names)
+    ),
+]
+Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]
+
 _ARGUMENT = "stream_argument"
 _StreamArgument = Annotated[
     str | None,
@@ -51,37 +76,100 @@ _StreamArgument = Annotated[
 ]
 
 
-def with_option_flags(
+@dataclass(frozen=True)
+class GivenOptions:
+    """The options of a run that a command was given: by their flags and with --set."""
+
+    set_: Settings = None
+    plugin: Plugins = None
+    flags: dict[str, Any] = field(default_factory=dict)
+
+    def resolve(self) -> dict[str, Any]:
+        """All of them as nested options. The plug-ins are loaded first."""
+        from lifelabel.cli.common import parse_settings
+        from lifelabel.config.config import merge, nest_flags
+        from lifelabel.registry import resolve_names
+
+        load_plugins(self.plugin)
+        given = merge(nest_flags(self.flags), parse_settings(self.set_ or []))
+        return resolve_names(given, declared(RunOptions, "registered"))
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How the images of a finished model are computed."""
+
+    device: Device = "auto"
+    batch_size: Annotated[int | None, typer.Option(help="Images at a time [default: by image size].")] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that decode images [default: the number of cores for a GPU, else 0]."),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def with_flags(
     *, without: Sequence[str] = (), stream_only: bool = False, stream_argument: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command: add a flag for every option of a run that declares one, or only for those of the stream.
+    """Decorate a command: a parameter that is a dataclass stands for the flags and arguments that its fields declare.
 
-    `without` lists the options that the command sets itself. With `stream_argument` the stream can be given without
-    --stream, as an argument. The command gets the flags that were given as one dict, in
-    its parameter `flags`. Their values are text: they are checked like the values of a YAML file.
+    `flags`, a parameter or a field, stands for a flag for every option of a run that declares one, or for those of the
+    stream only. The command gets those that were given as one dict. Their values are text: they are checked like the
+    values of a YAML file. `without` lists the options that the command sets itself. With `stream_argument` the stream
+    can be given without --stream, as an argument.
     """
     owners: dict[str, type] = {} if stream_only else dict.fromkeys(declared(RunOptions, "flag"), RunOptions)
     owners |= {name: cls for name, cls in stream_flags().items() if name not in owners}
     owners = {name: cls for name, cls in owners.items() if name not in without}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_flags(**arguments: Any) -> None:
-            flags = {name: arguments.pop(name) for name in owners}
-            if stream_argument:
-                flags["stream"] = _one_stream(arguments.pop(_ARGUMENT), flags["stream"])
-            command(**arguments, flags={name: value for name, value in flags.items() if value not in (None, False, [])})
-
-        parameters = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
-        parameters += [_parameter(name, cls) for name, cls in owners.items()]
+        parameters: dict[str, inspect.Parameter] = {}
+        groups: dict[str, Any] = {}
+        own = inspect.signature(command, eval_str=True).parameters
+        for name, parameter in own.items():
+            if dataclasses.is_dataclass(parameter.annotation):
+                groups[name] = parameter.annotation
+                parameters |= _group_parameters(parameter.annotation)
+            else:
+                parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        generated = owners if parameters.pop("flags", None) else {}
+        parameters |= {name: _parameter(name, cls) for name, cls in generated.items()}
         if stream_argument:
             kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(_ARGUMENT, kind, default=None, annotation=_StreamArgument))
-        with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {p.name: p.annotation for p in parameters}
-        return with_flags
+            parameters[_ARGUMENT] = inspect.Parameter(_ARGUMENT, kind, default=None, annotation=_StreamArgument)
+
+        @functools.wraps(command)
+        def with_groups(**arguments: Any) -> None:
+            flags = {name: arguments.pop(name) for name in generated}
+            if stream_argument:
+                flags["stream"] = _one_stream(arguments.pop(_ARGUMENT), flags["stream"])
+            arguments["flags"] = {name: value for name, value in flags.items() if value not in (None, False, [])}
+            for name, group in groups.items():
+                arguments[name] = group(**{each.name: arguments.pop(each.name) for each in dataclasses.fields(group)})
+            command(**{name: arguments[name] for name in own})
+
+        with_groups.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+        with_groups.__annotations__ = {name: p.annotation for name, p in parameters.items()}
+        return with_groups
 
     return decorate
+
+
+def _group_parameters(group: Any) -> dict[str, inspect.Parameter]:
+    """The parameters that the fields of a dataclass stand for."""
+    hints = typing.get_type_hints(group, include_extras=True)
+    empty = inspect.Parameter.empty
+    return {
+        each.name: inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=empty if each.default is dataclasses.MISSING else each.default,
+            annotation=hints[each.name],
+        )
+        for each in dataclasses.fields(group)
+    }
 
 
 def _one_stream(argument: str | None, flag: str | None) -> str | None:
@@ -93,12 +181,12 @@ def _one_stream(argument: str | None, flag: str | None) -> str | None:
 
 def _parameter(name: str, owner: type) -> inspect.Parameter:
     """The parameter of a command that typer turns into the flag of an option."""
-    field = next(field for field in dataclasses.fields(owner) if field.name == name)
-    declaration = field.metadata
+    declared_field = next(each for each in dataclasses.fields(owner) if each.name == name)
+    declaration = declared_field.metadata
     hint = typing.get_type_hints(owner)[name]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
-    details: dict[str, Any] = {"help": _help(field, owner), "rich_help_panel": declaration["flag"]}
+    details: dict[str, Any] = {"help": _help(declared_field, owner), "rich_help_panel": declaration["flag"]}
     several = typing.get_origin(hint) is tuple
     if hint is not bool:
         details["metavar"] = "PATH" if declaration["path"] is True else _METAVARS.get(hint, "TEXT")
@@ -112,13 +200,13 @@ def _parameter(name: str, owner: type) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _help(field: dataclasses.Field, owner: type) -> str:
+def _help(declared_field: dataclasses.Field, owner: type) -> str:
     """The help of a flag, with its default if no fidelity and no preset changes it."""
-    text, choices = field.metadata["help"], field.metadata["choices"]
+    text, choices = declared_field.metadata["help"], declared_field.metadata["choices"]
     text = f"{text[0].upper()}{text[1:]}" + (f" ({', '.join(choices)})" if choices else "") + "."
     sets = (*FIDELITIES.values(), *PHOTOGRAPHS.values())
-    varies = owner is not RunOptions or any(field.name in options for options in sets)
-    return text if varies or field.default in (None, False) else f"{text} [default: {field.default}]"
+    varies = owner is not RunOptions or any(declared_field.name in options for options in sets)
+    return text if varies or declared_field.default in (None, False) else f"{text} [default: {declared_field.default}]"
 
 
 def load_plugins(plugins: Sequence[str] | None) -> None:
@@ -127,16 +215,3 @@ def load_plugins(plugins: Sequence[str] | None) -> None:
 
     for plugin in plugins or ():
         load_plugin(plugin)
-
-
-def given_options(
-    flags: dict[str, Any], settings: Sequence[str] | None, plugins: Sequence[str] | None
-) -> dict[str, Any]:
-    """The options given by flags and `--set`. The plug-ins given with `--plugin` are loaded first."""
-    from lifelabel.cli.common import parse_settings
-    from lifelabel.config.config import merge, nest_flags
-    from lifelabel.registry import resolve_names
-
-    load_plugins(plugins)
-    given = merge(nest_flags(flags), parse_settings(list(settings or [])))
-    return resolve_names(given, declared(RunOptions, "registered"))

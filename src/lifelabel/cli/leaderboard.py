@@ -6,16 +6,15 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.cluster import DryRun, On, Place, SbatchOptions
-from lifelabel.cli.common import CONTEXT, make_display, make_folder, parse_methods, parse_seeds
-from lifelabel.cli.compare import Jobs, Overwrite, Quiet, Seeds, given_command, read_row
-from lifelabel.cli.completion import complete_list, complete_name, method_names, stream_names
+from lifelabel.cli.common import CONTEXT, make_folder, parse_methods, parse_seeds
+from lifelabel.cli.completion import complete_list, complete_name, stream_names
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
+from lifelabel.cli.flags import GivenOptions, Methods, Quiet, Seeds, with_flags
+from lifelabel.cli.many_runs import Place, RepeatRuns, given_command, train_plans
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
@@ -25,7 +24,7 @@ from lifelabel.utils.processes import start_fork_server
 if TYPE_CHECKING:
     from lifelabel.report.leaderboard_page import StreamBoard
     from lifelabel.search.leaderboard_plan import Board
-    from lifelabel.search.scheduler import Outcome, PlannedRun
+    from lifelabel.search.planned_run import Outcome, PlannedRun
 
 __all__ = ["commands"]
 
@@ -51,8 +50,10 @@ Examples:
 `lifelabel leaderboard --page-only`
 """,
 )
-@with_option_flags(without=("stream", "fidelity", *VARIED))
+@with_flags(without=("stream", "fidelity", *VARIED))
 def _leaderboard(
+    place: Place,
+    options: GivenOptions,
     stream: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,13 +62,7 @@ def _leaderboard(
             metavar="TEXT",
         ),
     ] = None,
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="all, or names of `lifelabel list methods`, as er,lwf,agcn.",
-            autocompletion=complete_list(method_names),
-        ),
-    ] = "all",
+    methods: Methods = "all",
     seeds: Seeds = "0-2",
     fidelities: Annotated[
         str,
@@ -86,16 +81,8 @@ def _leaderboard(
             help="Train nothing: write the page from the runs that are there, with the options they have.",
         ),
     ] = False,
-    jobs: Jobs = None,
-    on: On = "local",
-    slurm: SbatchOptions = None,
-    dry_run: DryRun = False,
-    set_: Settings = None,
-    plugin: Plugins = None,
-    overwrite: Overwrite = False,
+    overwrite: RepeatRuns = False,
     quiet: Quiet = False,
-    *,
-    flags: dict[str, Any],
 ) -> None:
     """Rank all methods on one or more streams, tuned and plain: a page, a picture and the published rankings that hold.
 
@@ -104,30 +91,30 @@ def _leaderboard(
 
     Finished runs are not repeated, and stopped runs continue. A run that fails is listed on the page.
     """
-    place = Place(on, slurm or (), dry_run)
     if page_only and (overwrite or place.is_cluster):
         raise UserError(f"--page-only trains nothing: leave out {'--overwrite' if overwrite else '--on'}")
-    given = given_options(flags, set_, plugin)
+    given = options.resolve()
     chosen = _parse_fidelities(fidelities)
     parse_seeds(seeds)  # a mistake is reported before torch is imported
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.registry import resolve_name
-    from lifelabel.search.leaderboard_plan import existing_boards, make_boards
+    from lifelabel.search.leaderboard_plan import check_streams, existing_boards, make_boards
+    from lifelabel.search.planned_run import existing_outcome
 
     streams = [resolve_name(name) for name in stream or ("scenes",)]
     what = (streams, chosen, parse_methods(methods), parse_seeds(seeds), out_folder)
     if page_only:
         boards = existing_boards(*what)
-        _show(_read(boards, _existing(_planned(boards))), out_folder)
+        _show(_tables(boards, [_existing(plan.runs) for board in boards for plan in board.plans.values()]), out_folder)
         return
-    boards, device = make_boards(*what, given, not place.is_cluster), given.get("device", "auto")
-    num_jobs = place.check_jobs(jobs, device)
-    if dry_run:
-        place.print_script(_planned(boards), num_jobs, out_folder, device)
-        return
-    outcomes = _train(boards, place, num_jobs, out_folder, device, overwrite, quiet)
-    write_text(out_folder / _COMMAND, given_command({"--overwrite", "--quiet", "-q"}) + "\n")
-    _show(_read(boards, outcomes), out_folder)
+    boards = make_boards(*what, given, not place.is_cluster)
+    plans = [plan for board in boards for plan in board.plans.values()]
+    if not place.is_cluster:
+        check_streams(b for b in boards if overwrite or None in map(existing_outcome, b.runs))
+    outcomes = train_plans(plans, place, out_folder, overwrite=overwrite, quiet=quiet)
+    if outcomes is not None:
+        write_text(out_folder / _COMMAND, given_command({"--overwrite", "--quiet", "-q"}) + "\n")
+        _show(_tables(boards, outcomes), out_folder)
 
 
 def _parse_fidelities(text: str) -> list[str]:
@@ -138,29 +125,11 @@ def _parse_fidelities(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _planned(boards: Sequence[Board]) -> list[PlannedRun]:
-    plans = (plan for board in boards for plan in board.plans.values())
-    return [run for plan in plans for variant in plan.variants for run in plan.runs(variant)]
-
-
-def _train(
-    boards: Sequence[Board], place: Place, jobs: int, out: Path, device: object, overwrite: bool, quiet: bool
-) -> list[Outcome]:
-    """Train the missing runs of all boards in one call, so that no core and no GPU waits for the end of a board."""
-    from lifelabel.search.leaderboard_plan import check_streams
-    from lifelabel.search.scheduler import existing_outcome
-
-    if not place.is_cluster:
-        check_streams(b for b in boards if overwrite or None in map(existing_outcome, _planned([b])))
-    run_all, command = place.runner(out, device), given_command({"--overwrite"})
-    return run_all(_planned(boards), jobs, overwrite=overwrite, display=make_display(quiet), command=command)
-
-
 def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
     """The outcomes of runs that exist; None for the others. Files of the data may be elsewhere, or not exist."""
     from lifelabel.config.config import Config
     from lifelabel.runs.folder import RunFolder
-    from lifelabel.search.scheduler import Outcome, differences
+    from lifelabel.search.planned_run import Outcome, differences
 
     found: list[Outcome | None] = []
     of_row: dict[tuple[Path, str], Config] = {}
@@ -186,24 +155,17 @@ def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
     return found
 
 
-def _read(boards: Sequence[Board], outcomes: Sequence[Outcome | None]) -> list[StreamBoard]:
-    """The tables of all boards, from the folders of the runs."""
+def _tables(boards: Sequence[Board], outcomes: Sequence[Sequence[Outcome | None]]) -> list[StreamBoard]:
+    """The tables of all boards, from the outcomes of each plan."""
     from lifelabel.report.leaderboard_page import StreamBoard
-    from lifelabel.report.tables import ResultTable
 
-    remaining, found = iter(outcomes), []
-    for board in boards:
-        tables = {}
-        for fidelity, plan in board.plans.items():
-            rows, failures = [], []
-            for variant in plan.variants:
-                ended = [next(remaining) for _ in plan.runs(variant)]
-                row, failed = read_row((variant.method,), variant.method, ended)
-                rows.append(row)
-                failures += failed
-            tables[fidelity] = ResultTable(board.stream, ("method",), tuple(rows), tuple(failures))
-        found.append(StreamBoard(board.stream, tables))
-    return found
+    of_plan = iter(outcomes)
+    return [
+        StreamBoard(
+            board.stream, {name: plan.table(next(of_plan), title=board.stream) for name, plan in board.plans.items()}
+        )
+        for board in boards
+    ]
 
 
 def _show(boards: Sequence[StreamBoard], folder: Path) -> None:

@@ -13,13 +13,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO, cast
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder
+from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
 from lifelabel.cli.console import err, print_line
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import Inference, OverwriteFile, Plugins, RunArgument, load_plugins, with_flags
 from lifelabel.errors import Stopped, UserError
 from lifelabel.images.arguments import STDIN, image_files
 from lifelabel.utils.files import atomic_write
@@ -60,8 +60,9 @@ Examples:
 `lifelabel predict runs/a photos/ --annotate labelled/`
 """,
 )
+@with_flags()
 def _predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a model.")],
+    run: RunArgument,
     images: Annotated[
         list[str],
         typer.Argument(
@@ -70,6 +71,7 @@ def _predict(
             "`'photos/**/*.jpg'`; `-` for a list of paths on stdin, one per line.",
         ),
     ],
+    inference: Inference,
     threshold: Annotated[
         float | None,
         typer.Option(help="Labels of at least this probability [default: the thresholds of the model]."),
@@ -88,16 +90,11 @@ def _predict(
             help="Write a file in place of printing: .csv as --csv, .jsonl as --json, .txt as --table.",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
+    overwrite: OverwriteFile = False,
     annotate: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A new folder for copies of the images with their labels drawn onto them."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images at a time [default: by image size].")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that decode images [default: the number of cores for a GPU, else 0].")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     plugin: Plugins = None,
 ) -> None:
     """Print the labels of images with their probabilities, or write them to a file.
@@ -107,45 +104,32 @@ def _predict(
     if json_ + csv_ + table > 1:
         raise UserError("--json, --csv and --table: give one of them")
     make_writer = _writer(".jsonl" if json_ else ".csv" if csv_ else ".txt" if table else "", out_file, overwrite)
-    if workers is not None and workers < 0:
-        raise UserError(f"--workers must be at least 0, not {workers}")
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"--batch-size must be at least 1, not {batch_size}")
-    problems = _Problems()
-    done = 0
+    for flag, value, low in (("--workers", inference.workers, 0), ("--batch-size", inference.batch_size, 1)):
+        if value is not None and value < low:
+            raise UserError(f"{flag} must be at least {low}, not {value}")
+    problems, done = _Problems(), 0
     try:
         files = image_files(images, problems.add, annotate)
         first = next(files, None)
         if first is None:
             raise problems.none_found()
         load_plugins(plugin)
-        model = _load(run, device, threshold, top)
+        model = _load(run, inference.device, threshold, top)
         if make_writer is _csv_table:
             _check_separator(model.classes)
-        with contextlib.ExitStack() as closing:
-            file: TextIO | None = None
-            draw: Callable[[str, _Labels], None] | None = None
-            disturbs = STDIN in images or (out_file is None and sys.stdout.isatty())
-            counted_images = [] if disturbs else images
-            for batch in _batches(model, itertools.chain([first], files), counted_images, batch_size, workers):
+        disturbs = STDIN in images or (out_file is None and sys.stdout.isatty())
+        total = 0 if disturbs or not err.is_interactive else sum(1 for _ in image_files(images, lambda *_: None))
+        with _Results(out_file, make_writer, annotate) as results:
+            for batch in _batches(model, itertools.chain([first], files), inference, total):
                 found = []
                 for path, scores in batch:
                     if isinstance(scores, str):
                         problems.add(path, scores)
                     else:
                         found.append((path, model.labels(scores, threshold, top)))
-                if not found:
-                    continue
-                if file is None:  # not earlier: a command without results writes no header and creates no folder
-                    draw = _annotator(annotate) if annotate is not None else None
-                    file = closing.enter_context(_results(out_file))
-                    write = make_writer(file)
-                write(found)
-                file.flush()
-                if draw is not None:
-                    for path, labels in found:
-                        draw(path, labels)
-                done += len(found)
+                if found:
+                    results.write(found)
+                    done += len(found)
     except KeyboardInterrupt:
         unwritten = f"; {out_file} is not written" if out_file else ""
         raise Stopped(f"stopped after {counted(done, 'images')}{unwritten}") from None
@@ -197,40 +181,60 @@ class _Problems:
 
 
 def _batches(
-    model: Model, files: Iterator[str], arguments: list[str], batch_size: int | None, workers: int | None
+    model: Model, files: Iterator[str], inference: Inference, total: int
 ) -> Iterator[list[tuple[str, np.ndarray | str]]]:
-    """The scores of the files in lists, one list per batch. With a bar in a terminal, if `arguments` name many."""
+    """The scores of the files in lists, one list per batch. With a bar, if there are many files."""
     from lifelabel.model.inputs import batches_of
 
-    scored = batches_of(model.score_files(files, batch_size, workers), batch_size or model.batch_size)
-    total = sum(1 for _ in image_files(arguments, lambda *_: None)) if err.is_interactive else 0
-    if total < _BAR_FROM:
-        yield from scored
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, console=err, transient=True, redirect_stdout=False)  # else our lines go to stderr
-    task = bar.add_task("", total=total)
-    try:
-        for batch in scored:
-            bar.start()  # after the first batch: worker processes must not inherit its thread
-            bar.update(task, advance=len(batch))
+    scored = model.score_files(files, inference.batch_size, inference.workers)
+    done = 0
+    with progress_bar("") if total >= _BAR_FROM else contextlib.nullcontext() as progress:
+        for batch in batches_of(scored, inference.batch_size or model.batch_size):
+            done += len(batch)
+            if progress:
+                progress(done, total)
             yield batch
-    finally:
-        bar.stop()
 
 
-@contextlib.contextmanager
-def _results(path: Path | None) -> Iterator[TextIO]:
-    """Where results are written: stdout, or a file that appears when it has all of them."""
-    if path is None:
-        yield sys.stdout
-        return
-    with make_folder(path.parent), atomic_write(path) as handle:
-        text = io.TextIOWrapper(cast(BinaryIO, handle), "utf-8", newline="")
-        yield text
-        text.detach()
+class _Results:
+    """Writes labels to stdout, or to a file that appears when it has all of them, and copies with labels.
+
+    Nothing is opened before the first results: a command without any writes no header and creates no folder.
+    """
+
+    def __init__(self, path: Path | None, make_writer: Callable[[TextIO], _Write], annotate: Path | None):
+        self.path, self.make_writer, self.annotate = path, make_writer, annotate
+        self.closing = contextlib.ExitStack()
+        self.file: TextIO | None = None
+        self.draw: Callable[[str, _Labels], None] | None = None
+
+    def __enter__(self) -> _Results:
+        self.closing.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.closing.__exit__(*error)
+
+    def write(self, found: _Found) -> None:
+        if self.file is None:
+            self.draw = _annotator(self.annotate) if self.annotate else None
+            self.file = self.closing.enter_context(self._opened())
+            self.write_labels = self.make_writer(self.file)
+        self.write_labels(found)
+        self.file.flush()
+        if self.draw:
+            for path, labels in found:
+                self.draw(path, labels)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[TextIO]:
+        if self.path is None:
+            yield sys.stdout
+            return
+        with make_folder(self.path.parent), atomic_write(self.path) as handle:
+            text = io.TextIOWrapper(cast(BinaryIO, handle), "utf-8", newline="")
+            yield text
+            text.detach()
 
 
 def _json_lines(file: TextIO) -> _Write:

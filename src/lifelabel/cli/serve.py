@@ -55,7 +55,7 @@ def _serve(
     """Serve a finished model: a web page to label images in the browser, and a JSON API. Ctrl-C ends it."""
     load_plugins(plugin)
     try:
-        from lifelabel.serve.limits import Limits
+        from lifelabel.serve.requests import Limits
         from lifelabel.serve.server import is_loopback, serve
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed: pip install 'lifelabel[serve]'") from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, check_fidelity, check_file, make_callback, print_class_table
+from lifelabel.cli.common import CONTEXT, make_callback, print_class_table, read_config
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
+from lifelabel.cli.flags import ConfigFile, GivenOptions, OverwriteRun, Quiet, with_flags
 from lifelabel.errors import UserError
 from lifelabel.parallel.torchrun import is_first_process
 from lifelabel.utils.processes import start_fork_server
@@ -48,18 +48,15 @@ Examples:
 `torchrun --nproc-per-node 8 -m lifelabel train --stream split-coco --root DIR --out runs/coco`
 """,
 )
-@with_option_flags(stream_argument=True)
+@with_flags(stream_argument=True)
 def _train(
+    options: GivenOptions,
     out_folder: Annotated[Path | None, typer.Option("--out", help="The new run folder.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of options; flags win over it.")] = None,
-    set_: Settings = None,
-    plugin: Plugins = None,
+    config: ConfigFile = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print every option as YAML and stop.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the last line.")] = False,
-    *,
-    flags: dict[str, Any],
+    overwrite: OverwriteRun = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train one method on one stream of tasks, with each image once, and evaluate it after every task.
 
@@ -71,9 +68,8 @@ def _train(
     from lifelabel.engine import run
     from lifelabel.runs.folder import RunFolder
     from lifelabel.runs.names import CONFIG
-    from lifelabel.utils.yaml_reader import read_yaml
 
-    given = given_options(flags, set_, plugin)
+    given = options.resolve()
     if resume is not None:
         if given or config or out_folder or overwrite or print_config:
             raise UserError(f"--resume takes its options from the run's own {CONFIG}: give only --plugin with it")
@@ -83,10 +79,7 @@ def _train(
         else:
             _print_result(run.resume(resume, make_callback(quiet)).folder, quiet)
         return
-    from_file = read_yaml(config) if config else {}
-    check_fidelity(config, from_file, given)
-    check_file(config, from_file, given)
-    values = merge(from_file, given)
+    values = merge(read_config(config, given), given)
     if print_config:
         print(Config.make(values).to_yaml(), end="")
         return

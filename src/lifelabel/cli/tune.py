@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,17 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.cluster import DryRun, On, Place, SbatchOptions
-from lifelabel.cli.common import (
-    CONTEXT,
-    check_file,
-    make_display,
-    parse_methods,
-    parse_seeds,
-)
-from lifelabel.cli.completion import complete_list, method_names
+from lifelabel.cli.common import CONTEXT, make_display, parse_methods, parse_seeds, read_config
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, Settings, given_options, with_option_flags
+from lifelabel.cli.flags import ConfigFile, GivenOptions, Methods, Quiet, with_flags
+from lifelabel.cli.many_runs import Place
 from lifelabel.config.run_options import SET_BY_TUNE
 from lifelabel.utils.processes import start_fork_server
 
@@ -48,15 +42,11 @@ Examples:
 `lifelabel tune --method er,lwf --on slurm --slurm partition=gpu --device cuda --out runs/tune-cluster`
 """,
 )
-@with_option_flags(without=SET_BY_TUNE, stream_argument=True)
+@with_flags(without=SET_BY_TUNE, stream_argument=True)
 def _tune(
-    method: Annotated[
-        str,
-        typer.Option(
-            help="all, or names of `lifelabel list methods`, as er,lwf,agcn.",
-            autocompletion=complete_list(method_names),
-        ),
-    ],
+    place: Place,
+    options: GivenOptions,
+    method: Methods,
     out_folder: Annotated[
         Path,
         typer.Option("--out", help="Folder for the trials and preset.yaml; with several methods, one folder each."),
@@ -74,18 +64,8 @@ def _tune(
         int | None, typer.Option(help="Largest number of images of the proxy stream. [default: all]")
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds of every trial, as 0 or 0-2; the score is their mean.")] = "0",
-    jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time [default: one on each GPU, or on each core; on a cluster 256].")
-    ] = None,
-    on: On = "local",
-    slurm: SbatchOptions = None,
-    dry_run: DryRun = False,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of options: the start of the search.")] = None,
-    set_: Settings = None,
-    plugin: Plugins = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the last line.")] = False,
-    *,
-    flags: dict[str, Any],
+    config: ConfigFile = None,
+    quiet: Quiet = False,
 ) -> None:
     """Choose the options of a method on held-out training images, and write them as a preset.
 
@@ -95,57 +75,41 @@ def _tune(
     later_backbone_lr, batch_norm. Options that are given by their flag or with --set are not searched. If the same
     command is given again, finished trials are not repeated.
     """
-    place = Place(on, slurm or (), dry_run)
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.config.config import Config, merge
     from lifelabel.registry import loaded_plugins
-    from lifelabel.search import tuner as search
     from lifelabel.search.comparison import folder_name
-    from lifelabel.search.scheduler import WorkerPool
-    from lifelabel.utils.yaml_reader import read_yaml
+    from lifelabel.search.tuner import Search, first_runs, tune
 
+    given, names = options.resolve(), parse_methods(method)
+    for name in names:
+        from_file = read_config(config, {"method": name, "stream": options.flags.get("stream")})
+    start = merge(from_file, given)
     if first_tasks is None and not proxy:
         first_tasks = 3
-    from_file = read_yaml(config) if config else {}
-    given = given_options(flags, set_, plugin)
-    names = parse_methods(method)
-    start = merge(from_file, given)
-    arguments: dict[str, Any] = {
-        "stream": start.get("stream", Config.stream), "config": config, **flags, "trials": trials,
-        "first_tasks": first_tasks, "hold_out": hold_out, "proxy": proxy or None, "proxy_images": proxy_images,
-        "seeds": seeds, "jobs": jobs, "on": on if place.is_cluster else None,
+    device, seed_list = start.get("device", "auto"), tuple(dict.fromkeys(parse_seeds(seeds)))
+    search_flags: dict[str, Any] = {
+        "trials": trials, "first_tasks": first_tasks, "hold_out": hold_out, "proxy": proxy,
+        "proxy_images": proxy_images,
     }  # fmt: skip
-    repeated = {"set": set_ or [], "plugin": loaded_plugins(), "slurm": slurm or []}
-    seed_list = tuple(dict.fromkeys(parse_seeds(seeds)))
-    device = start.get("device", "auto")
-    num_jobs = place.check_jobs(jobs, device)
-    for name in names:
-        check_file(config, from_file, {"method": name, "stream": flags.get("stream")})
-    continue_command = _command_line({"method": method, **arguments, "out": out_folder, **repeated})
-    with WorkerPool() as pool:
+    words: dict[str, Any] = {
+        "stream": start.get("stream", Config.stream), "config": config, **options.flags, **search_flags,
+        "proxy": proxy or None, "seeds": seeds, "jobs": place.jobs, "on": place.on if place.is_cluster else None,
+    }  # fmt: skip
+    repeated = {"set": options.set_ or [], "plugin": loaded_plugins(), "slurm": place.slurm or []}
+    continue_command = _command_line({"method": method, **words, "out": out_folder, **repeated})
+    with contextlib.nullcontext() if place.is_cluster else place.local(device) as local:
         for name in names:
             folder = out_folder / folder_name(name) if len(names) > 1 else out_folder
-            command = _command_line({"method": name, **arguments, "out": folder, **repeated})
-            task = search.Search(
-                name,
-                start,
-                given,
-                folder,
-                trials,
-                first_tasks,
-                hold_out,
-                seed_list,
-                num_jobs,
-                command,
-                continue_command,
-                proxy,
-                proxy_images,
-            )
-            if dry_run:
-                place.print_script(search.first_runs(task), num_jobs, folder, device)
+            command = _command_line({"method": name, **words, "out": folder, **repeated})
+            search = Search(
+                name, start, given, folder, **search_flags, seeds=seed_list, command=command,
+                continue_command=continue_command,
+            )  # fmt: skip
+            if place.dry_run:
+                place.print_script(first_runs(search), folder, device)
                 continue
-            runner = place.runner(folder, device) if place.is_cluster else None
-            print_line(str(search.tune(task, make_display(quiet), pool, runner)))
+            print_line(str(tune(search, make_display(quiet), local or place.cluster(folder, device))))
 
 
 def _command_line(arguments: Mapping[str, Any]) -> str:

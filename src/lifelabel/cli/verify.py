@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli import labelled_arguments as labelled
 from lifelabel.cli.common import CONTEXT, progress_bar, stream_settings
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import FinishedRunArgument, Inference, Json, Plugins, load_plugins, with_flags
 
 if TYPE_CHECKING:
     from lifelabel.engine.verification import Check
@@ -34,8 +33,10 @@ Examples:
 `lifelabel verify runs/mine --no-score --json`
 """,
 )
+@with_flags()
 def _verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.", show_default=False)],
+    run: FinishedRunArgument,
+    inference: Inference,
     root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder of the images, if they have moved.")
     ] = None,
@@ -44,10 +45,7 @@ def _verify(
         typer.Option("--set", metavar="stream.NAME=PATH", help="Another path of the stream, such as stream.file."),
     ] = None,
     no_score: Annotated[bool, typer.Option("--no-score", help="Do not score the test images again.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object in place of the lines.")] = False,
-    device: labelled.Device = "auto",
-    batch_size: labelled.BatchSize = None,
-    workers: labelled.Workers = None,
+    as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
     """Verify a finished run: digests, configuration, stream and history, and its test images scored again.
@@ -61,8 +59,8 @@ def _verify(
     keep_freed_memory()
     with progress_bar("scoring images") as progress:
         found = verify(
-            run, stream_settings(list(set_ or [])), root=root, score=not no_score, device=device,
-            batch_size=batch_size, workers=workers, progress=progress, on_check=None if as_json else _print,
+            run, stream_settings(set_ or []), root=root, score=not no_score, **inference.arguments(),
+            progress=progress, on_check=None if as_json else _print,
         )  # fmt: skip
     if as_json:
         print(json.dumps({"ok": found.ok, "checks": list(map(dataclasses.asdict, found.checks))}, indent=1))

@@ -1,195 +1,229 @@
-"""The content of a checkpoint besides the state of the method: position, random states, and the run it belongs to."""
+"""The checkpoints of a run: when they are written, how, and how a run goes on from one."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import copy
+import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lifelabel.config.config import Config
-from lifelabel.errors import UserError
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
+from lifelabel.engine.checks import check_state
+from lifelabel.engine.progress import (
+    Progress,
+    affects_figures,
+    check_same_run,
+    get_random_state,
+    kept_lines,
+    new_changes,
+    recorded_digests,
+    set_random_state,
+    trained_pairs,
+)
+from lifelabel.engine.setup import Run
+from lifelabel.errors import NotFinite, UserError
+from lifelabel.options import change_text
+from lifelabel.registry import plugin_digests
 from lifelabel.runs import names
-from lifelabel.runs.folder import RunFolder
-from lifelabel.utils.text import shorten
+from lifelabel.runs.lines import JsonLines
+from lifelabel.utils.files import sha256
+from lifelabel.utils.transfer import record_event
 
-__all__ = [
-    "Progress", "affects_figures", "changed_options", "check_same_run", "extended_run", "get_random_state",
-    "kept_lines", "new_changes", "recorded_digests", "set_random_state", "trained_pairs",
-]  # fmt: skip
+__all__ = ["AsyncSaver", "Checkpoints", "Resumed", "all_finite", "check_folder", "restore"]
 
-_DIFFERENCES = {
-    "stream": "on another stream",
-    "files": "when other images had a file",
-    "words": "with other word vectors",
-    "weights": "from other initial weights",
-}
-
-_ROUNDING = ("device", "compile")
-"""Free options with which a run goes on with other rounding."""
+_WRITTEN_AGAIN = (names.CONFIG, names.ENVIRONMENT, names.METRICS)
+"""Files of which a run writes another content when it goes on."""
 
 
-@dataclass
-class Progress:
-    """The position of a run: `task` tasks are evaluated, and `step` batches of the next one are learned."""
+class Checkpoints:
+    """Writes the checkpoints of a run, with all that is needed to continue exactly from there."""
 
-    task: int = 0
-    step: int = 0
-    images: int = 0
-    seconds: float = 0.0
-    records: list[dict[str, Any]] = field(default_factory=list)
-    learned: int = 0
-    """Learned images of the current task."""
-    bad_train: set[int] = field(default_factory=set)
-    """Rows of training images that could not be read."""
-    bad_test: set[int] = field(default_factory=set)
-    """Rows of test images that could not be read."""
-    skipped: int = 0
-    """Training images of the current task that could not be read."""
+    def __init__(self, run: Run, history: JsonLines, skipped: JsonLines):
+        self.run, self.lines = run, {"history": history, "skipped": skipped}
+        self.saver = AsyncSaver(functools.partial(save_checkpoint, run.folder), run.device)
+        self.started = self.saved = time.monotonic()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint."""
-        return {**dataclasses.asdict(self), "bad_train": sorted(self.bad_train), "bad_test": sorted(self.bad_test)}
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self.saved >= self.run.config.checkpoint_seconds and not self.saver.busy
 
-    @staticmethod
-    def from_dict(state: Mapping[str, Any]) -> Progress:
-        """The progress in a checkpoint, which has other entries too. A value that cannot be is a `ValueError`."""
-        state = {"skipped": 0, **state}  # a checkpoint of an earlier version has no such entry
-        values = {field.name: state[field.name] for field in dataclasses.fields(Progress)}
-        counts = [(name, values[name]) for name in ("task", "step", "images", "learned", "skipped")]
-        rows = [(name, row) for name in ("bad_train", "bad_test") for row in _listed(values[name], name)]
-        for name, value in (*counts, *rows):
-            _require(type(value) is int and value >= 0, name, value)
-        _require(type(values["seconds"]) is float and 0 <= values["seconds"] < math.inf, "seconds", values["seconds"])
-        for record in _listed(values["records"], "records"):
-            fit = isinstance(record, dict) and type(record.get("task")) is int
-            _require(fit and isinstance(record.get("seen"), dict), "records", record)
-            _require(len(_listed(record.get("by_task"), "records")) == record["task"], "records", record)
-        return Progress(**{**values, "bad_train": set(values["bad_train"]), "bad_test": set(values["bad_test"])})
+    def seconds(self) -> float:
+        """The time that the run has taken so far."""
+        return self.run.progress.seconds + time.monotonic() - self.started
 
-    def check(self, tasks: int, first: int, steps: Sequence[int]) -> None:
-        """Raise `ValueError` unless the position is one of a run with `tasks` tasks that begins with task `first`.
+    def save(self) -> None:
+        """Write a checkpoint. Weights that are not finite are not written."""
+        run = self.run
+        method = run.method.state_dict()
+        check_state(method, run.config.method)
+        if not all_finite(method):
+            raise NotFinite("the weights are not finite")
+        if not run.group.first:
+            return
+        run.progress.seconds, self.started = self.seconds(), time.monotonic()
+        state = {
+            **run.made_from, "plugin_files": plugin_digests(), "config": run.config.to_dict(),
+            **run.progress.to_dict(), "resolved": run.resolved, "image_size": run.image_size, "method": method,
+            "trained": torch.from_numpy(run.trained.pairs.view(np.int64)),
+            "random_state": get_random_state(run.gpus), "digests": run.folder.digests,
+        }  # fmt: skip
+        for name, lines in self.lines.items():
+            state |= {f"{name}_bytes": lines.sync(), f"{name}_sha256": lines.sha256}
+        self.saver.save(state)
+        if not run.config.checkpoint_seconds:  # a checkpoint after every step
+            self.saver.wait()
+        self.saved = time.monotonic()
 
-        `steps` has the number of steps of each task.
-        """
-        _require(first <= self.task <= tasks, "task", self.task)
-        _require(self.step <= (steps[self.task] if self.task < tasks else 0), "step", self.step)
-        _require(len(self.records) == self.task - first, "records", f"{len(self.records)} records")
+    def last(self) -> dict[str, Any] | None:
+        """The last checkpoint; None if there is none yet."""
+        self.saver.wait()
+        return load_checkpoint(self.run.folder)
 
-
-def kept_lines(state: Mapping[str, Any], name: str) -> tuple[int, str | None]:
-    """The length and the SHA-256 of history.jsonl or skipped.jsonl in a checkpoint. Earlier ones have no SHA-256."""
-    length, digest = state[f"{name}_bytes"], state.get(f"{name}_sha256")
-    _require(type(length) is int and length >= 0, f"{name}_bytes", length)
-    _require(digest is None or isinstance(digest, str), f"{name}_sha256", digest)
-    return length, digest
+    def close(self) -> None:
+        self.saver.close()
 
 
-def recorded_digests(state: Mapping[str, Any]) -> dict[str, str]:
-    """The SHA-256 of the files that the run had written before a checkpoint, by their paths."""
-    found = state["digests"]
-    _require(isinstance(found, dict), "digests", found)
-    _require(all(isinstance(each, str) for pair in found.items() for each in pair), "digests", found)
-    return dict(found)
+class Resumed(NamedTuple):
+    """What a run that goes on has from its checkpoint, besides its position."""
+
+    history: tuple[int, str | None] = (0, None)
+    """The length and the SHA-256 of history.jsonl."""
+    skipped: tuple[int, str | None] = (0, None)
+    """The same of skipped.jsonl."""
+    changes: tuple[dict[str, Any], ...] = ()
+    """The options that have changed since."""
 
 
-def changed_options(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The options that were changed during the run before a checkpoint."""
-    found = _listed(state["changed_options"], "changed_options")
-    _require(all(isinstance(each, dict) for each in found), "changed_options", found)
-    return list(json.loads(json.dumps(found, allow_nan=False)))  # raises what environment.json cannot hold
+def restore(run: Run, state: dict[str, Any]) -> Resumed:
+    """Put a run at the position of a checkpoint."""
+    try:
+        check_same_run(state, run.made_from, run.config, run.folder)
+        for name in state["plugin_files"].items() - plugin_digests().items():
+            run.callback.note(f"the plug-in {name[0]} has changed since the checkpoint was written")
+        run.method.load_state_dict(state["method"])
+        set_random_state(state["random_state"], run.gpus)
+        p = run.progress = Progress.from_dict(state)
+        run.trained.add_pairs(trained_pairs(state))
+        sizes = (run.info.joint_size,) if run.joint else run.info.sizes
+        steps = [run.config.epochs * math.ceil(size / run.config.batch_size) for size in sizes]
+        p.check(len(run.tasks), max(run.info.learned - 1, 0), steps)
+        recorded_digests(state)  # checked here; `check_folder` uses them
+        changes = new_changes(state, run.config, run.resolved, p)
+        return Resumed(kept_lines(state, "history"), kept_lines(state, "skipped"), tuple(changes))
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{run.folder / names.CHECKPOINT} does not fit {run.folder / names.CONFIG}: {reason}") from None
 
 
-def new_changes(
-    state: Mapping[str, Any], config: Config, resolved: Mapping[str, str], progress: Progress
-) -> list[dict[str, Any]]:
-    """The options that have changed since a checkpoint, and the position at which they did.
+def check_folder(run: Run, state: Mapping[str, Any] | None, changes: tuple[dict[str, Any], ...]) -> None:
+    """Check the SHA-256 of the files written before a checkpoint, and report changed options.
 
-    `resolved` has the device and the precision: `auto` can be another one on another machine.
+    config.yaml is compared by its options. If its bytes differ, it is written again. Changes of options are recorded,
+    unless training is complete.
     """
-    saved, at = Config.make(state["config"]).entries(), {"task": progress.task + 1, "step": progress.step}
-    pairs = {name: (state["resolved"][name], value) for name, value in resolved.items()}
-    _require(all(isinstance(before, str) for before, _ in pairs.values()), "resolved", state["resolved"])
-    for name, (value, _) in config.entries().items():
-        if value != saved[name].value:
-            pairs[name] = saved[name].value, value
-    return [
-        {"option": name, "before": before, "after": after, **at}
-        for name, (before, after) in pairs.items()
-        if before != after
-    ]
+    folder, config, note = run.folder, run.config, run.callback.note
+    recorded = recorded_digests(state) if state else folder.digests
+    for name, what in folder.changes(recorded).items():
+        if name in recorded and name not in _WRITTEN_AGAIN:
+            raise UserError(
+                f"{folder / name} is not as the run wrote it ({what}): restore it from a copy, or run again with "
+                "--config and --overwrite"
+            )
+    folder.digests = recorded
+    if state and run.progress.task == len(run.tasks):
+        changes, config = (), Config.make(state["config"])
+    for change in changes:
+        note(change_text(change))
+        if affects_figures(config, change["option"]):
+            run.progress.changed_options.append(change)
+    path = folder / names.CONFIG
+    if sha256(path) != recorded.get(names.CONFIG):
+        if recorded and not changes:
+            note(f"{path} is not as the run wrote it: it is written again with the options of the run")
+        folder.write_text(names.CONFIG, config.to_yaml())
 
 
-def affects_figures(config: Config, name: str) -> bool:
-    """Whether the figures of a run can depend on a change of an option. Files that have moved have the same content."""
-    declaration = config.entries()[name].declaration
-    return name in _ROUNDING or not (declaration.get("free") or declaration.get("path"))
+class AsyncSaver:
+    """Writes states in a thread, one at a time. Training continues when a copy of the state is made on its device.
 
-
-def extended_run(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a checkpoint has of the run that its run extends; None if it extends none."""
-    found = state.get("extends")
-    if found is not None:
-        _require(isinstance(found, dict) and isinstance(found.get("run"), str), "extends", found)
-        for each in _listed(found.get("images"), "extends"):
-            _require(each is None or type(each) is int, "extends", found)
-    return found
-
-
-def trained_pairs(state: Mapping[str, Any]) -> np.ndarray:
-    """The hashes of the training images so far, as `TrainedImages` has them."""
-    found = state["trained"]
-    fit = isinstance(found, Tensor) and found.dtype == torch.int64 and found.ndim == 2 and found.shape[1] == 2
-    _require(fit, "trained", type(found))
-    return found.numpy().view(np.uint64)
-
-
-def _listed(value: Any, name: str) -> list[Any]:
-    _require(isinstance(value, list), name, value)
-    return value
-
-
-def _require(fit: bool, name: str, value: Any) -> None:
-    if not fit:
-        raise ValueError(f"{name} cannot be {shorten(value)}")
-
-
-def check_same_run(
-    state: Mapping[str, Any], made_from: Mapping[str, str | None], config: Config, folder: RunFolder
-) -> None:
-    """Refuse a checkpoint of another run than `config` describes.
-
-    `made_from` has the SHA-256 of the stream, its files, the word vectors and the initial weights. So their paths may
-    differ, and so may the options that declare `resume`.
+    So a step waits neither for the copy to the host nor for the disk.
     """
-    path, described = folder / names.CHECKPOINT, folder / names.CONFIG
-    for name, difference in _DIFFERENCES.items():
-        if state[name] != made_from[name]:
-            raise UserError(f"{path} was made {difference} than {described} describes")
-    saved = Config.make(state["config"]).entries()
-    for name, (value, declaration) in config.entries().items():
-        if declaration.get("resume") or declaration.get("path"):
-            continue
-        if saved[name].value != value:
-            raise UserError(f"{path} was made with another {name} than {described} has: {shorten(saved[name].value)}")
+
+    def __init__(self, write: Callable[[dict[str, Any]], None], device: torch.device):
+        self.write, self.device = write, device
+        self.thread = ThreadPoolExecutor(1, "checkpoint")
+        # of another priority: streams of one pool are reused, and a step may be recorded on one of them
+        self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self.writing: Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.writing is not None and not self.writing.done()
+
+    def save(self, state: dict[str, Any]) -> None:
+        self.wait()
+        held, copied = [_map_tensors(state, Tensor.clone)], record_event(self.device)
+        self.writing = self.thread.submit(self._copy_and_write, held, copied)
+
+    def _copy_and_write(self, held: list[dict[str, Any]], copied: torch.cuda.Event | None) -> None:
+        """Copy the state in `held` to the host and write it. Popping it frees the copy on the device."""
+        state = held.pop()
+        if self.stream is not None and copied is not None:
+            with torch.cuda.stream(self.stream):
+                self.stream.wait_event(copied)
+                state = _map_tensors(state, Tensor.cpu)
+        self.write(state)
+
+    def wait(self) -> None:
+        """Wait until the last state is written. An error of the thread is raised here."""
+        writing, self.writing = self.writing, None
+        try:
+            if writing is not None:
+                writing.result()
+        finally:
+            del writing  # it holds the error, and the traceback of the error holds this frame
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self.thread.shutdown()
 
 
-def get_random_state(gpus: Sequence[torch.device]) -> dict[str, Tensor]:
-    """The states of torch's random generators, on the CPU and on a GPU."""
-    state = {"cpu": torch.get_rng_state()}
-    for device in gpus:
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
+def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested dicts and lists with every tensor changed."""
+    if isinstance(value, dict):
+        same = copy.copy(value)  # the state dict of a module has a version attribute
+        same.update({key: _map_tensors(each, change) for key, each in value.items()})
+        return same
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map_tensors(each, change) for each in value)
+    return change(value) if isinstance(value, Tensor) else value
 
 
-def set_random_state(state: Mapping[str, Tensor], gpus: Sequence[torch.device]) -> None:
-    torch.set_rng_state(state["cpu"])
-    for device in gpus:
-        if "cuda" in state:  # not if the run began on the CPU
-            torch.cuda.set_rng_state(state["cuda"], device)
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested dicts and lists."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, Tensor):
+        yield value
+
+
+def all_finite(value: Any) -> bool:
+    """Whether all floating-point tensors in nested dicts and lists are finite. Waits once for each device."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in _tensors(value):
+        if tensor.is_floating_point():
+            by_device.setdefault(tensor.device, []).append(torch.isfinite(tensor).all())
+    return all(bool(torch.stack(each).all()) for each in by_device.values())

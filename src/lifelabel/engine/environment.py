@@ -58,10 +58,13 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def reset_peak_memory() -> None:
+def reset_peak_memory(device: torch.device) -> None:
     """Reset the peak memory, if the system allows it. A process may train several times."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
+    if device.type == "cuda" and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def _peak_memory() -> int | None:

@@ -3,80 +3,68 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.config.config import Config
 from lifelabel.engine.examples import choose_examples, example_positions, load_pictures, pictures_to_arrays
-from lifelabel.engine.label_server import LabelServer
-from lifelabel.engine.model_description import agrees
-from lifelabel.engine.scoring import compute_features, compute_scores
-from lifelabel.errors import UserError
-from lifelabel.images.loader import CACHE_BYTES, Loader, TestImages
+from lifelabel.engine.setup import Run
+from lifelabel.engine.skipped import SkippedImages
+from lifelabel.errors import NotFinite, UserError
+from lifelabel.images.loader import CACHE_BYTES, TestImages
 from lifelabel.methods import Method
+from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.inference import InferenceNetwork
-from lifelabel.parallel.group import Group
 from lifelabel.runs import names
-from lifelabel.runs.folder import RunFolder
 from lifelabel.streams.stream import task_of_class
+from lifelabel.utils.transfer import HostCopy, to_device
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "compute_features", "compute_scores"]
 
 _COMPARED = 8
 """Test images on which the network of the model folder is compared with the method."""
+_TOLERANCE = 0.05
+"""The largest difference of probabilities between the network and the method. In bfloat16 it can be a few percent."""
 
 
 class Evaluator:
-    """Scores the test images of a run. In a group of processes, each one scores its own rows of them.
+    """Scores the test images of a run. In a group of processes, each one scores its own rows of them."""
 
-    `skip_image` is called with the split, the row and the reason of each test image that cannot be read. `check_stop`
-    is called before each batch, and `agree_to_stop` after the last one, in all processes.
-    """
-
-    def __init__(
-        self, config: Config, folder: RunFolder, group: Group, method: Method, label_server: LabelServer,
-        loader: Loader, skip_image: Callable[[str, int, str], None], check_stop: Callable[[], None],
-        agree_to_stop: Callable[[], None],
-    ):  # fmt: skip
-        self.config, self.folder, self.group, self.method = config, folder, group, method
-        self.label_server, self.info, self.loader = label_server, label_server.info, loader
-        self.skip_image, self.check_stop, self.agree_to_stop = skip_image, check_stop, agree_to_stop
-        rows = self.info.test_rows
-        self.images = TestImages(loader, rows[group.rows(len(rows))])
+    def __init__(self, run: Run, skipped: SkippedImages):
+        self.run, self.skipped = run, skipped
+        rows = run.info.test_rows
+        self.images = TestImages(run.loader, rows[run.group.rows(len(rows))])
         self.kept_features: list[Tensor] | None = None
-        self.val_images = None if self.info.val_rows is None else TestImages(loader, self.info.val_rows, "val")
+        self.val_images = None if run.info.val_rows is None else TestImages(run.loader, run.info.val_rows, "val")
         self.val_features: list[Tensor] | None = None
 
-    def evaluate(self, done: int, skipped: int) -> dict[str, Any]:
-        """The record of the metrics after `done` tasks. `skipped` training images of the last one were not learned.
+    def evaluate(self, done: int) -> dict[str, Any]:
+        """The record of the metrics after `done` tasks.
 
-        Raises `FloatingPointError` in every process if a score is not finite.
+        Raises `NotFinite` in every process if a score is not finite.
         """
-        tasks = self.info.tasks
+        run, tasks = self.run, self.run.info.tasks
         features = self.features()
         rows, scores = self.rows(), self.scores(features)
         for task in tasks[:-1] if done == len(tasks) else ():
-            self.label_server.submit_earlier(task.index, rows, self.scores(features, task.end))
-        matrix = self.method.matrix() if self.info.has_truth else None
-        return self.group.share(lambda: self.judge(done, rows, scores, matrix, skipped))
+            run.label_server.submit_earlier(task.index, rows, self.scores(features, task.end))
+        matrix = run.method.matrix() if run.info.has_truth else None
+        return run.group.share(lambda: self.judge(done, rows, scores, matrix))
 
-    def judge(
-        self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None, skipped: int
-    ) -> dict[str, Any]:
+    def judge(self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None) -> dict[str, Any]:
         """The record of the metrics. Writes the details, and the scores if they are wanted."""
-        tasks = self.info.tasks
-        record, details = self.label_server.judge(done, rows, scores, matrix)
-        record["skipped"] = {"train": skipped, "test": len(self.info.test_rows) - len(rows)}
+        run, tasks = self.run, self.run.info.tasks
+        record, details = run.label_server.judge(done, rows, scores, matrix)
+        record["skipped"] = {"train": run.progress.skipped, "test": len(run.info.test_rows) - len(rows)}
         self.write_details(done, details, rows, scores)
-        if done == len(tasks) and self.config.save_scores:
-            labels, known, task_of_image = self.label_server.test_labels(rows)
-            self.folder.write_arrays(names.SCORES, {
+        if done == len(tasks) and run.config.save_scores:
+            labels, known, task_of_image = run.label_server.test_labels(rows)
+            run.folder.write_arrays(names.SCORES, {
                 "logits": np.where(known, scores, -np.inf), "labels": labels, "task_of_image": task_of_image,
-                "task_of_class": task_of_class(tasks), "classes": np.array(self.info.classes),
+                "task_of_class": task_of_class(tasks), "classes": np.array(run.info.classes),
             })  # fmt: skip
         return record
 
@@ -84,40 +72,40 @@ class Evaluator:
         """The scores of all test images in the first process, those of its own images in another one."""
         own, error = np.zeros((0, 0)), ""
         try:
-            with self.group.alone():
-                own = compute_scores(self.method, features, num_classes)
-        except FloatingPointError as found:
+            with self.run.group.alone():
+                own = compute_scores(self.run.method, features, num_classes)
+        except NotFinite as found:
             error = str(found)
-        for each in self.group.collect(error):
+        for each in self.run.group.collect(error):
             if each:
-                raise FloatingPointError(each)
-        parts = self.group.to_first(own)
+                raise NotFinite(each)
+        parts = self.run.group.to_first(own)
         return own if parts is None else np.concatenate([part for part in parts if len(part)])
 
     def rows(self) -> np.ndarray:
         """The test images that were scored, of all processes."""
-        rows = np.concatenate(self.group.collect(self.images.rows))
+        rows = np.concatenate(self.run.group.collect(self.images.rows))
         if not len(rows):
             raise UserError(f"no test image could be read: see {names.SKIPPED} in the run folder")
         return rows
 
     def write_details(self, done: int, details: dict[str, np.ndarray], rows: np.ndarray, scores: np.ndarray) -> None:
         """Write what a report shows besides the metrics. After the last task the labels of the examples are known."""
-        tasks = len(self.info.tasks)
-        examples = example_positions(len(rows), len(self.info.classes))
+        tasks = len(self.run.info.tasks)
+        examples = example_positions(len(rows), len(self.run.info.classes))
         probabilities = torch.from_numpy(scores[examples]).sigmoid().numpy()
         details = {**details, "scores": probabilities.astype(np.float16)}
-        self.folder.write_arrays(f"{names.DETAILS}/{names.details_of_task(done)}", details)
+        self.run.folder.write_arrays(f"{names.DETAILS}/{names.details_of_task(done)}", details)
         if done < tasks:
             return
         rows = rows[examples]
-        labels, known, _ = self.label_server.test_labels(rows)
-        chosen = choose_examples(probabilities, labels, known, self.config.pictures)
-        pictures = load_pictures(self.loader, rows[chosen])
+        labels, known, _ = self.run.label_server.test_labels(rows)
+        chosen = choose_examples(probabilities, labels, known, self.run.config.pictures)
+        pictures = load_pictures(self.run.loader, rows[chosen])
         chosen = chosen[np.isin(rows[chosen], list(pictures))]  # a file may have vanished
-        self.folder.write_arrays(f"{names.DETAILS}/{names.EXAMPLES}", {
+        self.run.folder.write_arrays(f"{names.DETAILS}/{names.EXAMPLES}", {
             "chosen": chosen, "labels": labels[chosen], "known": known[chosen],
-            "names": np.array([self.info.test.name(row) for row in pictures], dtype=np.str_),
+            "names": np.array([self.run.info.test.name(row) for row in pictures], dtype=np.str_),
             **pictures_to_arrays(pictures.values()),
         })  # fmt: skip
 
@@ -128,37 +116,76 @@ class Evaluator:
         """
         if self.kept_features is not None:
             return self.kept_features
-        with self.group.alone():
+        with self.run.group.alone():
             # several processes must agree to stop, and do so after the pass
-            features = compute_features(self.method, self.images, self.check_stop)
-        for row, reason in itertools.chain(*self.group.collect(self.images.bad)):
-            self.skip_image("test", row, reason)
-        self.agree_to_stop()
+            features = compute_features(self.run.method, self.images, self.run.stopping.check)
+        for row, reason in itertools.chain(*self.run.group.collect(self.images.bad)):
+            self.skipped.add("test", row, reason)
+        self.run.stopping.agree()
         fits = sum(part.nbytes for part in features) <= CACHE_BYTES
-        if self.method.fixed_features and all(self.group.collect(fits)):
+        if self.run.method.fixed_features and all(self.run.group.collect(fits)):
             self.kept_features, self.images.cached = features, []
         return features
 
     def validate(self, task: int) -> None:
         """Let the method choose an option by the validation images, in each process by all of them."""
-        if self.val_images is None or not self.method.validates:
+        if self.val_images is None or not self.run.method.validates:
             return
         features = self.val_features
         if features is None:
-            with self.group.alone():
-                features = compute_features(self.method, self.val_images, self.check_stop)
-            if self.method.fixed_features and sum(part.nbytes for part in features) <= CACHE_BYTES:
+            with self.run.group.alone():
+                features = compute_features(self.run.method, self.val_images, self.run.stopping.check)
+            if self.run.method.fixed_features and sum(part.nbytes for part in features) <= CACHE_BYTES:
                 self.val_features, self.val_images.cached = features, []
         if len(self.val_images.rows):
-            found = self.label_server.val_labels(task, self.val_images.rows)
-            labels, known = (torch.from_numpy(array).to(self.method.setting.device) for array in found)
-            self.method.validate(torch.cat(features).to(labels.device), labels.float(), known)
+            found = self.run.label_server.val_labels(task, self.val_images.rows)
+            labels, known = (torch.from_numpy(array).to(self.run.method.setting.device) for array in found)
+            self.run.method.validate(torch.cat(features).to(labels.device), labels.float(), known)
 
     def usable_network(self) -> InferenceNetwork | None:
         """The network of the method for use after training; None if it has none that gives its scores."""
-        network = self.method.network()
-        jobs = self.loader.scoring_jobs("test", self.images.rows[:_COMPARED])  # of the first process
-        compared = (each.pixels for each in self.loader.batches(jobs) if len(each.good))  # a file may have vanished
-        if network is None or not all(agrees(network, self.method, pixels) for pixels in compared):
+        network = self.run.method.network()
+        jobs = self.run.loader.scoring_jobs("test", self.images.rows[:_COMPARED])  # of the first process
+        compared = (each.pixels for each in self.run.loader.batches(jobs) if len(each.good))  # a file may have vanished
+        if network is None or not all(_agrees(network, self.run.method, pixels) for pixels in compared):
             return None
         return network
+
+
+@torch.no_grad()
+def compute_features(method: Method, batches: Iterable[Tensor], check_stop: Callable[[], None]) -> list[Tensor]:
+    """The features of all images in `batches` (uint8 pixels), on the host. Each image runs through the network once."""
+    features: list[Tensor] = []
+    pending: HostCopy | None = None
+    largest = 0
+    for pixels in batches:
+        check_stop()
+        largest = max(largest, len(pixels))
+        with without_cudnn(len(pixels) < largest):
+            copy = HostCopy(method.features(method.setting.backbone.normalize(pixels)))
+        if pending is not None:  # it arrives while the device works on the next batch
+            features.append(pending.wait().clone())  # into memory that is not pinned
+        pending = copy
+    return features if pending is None else [*features, pending.wait().clone()]
+
+
+@torch.no_grad()
+def compute_scores(method: Method, features: Iterable[Tensor], num_classes: int | None = None) -> np.ndarray:
+    """The logits of all images from their features: for all seen classes, or for the first `num_classes`."""
+    device = method.setting.device
+    parts = [method.logits(to_device(part, device), num_classes).cpu() for part in features]
+    if not parts:  # a process of several may have no image
+        return np.zeros((0, num_classes or sum(method.sizes)), np.float32)
+    scores = torch.cat(parts)
+    if not bool(scores.isfinite().all()):
+        raise NotFinite("the scores of the test images are not finite")
+    return scores.numpy()
+
+
+@torch.no_grad()
+def _agrees(network: InferenceNetwork, method: Method, pixels: Tensor) -> bool:
+    """Whether the network gives the scores of the method. That of a plug-in may be inherited and not fit."""
+    images = method.setting.backbone.normalize(pixels)
+    with method.setting.autocast():
+        found = network.eval()(images).float().sigmoid()
+    return bool((found - method.scores(images).sigmoid()).abs().max() <= _TOLERANCE)

@@ -10,11 +10,11 @@ from typing import Any
 
 from lifelabel.config.config import Config, merge, nest_flags
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint import Progress, extended_run
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
-from lifelabel.engine.run import Result, Run, continues, make_folder, resume_with
+from lifelabel.engine.progress import Progress
+from lifelabel.engine.run import Result, continues, finish, make_folder, resume_with
+from lifelabel.engine.setup import Run, learns_jointly
 from lifelabel.errors import UserError
-from lifelabel.methods import METHODS
 from lifelabel.model.model_folder import read_info
 from lifelabel.options import declared
 from lifelabel.parallel.group import Group, join_group, note_begin
@@ -74,15 +74,15 @@ def _train(
             folder.write_text(names.CONFIG, config.to_yaml())
             save_checkpoint(folder, start)
             group.share(lambda: note_begin(folder.path))
-            return new.go(start)
+            return finish(new, start)
 
 
 def _check_end(old: RunFolder, state: Mapping[str, Any]) -> None:
     """Refuse a checkpoint from before the end of the run: the last one is damaged, and the one before it was loaded."""
     tasks = len(old.read_json(names.METRICS)["tasks"])
     try:
-        records, _ = Progress.from_dict(state).records, (extended_run(state), state["stream"], state["weights"])
-    except (KeyError, ValueError) as error:
+        records, _ = Progress.from_dict(state).records, (state["stream"], state["weights"])
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{old / names.CHECKPOINT} is not the checkpoint of a run: {error}") from None
     if not records or records[-1]["task"] != tasks:
         raise UserError(
@@ -101,7 +101,7 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
         raise UserError("stream.learned is set by the run that is extended: remove it")
     of_run = old.read_json(names.METRICS)
     tasks, titles = of_run["tasks"], of_run.get("task_names") or []
-    if METHODS[before.method].joint and not getattr(before.stream_options, "learned", ()):
+    if learns_jointly(before):
         tasks, titles = [[name for task in tasks for name in task]], []  # it learned all tasks as one
     named = [{titles[index]: task} if titles and titles[index] else task for index, task in enumerate(tasks)]
     of_table["learned"] = [json.dumps(task, ensure_ascii=False) for task in named]
@@ -139,8 +139,11 @@ def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[
     if images and new.info.learned == 1:
         images = [sum(images)]  # an upper bound learned all tasks as one
     extends = {"run": str(old.path), "stream": state["stream"], "images": images or [None] * new.info.learned}
+    progress = Progress(
+        task=new.info.learned - 1, changed_options=Progress.from_dict(state).changed_options, extends=extends
+    )
     return {
-        **state, **new.made_from, **Progress(task=new.info.learned - 1).to_dict(), "config": new.config.to_dict(),
-        "extends": extends, "history_bytes": 0, "skipped_bytes": 0, "history_sha256": None, "skipped_sha256": None,
+        **state, **new.made_from, **progress.to_dict(), "config": new.config.to_dict(),
+        "history_bytes": 0, "skipped_bytes": 0, "history_sha256": None, "skipped_sha256": None,
         "digests": {},
     }  # fmt: skip

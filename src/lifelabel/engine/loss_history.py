@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lifelabel.errors import NotFinite
 from lifelabel.runs.lines import JsonLines
 from lifelabel.utils.transfer import HostCopy
 
@@ -38,15 +39,15 @@ class LossHistory:
     """Writes one line per step, without waiting for the device.
 
     The losses of a group of steps are copied to the host, and written when the next group is complete. Then the copy
-    has arrived. `on_steps` is called with the task index, the number of images and the last losses of each group, and
-    `diverged` makes the exception that is raised if a loss of a step is not finite. `on_line` is called with each line.
+    has arrived. A loss that is not finite raises `NotFinite`. `on_steps` is called with the task index, the number of
+    images and the last losses of each group, and `on_line` with each line.
     """
 
     def __init__(
         self, file: JsonLines, on_steps: Callable[[int, int, dict[str, float]], None],
-        diverged: Callable[[int, str], Exception], on_line: Callable[[dict[str, Any]], None] | None = None,
+        on_line: Callable[[dict[str, Any]], None] | None = None,
     ):  # fmt: skip
-        self.file, self.on_steps, self.diverged, self.on_line = file, on_steps, diverged, on_line
+        self.file, self.on_steps, self.on_line = file, on_steps, on_line
         self._waiting: list[PendingStep] = []
         self._copied: list[PendingStep] = []
         self._copy: HostCopy | None = None
@@ -73,7 +74,7 @@ class LossHistory:
             losses = {name: next(values) for name in step.losses}
             for name, value in losses.items():
                 if not math.isfinite(value):
-                    raise self.diverged(step.step, f"the loss '{name}' is {value}")
+                    raise NotFinite(f"the loss '{name}' is {value}", step.step)
             line: dict[str, Any] = {"task": step.task + 1, "step": step.step, "images": step.total_images}
             line |= {} if step.number is None else {"pass": step.number}
             line["losses"] = losses

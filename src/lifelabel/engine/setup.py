@@ -1,7 +1,8 @@
-"""The method of a run and its setting, from the configuration."""
+"""What a run is made of, from its configuration: label server, method and image loader."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
@@ -12,22 +13,128 @@ import torch
 from torch import Tensor
 
 from lifelabel.config.config import Config
-from lifelabel.engine.label_server import StreamInfo
-from lifelabel.errors import UserError
+from lifelabel.engine.callback import Callback
+from lifelabel.engine.checks import check_images, check_metrics, check_passes, check_step_memory
+from lifelabel.engine.environment import reset_peak_memory
+from lifelabel.engine.label_server import LabelServer, StreamInfo
+from lifelabel.engine.progress import Progress, get_random_state
+from lifelabel.engine.stopping import Stopping
+from lifelabel.engine.tensorboard import check_tensorboard
+from lifelabel.errors import Interrupted, UserError
+from lifelabel.images.hashes import TrainedImages
+from lifelabel.images.loader import DEFAULT_IMAGE_SIZE, SCORING_BYTES, Loader, default_workers
+from lifelabel.images.transforms import min_side_for
 from lifelabel.methods import METHODS, Method
 from lifelabel.nn import backbones, provenance
 from lifelabel.nn.cuda_graphs import should_compile
-from lifelabel.nn.device import resolve_precision
+from lifelabel.nn.device import resolve_device, resolve_precision
 from lifelabel.nn.graph import embed
 from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
 from lifelabel.parallel.group import ALONE, Group
+from lifelabel.parallel.torchrun import local_rank, processes_here
+from lifelabel.runs.folder import RunFolder
+from lifelabel.streams import Task
 from lifelabel.streams.order import order_places
+from lifelabel.streams.subsets import Part
+from lifelabel.utils.memory import keep_freed_memory
 
-__all__ = ["build_method", "make_setting"]
+__all__ = ["Run", "learns_jointly", "make_setting", "start_label_server"]
 
 
-def build_method(
+class Run:
+    """The parts of a run, and its position. It owns processes (label server, image workers): use `with`."""
+
+    def __init__(self, config: Config, folder: RunFolder, callback: Callback, group: Group = ALONE):
+        self.config, self.folder, self.callback, self.group = config, folder, callback, group
+        keep_freed_memory()
+        self.device = _device(config, group)
+        self.gpus = [self.device] if self.device.type == "cuda" else []
+        reset_peak_memory(self.device)
+        self.progress = Progress()
+        self.stopping = Stopping(config, folder, callback, group)
+        self.processes = contextlib.ExitStack()
+        try:
+            self._make_parts()
+        except BaseException:
+            self.processes.close()
+            raise
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.processes.close()
+        if isinstance(error, Interrupted) and self.folder.is_run:
+            raise error.resumable(self.stopping.resume_command) from None
+
+    def _make_parts(self) -> None:
+        c, group, note, on_wait = self.config, self.group, self.callback.note, self.stopping.check
+        if c.log == "tensorboard":
+            check_tensorboard()
+        joint = self.joint = learns_jointly(c)
+        self.label_server = start_label_server(c, on_wait, group)
+        self.processes.callback(self.label_server.close)
+        info = self.info = self.label_server.info
+        self.tasks: tuple[Task, ...] = (Task(0, info.classes, 0),) if joint else info.tasks
+        self.images = c.epochs * (info.joint_size if joint else sum(info.sizes))
+        check_passes(info, c)
+        check_images(info, c, self.folder, note)
+        check_metrics()
+        if joint and not info.complete:
+            note(
+                f"{info.name} has the labels of a training image for its own task only: {c.method} learns from those, "
+                "and is not an upper bound"
+            )
+        with torch.random.fork_rng(self.gpus):
+            torch.manual_seed(c.seed)
+            self.method, self.made_from = _make_method(c, info, self.device, self.images, group, note)
+            self.random_state = get_random_state(self.gpus)
+        size = self.image_size = c.image_size or info.image_size or DEFAULT_IMAGE_SIZE
+        self.trained = TrainedImages.of_names(info.left_out, min_side_for(size, c.augment))
+        workers = default_workers(self.device) if c.workers is None else c.workers
+        sources = {"train": info.train, "test": info.test, **({} if info.val is None else {"val": info.val})}
+        batch_size, scoring_bytes = math.ceil(c.batch_size / group.size), SCORING_BYTES[self.device.type]
+        self.loader = Loader(sources, size, workers, batch_size, scoring_bytes=scoring_bytes)
+        self.loader.on_wait = on_wait
+        self.processes.callback(self.loader.close)
+        check_step_memory(self.method, c, size, group.size, note)
+
+    @property
+    def resolved(self) -> dict[str, str]:
+        """The device and the precision of the run, which `auto` leaves to the machine."""
+        return {"device": self.device.type, "precision": self.method.setting.precision}
+
+
+def _device(config: Config, group: Group) -> torch.device:
+    """The device of a run in this process: of several processes, each has a GPU of its own."""
+    device = resolve_device(config.device, METHODS[config.method].float64)
+    if device.type != "cuda" or group.size == 1:
+        return device
+    if device.index is not None and processes_here() > 1:
+        raise UserError(f"--device {config.device} is one GPU for all processes of torchrun: give --device cuda")
+    device = torch.device("cuda", local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def learns_jointly(config: Config) -> bool:
+    """Whether all tasks are learned as one.
+
+    An upper bound that is extended learns only the new images: the old ones are not stored.
+    """
+    return METHODS[config.method].joint and not getattr(config.stream_options, "learned", ())
+
+
+def start_label_server(
+    config: Config, on_wait: Callable[[], None] = lambda: None, group: Group = ALONE
+) -> LabelServer:  # fmt: skip
+    """The label server of a run. The caller closes it."""
+    options = dataclasses.asdict(config.stream_options)
+    return LabelServer(config.stream, options, learns_jointly(config), Part.from_options(config), on_wait, group)
+
+
+def _make_method(
     config: Config, info: StreamInfo, device: torch.device, images: int, group: Group, note: Callable[[str], None]
 ) -> tuple[Method, dict[str, str | None]]:
     """The method of a run, and what it was made from: SHA-256 of the stream, its files, word vectors and weights.

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
+from lifelabel.engine.checkpoint import restore
 from lifelabel.engine.checkpoint_file import read_checkpoint
+from lifelabel.engine.evaluator import compute_features, compute_scores
 from lifelabel.engine.label_server import LabelServer
-from lifelabel.engine.run import Run
-from lifelabel.engine.scoring import compute_features, compute_scores
+from lifelabel.engine.setup import Run, learns_jointly, start_label_server
 from lifelabel.errors import UserError
 from lifelabel.images.loader import TestImages
 from lifelabel.images.workers import WorkerDied
-from lifelabel.methods import METHODS
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import digests_before_calibration
 from lifelabel.nn.device import resolve_device
@@ -34,7 +34,6 @@ from lifelabel.runs.folder import RunFolder
 from lifelabel.runs.names import CHECKPOINT, MODEL, PREVIOUS_CHECKPOINT
 from lifelabel.runs.summary import summarise
 from lifelabel.streams import STREAMS
-from lifelabel.streams.subsets import Part
 from lifelabel.utils.files import open_regular, sha256
 from lifelabel.utils.text import counted, printable, shorten
 
@@ -330,7 +329,7 @@ class _Verifier:
                 run = processes.enter_context(Run(config, self.folder, Callback()))
             except UserError as error:
                 raise _NotChecked(f"the method cannot be made again: {error}") from None
-            run.restore(state)
+            restore(run, state)
             images = TestImages(run.loader, run.info.test_rows)
             try:
                 features = compute_features(run.method, _counted(images, progress), lambda: None)
@@ -343,8 +342,7 @@ class _Verifier:
     @property
     def joint(self) -> bool:
         """Whether all tasks were learned as one."""
-        config = self.config.value()
-        return METHODS[config.method].joint and not getattr(config.stream_options, "learned", ())
+        return learns_jointly(self.config.value())
 
     def optional_state(self) -> dict[str, Any] | None:
         """The checkpoint; None if there is none, or if it is damaged, which its own check reports."""
@@ -359,9 +357,8 @@ class _Verifier:
     def start_label_server(self) -> LabelServer:
         """The label process. It builds the stream of config.yaml."""
         self.config.value()
-        c = self.moved_config
-        assert c is not None
-        server = LabelServer(c.stream, dataclasses.asdict(c.stream_options), self.joint, Part.from_options(c))
+        assert self.moved_config is not None
+        server = start_label_server(self.moved_config)
         self.processes.callback(server.close)
         return server
 

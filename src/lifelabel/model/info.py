@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ _MAX_CLASSES, _MAX_TEXT, _MAX_RELATIONS, _MAX_PARTS = 100_000, 10_000, 100, 8
 _MIN_SIZE, _MAX_SIZE = 16, 4096
 MAX_TRAINED = 1 << 26
 """Training images whose hashes are read: 1 GiB."""
+_OPTIONAL = ("thresholds", "calibration", "relations", "trained")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,11 @@ class ModelInfo:
     """Facts for the model card: `final` figures, `ap` by class, `images` by task, `seed`, `date`, `plugins` …"""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _check_classes(self.classes)
+        count, given = len(self.classes), vars(self)
+        require(_fits(given["task_of_class"], [_whole(0, count), count]), "task_of_class")
+        for name, kind in _kinds(count, max(self.task_of_class) + 1).items():
+            require((given[name] is None and name in _OPTIONAL) or _fits(given[name], kind), name)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -66,20 +71,15 @@ class ModelInfo:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> ModelInfo:
         """The inverse of `to_dict`, from untrusted values. Unknown keys are ignored."""
-        given = {each.name: values[each.name] for each in dataclasses.fields(ModelInfo) if each.name in values}
+        fields = dataclasses.fields(ModelInfo)
+        given = {each.name: values[each.name] for each in fields if each.name in values}
         for name in ("classes", "task_of_class", "normalize"):
             require(isinstance(given.get(name), list), f"no list {name}")
-        for each in dataclasses.fields(ModelInfo):
+        for each in fields:
             optional = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
             require(optional or each.name in given, f"no {each.name}")
-        for name in ("classes", "task_of_class", "normalize", "thresholds", "task_names"):
-            if isinstance(given.get(name), list):
-                given[name] = tuple(given[name])
-        if (relations := given.get("relations")) is not None:
-            rows = isinstance(relations, list) and all(isinstance(row, list) for row in relations)
-            require(rows and all(isinstance(pair, list) for row in relations for pair in row), "relations")
-            given["relations"] = tuple(tuple(map(tuple, row)) for row in relations)
-        return ModelInfo(**given)
+        tuples = ("classes", "task_of_class", "normalize", "thresholds", "task_names", "relations")
+        return ModelInfo(**{name: _as_tuple(value) if name in tuples else value for name, value in given.items()})
 
 
 def require(condition: bool, what: str) -> None:
@@ -93,78 +93,71 @@ def is_int(value: object, low: int, high: float = 2**53) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _is_number(value: object, low: float = -1e9, high: float = 1e9) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high  # not NaN
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_TEXT
-
-
-def _are_numbers(values: object, count: int, low: float = -1e9, high: float = 1e9) -> bool:
-    """Whether `values` is a list or tuple of so many numbers of a range."""
-    if not isinstance(values, list | tuple) or len(values) != count:
-        return False
-    return all(_is_number(value, low, high) for value in values)
-
-
-def _check(info: ModelInfo) -> None:
-    classes = info.classes
+def _check_classes(classes: Sequence[Any]) -> None:
     require(1 <= len(classes) <= _MAX_CLASSES, "the number of classes")
     for name in classes:
         require(isinstance(name, str), "a class name that is not text")
         class_name(name)
     require(len(set(classes)) == len(classes), "two classes of the same name")
-    tasks = info.task_of_class
-    require(len(tasks) == len(classes) and all(is_int(task, 0, len(classes)) for task in tasks), "task_of_class")
-    names = info.task_names
-    require(isinstance(names, tuple) and len(names) in (0, max(tasks) + 1), "task_names")
-    for name in names:
-        require(isinstance(name, str) and len(name) <= MAX_TASK_NAME and printable(name) == name, "task_names")
-    require(is_int(info.image_size, _MIN_SIZE, _MAX_SIZE), f"image_size is not {_MIN_SIZE} to {_MAX_SIZE}")
-    for key in ("method", "label", "backbone", "precision"):
-        require(_is_text(getattr(info, key)), key)
-    require(info.pool in ("max", "avg"), "pool")
-    require(1 <= len(info.normalize) <= _MAX_PARTS, "normalize")
-    for each in info.normalize:
-        good = isinstance(each, dict) and _are_numbers(each.get("mean"), 3)
-        require(good and _are_numbers(each.get("std"), 3, low=1e-6), "normalize")
-    require(isinstance(info.provenance, dict), "provenance")
-    require(all(value is None or _is_text(value) for value in info.provenance.values()), "provenance")
-    _check_network(info.network)
-    require(info.thresholds is None or _are_numbers(info.thresholds, len(classes), 0, 1), "thresholds")
-    if info.calibration is not None:
-        require(isinstance(info.calibration, dict), "calibration")
-        for key in ("slope", "shift"):
-            require(_are_numbers(info.calibration.get(key), len(classes)), f"calibration: {key}")
-    if info.relations is not None:
-        _check_relations(info.relations, len(classes))
-    if (trained := info.trained) is not None:
-        good = isinstance(trained, dict) and is_int(trained.get("images"), 0, MAX_TRAINED)
-        require(good and is_int(trained.get("side"), 1, 2 * _MAX_SIZE) and _is_text(trained.get("sha256")), "trained")
-    require(isinstance(info.stream, dict) and isinstance(info.training, dict), "stream or training")
 
 
-def _check_network(network: object) -> None:
-    require(isinstance(network, dict), "network")
-    assert isinstance(network, dict)
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether an untrusted value is of a kind.
+
+    A kind is a function of the value, {key: kind} for a dict with at least these keys, or [kind, numbers of items] for
+    a list.
+    """
+    if isinstance(kind, dict):
+        return isinstance(value, dict) and all(_fits(value.get(key), each) for key, each in kind.items())
+    if isinstance(kind, list):
+        item, counts = kind[0], (kind[1],) if isinstance(kind[1], int) else kind[1]
+        return isinstance(value, list | tuple) and len(value) in counts and all(_fits(each, item) for each in value)
+    return bool(kind(value))
+
+
+def _kinds(classes: int, tasks: int) -> dict[str, Any]:
+    """The kinds of the fields of a `ModelInfo` by their names."""
+    number, share = _number(), _number(0, 1)
+    return {
+        "task_names": [lambda name: _text(name) and len(name) <= MAX_TASK_NAME and printable(name) == name, (0, tasks)],
+        "image_size": _whole(_MIN_SIZE, _MAX_SIZE),
+        **dict.fromkeys(("method", "label", "backbone", "precision"), _text),
+        "pool": lambda name: name in ("max", "avg"),
+        "normalize": [{"mean": [number, 3], "std": [_number(1e-6), 3]}, range(1, _MAX_PARTS + 1)],
+        "provenance": lambda given: _fits(given, {}) and all(each is None or _text(each) for each in given.values()),
+        "network": lambda network: _fits(network, {}) and _fits(network, _network_kind(network)),
+        "thresholds": [share, classes],
+        "calibration": {"slope": [number, classes], "shift": [number, classes]},
+        "relations": [
+            [lambda pair: _fits(pair, [number, 2]) and is_int(pair[0], 0, classes - 1) and share(pair[1]),
+             range(_MAX_RELATIONS + 1)], classes,
+        ],
+        "trained": {"images": _whole(0, MAX_TRAINED), "side": _whole(1, 2 * _MAX_SIZE), "sha256": _text},
+        "stream": {},
+        "training": {},
+    }  # fmt: skip
+
+
+def _network_kind(network: Mapping[str, Any]) -> dict[str, Any]:
     if "head" in network:
-        require(isinstance(network["head"], dict), "network: head")  # `build_head` checks the rest against the tensors
-        return
-    require(_is_number(network.get("context")), "network: context")
+        return {"head": {}}  # `build_head` checks the rest against the tensors
     if "parts" in network:
-        parts = network["parts"]
-        known = isinstance(parts, list | tuple) and all(part in PARTS for part in parts) and len(parts) > 0
-        require(known and network.get("views") in (1, 2), "network: parts or views")
-    else:
-        good = isinstance(network.get("standardise"), bool) and isinstance(network.get("normalise", False), bool)
-        require(good, "network: standardise or normalise")
+        views = {"views": lambda number: number in (1, 2)}
+        return {"context": _number(), "parts": [lambda part: part in PARTS, range(1, len(PARTS) + 1)], **views}
+    return {"context": _number(), **dict.fromkeys(("standardise", "normalise"), lambda value: isinstance(value, bool))}
 
 
-def _check_relations(relations: Sequence[Any], classes: int) -> None:
-    require(isinstance(relations, list | tuple) and len(relations) == classes, "relations")
-    for row in relations:
-        require(isinstance(row, list | tuple) and len(row) <= _MAX_RELATIONS, "relations")
-        for pair in row:
-            good = isinstance(pair, list | tuple) and len(pair) == 2
-            require(good and is_int(pair[0], 0, classes - 1) and _is_number(pair[1], 0, 1), "relations")
+def _whole(low: int, high: float) -> Callable[[Any], bool]:
+    return lambda value: is_int(value, low, high)
+
+
+def _number(low: float = -1e9, high: float = 1e9) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT

@@ -9,22 +9,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.nn.activations import find_stages, layout_of
-from lifelabel.nn.backbone import Backbone, PairedBackbone
+from lifelabel.nn.backbone import Backbone, PairedBackbone, find_stages, layout_of
 from lifelabel.nn.library_backbones import efficientnet_lite, from_timm, from_torchvision
 from lifelabel.nn.provenance import Provenance
 from lifelabel.registry import Registry
 
 __all__ = [
-    "BACKBONES",
-    "FAMILIES",
-    "Backbone",
-    "BackboneBuilder",
-    "PairedBackbone",
-    "Provenance",
-    "build",
-    "summary_of",
-]
+    "BACKBONES", "FAMILIES", "Backbone", "BackboneBuilder", "PairedBackbone", "Provenance", "build", "summary_of",
+]  # fmt: skip
 
 
 def _tiny(pool: str, weights: str) -> Backbone:

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 
-__all__ = ["StepRecorder", "set_static_shapes", "should_compile", "static_shapes", "without_cudnn"]
+__all__ = [
+    "StepRecorder", "set_static_shapes", "should_compile", "static_shapes", "without_cudnn",
+]  # fmt: skip
 
 _Step = Callable[..., dict[str, Tensor]]
 
@@ -107,8 +109,9 @@ class StepRecorder:
 
         If the kernels of `learn` depend on more than the shapes of the inputs, `mode` must state it.
         """
-        if not self.enabled:
-            return learn(*inputs)
+        return self._step(learn, inputs, mode) if self.enabled else learn(*inputs)
+
+    def _step(self, learn: _Step, inputs: Sequence[Any], mode: Any) -> dict[str, Tensor]:
         key = (mode, *(None if each is None else tuple(t.shape for t in _tensors([each])) for each in inputs))
         if key not in self.recorded:
             images = len(_tensors(inputs)[0])

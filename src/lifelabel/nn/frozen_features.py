@@ -15,14 +15,13 @@ import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lifelabel.errors import UserError
-from lifelabel.nn.activations import Activations
+from lifelabel.nn.backbone import Activations
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.freezing import inference_copy
@@ -57,7 +56,7 @@ class FrozenFeatures:
     def __init__(self, setting: Setting, parts: Collection[str] = PARTS, views: int = 2):
         self.setting, self.parts, self.views = setting, parts, views
         self.recorder = StepRecorder(setting.record)
-        self._forward_on_cpu: dict[tuple[int, ...], Callable[[Tensor], Any]] = {}
+        self._forward_on_cpu: dict[tuple[int, ...], Callable[[Tensor], Tensor]] = {}
         self.dim = 0
         """The number of features."""
         self.standardised: list[slice] = []
@@ -106,7 +105,7 @@ class FrozenFeatures:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
         return network
 
-    def _make_forward(self, size: tuple[int, ...]) -> Callable[[Tensor], Any]:
+    def _make_forward(self, size: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
         """The network on the CPU, for images of one size."""
         if self.setting.precision == "bf16":
             return self._autocast

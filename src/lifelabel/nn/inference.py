@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lifelabel.nn.activations import Activations
+from lifelabel.nn.backbone import Activations
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.freezing import fold_backbone
-from lifelabel.nn.frozen_features import PARTS, PartFeatures
+from lifelabel.nn.frozen_features import PartFeatures
 from lifelabel.nn.graph.relations import refine_logits
 from lifelabel.nn.heads import MapHead, build_head
 
@@ -181,24 +181,21 @@ class InferenceNetwork(nn.Module):
 
         Raises KeyError, RuntimeError or ValueError if they do not fit.
         """
+        features: PooledFeatures | PartFeatures | MapFeatures
+        classifier: Classifier | MapHead
         if "head" in description:
             own = {name.removeprefix("classifier."): t for name, t in tensors.items() if name.startswith("classifier.")}
-            network = InferenceNetwork(MapFeatures(backbone), build_head(description["head"], own))
-            network.load_state_dict(dict(tensors))
-            return network.eval().requires_grad_(False)
-        features: PooledFeatures | PartFeatures
-        if "parts" in description:
-            if not set(description["parts"]) <= set(PARTS) or description["views"] not in (1, 2):
-                raise ValueError("unknown features")
+            features, classifier = MapFeatures(backbone), build_head(description["head"], own)
+        elif "parts" in description:
             for number, part in enumerate(backbone.parts):
                 if (weight := tensors.get(f"features.weight{number}")) is not None:
                     part.classifier = weight, tensors[f"features.bias{number}"]
             features = PartFeatures(backbone, description["parts"], description["views"])
         else:
-            normalise = bool(description.get("normalise", False))  # models of earlier versions do not have it
-            features = PooledFeatures(backbone, bool(description["standardise"]), normalise)
-        given = {name: tensors.get(f"classifier.{name}") for name in ("bias", "projection", "log_lift")}
-        classifier = Classifier(tensors["classifier.weight"], **given, context=float(description["context"]))
+            features = PooledFeatures(backbone, description["standardise"], description["normalise"])
+        if "head" not in description:
+            given = {name: tensors.get(f"classifier.{name}") for name in ("bias", "projection", "log_lift")}
+            classifier = Classifier(tensors["classifier.weight"], **given, context=float(description["context"]))
         network = InferenceNetwork(features, classifier)
         network.load_state_dict(dict(tensors))
         return network.eval().requires_grad_(False)

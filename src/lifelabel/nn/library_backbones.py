@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.nn.activations import Layout, find_stages, layout_of, shapes_of
-from lifelabel.nn.backbone import Backbone
+from lifelabel.nn.backbone import Backbone, Layout, find_stages, layout_of, shapes_of
 from lifelabel.nn.provenance import SCRATCH, Provenance, recognise
 from lifelabel.nn.weights import (
     WeightFile,
@@ -26,7 +25,7 @@ from lifelabel.nn.weights import (
     packaged,
     read_file,
     read_published,
-)
+)  # fmt: skip
 
 __all__ = ["TorchvisionTransformer", "efficientnet_lite", "from_timm", "from_torchvision"]
 

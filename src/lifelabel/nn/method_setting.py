@@ -101,7 +101,9 @@ def _body(backbone: Backbone, images: Tensor) -> Tensor:
 @functools.cache
 def _compiled_body() -> Callable[[Backbone, Tensor], Tensor]:
     """`_body`, compiled for every shape that it is called with."""
-    # the backward pass may not reuse buffers: EWC runs two backward passes over the same graph
+    # the backward pass may not reuse buffers: EWC runs two backward passes over the same graph. torch names this switch
+    # in the error of such a pass, and has no public one: pyproject.toml has a ceiling for torch
     torch._functorch.config.donated_buffer = False
-    torch._dynamo.config.recompile_limit = 64  # student and expert, running and frozen statistics, two or three shapes
+    # student and expert, running and frozen statistics, two or three shapes
+    torch.compiler.config.recompile_limit = 64
     return torch.compile(_body, dynamic=False)

@@ -13,12 +13,14 @@ DistributedDataParallel. That class is not used: several methods take two backwa
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -95,12 +97,17 @@ class _WholeBatchNorm(TorchFunctionMode):
             return F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
         weight = x.new_ones(x.shape[1], dtype=torch.float32) if weight is None else weight
         bias = torch.zeros_like(weight) if bias is None else bias
-        if x.is_cuda:
-            from torch.nn.modules._functions import SyncBatchNorm  # torch's own, which the CPU does not have
-
-            group = dist.group.WORLD
-            return SyncBatchNorm.apply(x, weight, bias, mean, var, eps, momentum, group, self.group.size)
+        if x.is_cuda:  # the layer of torch, which the CPU does not have
+            tensors = {"weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
+            given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+            return functional_call(_sync_batch_norm(x.shape[1], eps, momentum, mean is not None), given, (x,))
         return _BatchNorm.apply(x, weight, bias, mean, var, momentum, eps)
+
+
+@functools.cache
+def _sync_batch_norm(channels: int, eps: float, momentum: float, running: bool) -> nn.SyncBatchNorm:
+    """A layer without memory: `functional_call` gives it the tensors of the layer that it replaces."""
+    return nn.SyncBatchNorm(channels, eps, momentum, track_running_stats=running, device="meta")
 
 
 class _BatchNorm(torch.autograd.Function):

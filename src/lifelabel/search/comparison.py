@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
 from lifelabel.methods import METHODS
 from lifelabel.nn.device import resolve_device
-from lifelabel.search.scheduler import PlannedRun
+from lifelabel.report.tables import Failure, ResultTable, Row
+from lifelabel.runs.finished import read_run
+from lifelabel.search.planned_run import Outcome, PlannedRun
 from lifelabel.search.studies import STUDIES
 from lifelabel.streams import is_overlapping
 from lifelabel.utils.files import below
@@ -47,8 +50,12 @@ class Plan:
     order_of: str = "task"
     """What the orders are of: `task`, or `class` for streams with overlapping tasks."""
 
-    def runs(self, variant: Variant) -> list[PlannedRun]:
-        """The runs of one row."""
+    @functools.cached_property
+    def runs(self) -> list[PlannedRun]:
+        """All runs, one variant after the other."""
+        return [run for variant in self.variants for run in self.runs_of(variant)]
+
+    def runs_of(self, variant: Variant) -> list[PlannedRun]:
         known = {field.name for field in dataclasses.fields(METHODS[variant.method].Options)}
         given = {k: v for k, v in (self.shared.get("method_options") or {}).items() if k in known}
         of_run = {name: value for name, value in variant.options.items() if name not in known}
@@ -62,6 +69,26 @@ class Plan:
                 folder = below(self.out, variant.folder + (f"-o{order}" if order else "") + f"-s{seed}")
                 planned.append(PlannedRun(name, folder, {**base, "seed": seed, f"{self.order_of}_order": order}))
         return planned
+
+    def table(
+        self, outcomes: Sequence[Outcome | None], title: str, head: tuple[str, ...] = ("method",), **columns: Any
+    ) -> ResultTable:
+        """The table of the runs, which are read from their folders. None: a run that was not started.
+
+        A row has the last cells of its variant, as many as `head`. `columns` chooses figures: see `ResultTable`.
+        """
+        of_row, rows, failures = len(self.seeds) * self.orders, [], []
+        for number, variant in enumerate(self.variants):
+            runs = []
+            for outcome in filter(None, outcomes[number * of_row : (number + 1) * of_row]):
+                try:
+                    if outcome.error:
+                        raise UserError(outcome.error)
+                    runs.append(read_run(outcome.planned.folder))
+                except UserError as error:
+                    failures.append(Failure(outcome.planned.name, outcome.planned.folder, str(error)))
+            rows.append(Row(variant.cells[-len(head) :], tuple(runs), of_row, METHODS[variant.method].joint))
+        return ResultTable(title, head, tuple(rows), tuple(failures), **columns)
 
 
 def method_variants(methods: Sequence[str]) -> tuple[Variant, ...]:
@@ -110,7 +137,7 @@ def make_plan(
     _check_method_options(variants, shared.get("method_options") or {})
     plan = Plan(variants, tuple(dict.fromkeys(seeds)), orders, shared, out)
     for variant in variants:
-        config = Config.make(plan.runs(variant)[0].values)
+        config = Config.make(plan.runs_of(variant)[0].values)
         device = config.device
         if on_this_machine and device != "auto":  # resolving `auto` would initialise the GPU in this process
             resolve_device(device)

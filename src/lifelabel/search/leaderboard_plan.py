@@ -12,6 +12,7 @@ from lifelabel.config.config import kind_of
 from lifelabel.errors import UserError, unknown
 from lifelabel.options import read
 from lifelabel.search.comparison import Plan, Variant, folder_name, make_plan, method_variants
+from lifelabel.search.planned_run import PlannedRun
 from lifelabel.streams import STREAMS, build, is_overlapping, resolve
 from lifelabel.utils.files import below
 
@@ -30,6 +31,10 @@ class Board:
     stream: str
     """The name in tables and folders."""
     plans: dict[str, Plan]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        return [run for plan in self.plans.values() for run in plan.runs]
 
 
 def stream_name(stream: str) -> str:

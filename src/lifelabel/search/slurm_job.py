@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from lifelabel.config.config import Config
 from lifelabel.engine.callback import Callback
 from lifelabel.errors import UserError
 from lifelabel.registry import load_plugin
-from lifelabel.search.scheduler import PlannedRun, train_planned
+from lifelabel.search.planned_run import PlannedRun, train_planned
 from lifelabel.streams import Task
 from lifelabel.utils.files import below, read_limited, write_text
 
@@ -87,10 +88,8 @@ def state_file(folder: Path, index: int) -> Path:
 
 
 def run_job(folder: str, index: int) -> None:
-    """Train or resume one run of a submission. submitit calls it in the job."""
+    """Train or resume one run of a submission, in its job."""
     job = _Job(Path(folder), index)
-    for number in (signal.SIGCONT, signal.SIGTERM):  # submitit ignores them
-        signal.signal(number, signal.SIG_DFL)
     signal.signal(TIME_LIMIT_SIGNAL, lambda *_: job.stop_at_time_limit())
     kind, text = job.train()
     if kind == "stopped" and job.time_limit_reached:
@@ -121,7 +120,7 @@ class _Job(Callback):
             runs, plugins = read_runs(self.folder)
             for plugin in plugins:
                 load_plugin(plugin)
-            return train_planned(runs[self.index], overwrite=False, callback=self)
+            return train_planned(runs[self.index], callback=self)
         except UserError as error:
             return "user error", str(error)
 
@@ -167,3 +166,7 @@ def _requeue() -> str:
         return ""
     reason = " ".join(done.stderr.split())
     return f"reached its time limit, and could not be requeued ({reason}); the same command continues it"
+
+
+if __name__ == "__main__":
+    run_job(sys.argv[1], int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)))

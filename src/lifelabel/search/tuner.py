@@ -10,13 +10,12 @@ round over all options has nothing new to try. docs/tune.md documents what is se
 from __future__ import annotations
 
 import csv
-import functools
 import hashlib
 import io
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.scheduler import Display, Outcome, PlannedRun, WorkerPool, run_all
+from lifelabel.search.planned_run import PlannedRun
+from lifelabel.search.scheduler import Backend, Display, run_all
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import counted, printable
 
@@ -94,7 +94,6 @@ class Search:
     """The number of tasks of a trial; None for all."""
     hold_out: float = 0.2
     seeds: tuple[int, ...] = (0,)
-    jobs: int = 1
     command: str = ""
     """The command of this search, for the preset."""
     continue_command: str = ""
@@ -134,28 +133,20 @@ class Chosen:
         return f"{self.method}: {chosen or 'nothing to choose'}: {self.reached} → {self.path}"
 
 
-def tune(
-    search: Search, display: Display | None = None, pool: WorkerPool | None = None,
-    runner: Callable[..., list[Outcome]] | None = None,
-) -> Chosen:  # fmt: skip
+def tune(search: Search, display: Display | None = None, backend: Backend | None = None) -> Chosen:
     """Search, and write trials.csv and preset.yaml. Trials that exist already are not repeated.
 
-    `pool` keeps processes with an initialised GPU for the next trials and searches. `runner` trains the runs in place
-    of `run_all`, for example on a cluster.
+    `backend` trains the runs (see `run_all`).
     """
-    _check(search)
-    folder = RunFolder(search.out)
-    # reports wrong options before a file is written
-    descent = _CoordinateDescent(search, folder, display, runner or functools.partial(run_all, pool=pool))
-    folder.create()
-    with folder.locked():
+    descent = _CoordinateDescent(search, display, backend)  # reports wrong options before a file is written
+    descent.folder.create()
+    with descent.folder.locked():
         return descent.run()
 
 
 def first_runs(search: Search) -> list[PlannedRun]:
     """The runs of the first trials that are not finished: those that a search starts at the same time."""
-    _check(search)
-    descent = _CoordinateDescent(search, RunFolder(search.out), None, run_all)
+    descent = _CoordinateDescent(search)
     start = descent.start()
     points = descent.points(next(iter(descent.space)), start) if descent.space else {"start": start}
     trials = descent.new_trials(points).values()
@@ -179,10 +170,9 @@ def _check(search: Search) -> None:
 class _CoordinateDescent:
     """A search with its trials so far."""
 
-    def __init__(
-        self, search: Search, folder: RunFolder, display: Display | None, runner: Callable[..., list[Outcome]]
-    ):
-        self.search, self.folder, self.display, self.runner = search, folder, display, runner
+    def __init__(self, search: Search, display: Display | None = None, backend: Backend | None = None):
+        _check(search)
+        self.search, self.folder, self.display, self.backend = search, RunFolder(search.out), display, backend
         sets = {
             "method": search.method, "first_tasks": search.first_tasks, "hold_out": search.hold_out,
             "proxy": search.proxy, "proxy_images": search.proxy_images,
@@ -240,7 +230,8 @@ class _CoordinateDescent:
         """Try the points that are new, as long as trials are left."""
         new = self.new_trials(points)
         missing = [plan for _, _, plans in new.values() for plan in plans if not _has_ended(plan.folder)]
-        outcomes = self.runner(missing, self.search.jobs, display=self.display, command=self.search.continue_command)
+        command = self.search.continue_command
+        outcomes = run_all(missing, display=self.display, command=command, backend=self.backend)
         for outcome in outcomes:
             if outcome.diverged:
                 RunFolder(outcome.planned.folder).write_text(_FAILED, f"{outcome.error}\n")

@@ -19,11 +19,10 @@ from starlette.types import ASGIApp
 
 from lifelabel.serve.docs_page import docs_page
 from lifelabel.serve.guard import DISCONNECTED, REPORT_POLICY, Guard
-from lifelabel.serve.refused import Refused
-from lifelabel.serve.run_report import Report
+from lifelabel.serve.models import Report
+from lifelabel.serve.requests import FIELD, Refused, read_uploads
 from lifelabel.serve.schemas import Choice, ClassList, Error, Health, ModelFacts, Predictions
 from lifelabel.serve.service import Service
-from lifelabel.serve.uploads import FIELD, read_uploads
 from lifelabel.utils.text import printable, shorten
 from lifelabel.version import __version__
 

@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.serve.counters import Metrics
 from lifelabel.serve.decoder import ANSWER, BAD, GOOD, JOB
-from lifelabel.serve.limits import Limits
-from lifelabel.serve.refused import Refused
+from lifelabel.serve.guard import Metrics
+from lifelabel.serve.requests import Limits, Refused
 
 __all__ = ["DecoderPool"]
 

@@ -1,4 +1,4 @@
-"""The models of a server: that of the run, and those after earlier tasks."""
+"""What a server shows: the model of the run, those after earlier tasks, and the report of the run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from lifelabel.errors import UserError
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
 from lifelabel.serve.guard import LOGGER
-from lifelabel.serve.refused import Refused
-from lifelabel.utils.files import below
+from lifelabel.serve.requests import Refused
+from lifelabel.utils.files import below, read_limited
 
-__all__ = ["Models"]
+__all__ = ["Models", "Report"]
 
 _KEPT = 2
 """Models after earlier tasks that stay in memory."""
 _FOLDER = re.compile(r"model-task-([1-9]\d{0,5})")
+_MAX_REPORT_BYTES = 100 << 20
 _FACTS = ("date", "lifelabel", "seed", "device")
 
 
@@ -105,3 +106,35 @@ class Models:
             }
             for name, task, threshold, related in rows
         ]
+
+
+class Report:
+    """The file report.html in the run folder, or a report that is made on the first request."""
+
+    def __init__(self, models: Models):
+        self._models = models
+        self._made: bytes | None = None
+        self._lock = asyncio.Lock()
+
+    async def html(self) -> bytes:
+        """Raises `Refused` if there is no run."""
+        if not self._models.is_run:
+            raise Refused(404, "no report: reports are made of runs, and this server has only a model")
+        async with self._lock:
+            if self._made is None:
+                try:
+                    self._made = await asyncio.to_thread(self._make)
+                except UserError as error:  # it names folders, which clients need not know
+                    LOGGER.warning("no report: %s", error)
+                    raise Refused(404, "no report: the run cannot be read, see the log of the server") from None
+            return self._made
+
+    def _make(self) -> bytes:
+        from lifelabel.report.page import REPORT, report_html
+        from lifelabel.report.tables import ResultTable
+        from lifelabel.runs.finished import read_run
+
+        file = below(self._models.folder, REPORT)
+        if file.is_file():
+            return read_limited(file, _MAX_REPORT_BYTES)
+        return report_html(ResultTable.from_runs([read_run(self._models.folder)])).encode()

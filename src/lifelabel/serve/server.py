@@ -12,15 +12,16 @@ import platform
 import socket
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lifelabel.errors import UserError
 from lifelabel.serve.app import create_app
 from lifelabel.serve.guard import LOGGER, host_name
-from lifelabel.serve.limits import Limits
 from lifelabel.serve.models import Models
+from lifelabel.serve.requests import Limits
 from lifelabel.serve.service import Service
 from lifelabel.utils.processes import catch_stop_signals
 
@@ -94,11 +95,13 @@ def _run(service: Service, listening: socket.socket, names: set[str] | None, on_
     LOGGER.addHandler(handler)
     for library in ("uvicorn.error", "python_multipart"):  # a line for each client that sends garbage
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    _Connection.seconds = service.limits.timeout
+    app = _Connections(create_app(service, names), service.limits.timeout)
     config = uvicorn.Config(
-        create_app(service, names), http=_Connection, ws="none", lifespan="on", log_config=None, access_log=False,
-        server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS, proxy_headers=False,
+        app, http="h11", ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS, proxy_headers=False,
     )  # fmt: skip
+    config.load()
+    config.http_protocol_class = app.protocol(config.http_protocol_class)
     server = _Server(config, on_start)
     try:
         with catch_stop_signals(server.stop):
@@ -144,36 +147,65 @@ class _Server(uvicorn.Server):
             self._cancel()
 
 
-class _Connection(H11Protocol):
-    """Closes a connection on which no complete request head arrives in time, or whose answer is not read.
+class _Connections:
+    """An ASGI application around another one. It closes a connection on which no complete request head arrives in time,
+    or whose answer is not read. uvicorn has no limit for this.
 
-    uvicorn has no limit for this.
+    A request and its connection have the address of the client in common.
     """
 
-    seconds = 30.0
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(self, app: ASGIApp, seconds: float):
+        self._app, self._seconds = app, seconds
+        self._open: dict[Any, _Connection] = {}
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect_request()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = self._open.get(scope.get("client"))
+        with connection.request() if connection else contextlib.nullcontext():
+            await self._app(scope, receive, send)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._cancel()
+    def protocol(self, base: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
+        """The protocol `base`, whose connections are closed."""
+        known, seconds = self._open, self._seconds
 
-    def on_response_complete(self) -> None:
-        self._expect_request()  # first: the next request may already be here
-        super().on_response_complete()
+        class Protocol(base):  # type: ignore[misc, valid-type]
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+                super().connection_made(transport)
+                self.address = transport.get_extra_info("peername")[:2]
+                known[self.address] = _Connection(transport, seconds)
 
-    def _expect_request(self) -> None:
-        self._cancel()
-        self._timer = self.loop.call_later(self.seconds, self._close_without_request, self.cycle)
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                known.pop(self.address).lost()
 
-    def _close_without_request(self, last: object) -> None:
-        if self.cycle is last:
-            # `close` would wait until the client has read the answer
-            self.transport.abort() if self.transport.get_write_buffer_size() else self.transport.close()
+        return Protocol
 
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+
+class _Connection:
+    """The time limit of one connection."""
+
+    def __init__(self, transport: asyncio.Transport, seconds: float):
+        self._transport, self._seconds, self._running, self._open = transport, seconds, 0, True
+        self._timer = self._wait()
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Within the context, a request has arrived and is answered."""
+        self._timer.cancel()
+        self._running += 1  # the next request may arrive before this one has left the context
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if self._open and not self._running:
+                self._timer = self._wait()
+
+    def lost(self) -> None:
+        self._open = False
+        self._timer.cancel()
+
+    def _wait(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._seconds, self._close)
+
+    def _close(self) -> None:
+        # `close` would wait until the client has read the answer
+        self._transport.abort() if self._transport.get_write_buffer_size() else self._transport.close()

@@ -1,8 +1,8 @@
-"""Blurry tasks (RM, Bang et al., CVPR 2021): a share of the training images of each task comes in other tasks.
+"""Blurry tasks (RM, Bang et al., CVPR 2021): a share of the training images of each task moves to other tasks.
 
-An image belongs to its own task and comes in another one. There it has the labels of the classes of that task, as far
-as the source states them. If its own task is an earlier one, its labels of the classes of its own task are known labels
-of old classes. If it is a later one, they are hidden, because the classes do not exist yet.
+The task that an image moves out of is its home task. In the other task the image has the labels of the classes of that
+task, as far as the source states them. If its home task is earlier, its labels of the classes of its home task are
+known labels of old classes. If it is later, they are hidden, because the classes do not exist yet.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from lifelabel.streams.export_paths import (
     walk,
 )
 from lifelabel.streams.exports import READERS, kind_of
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, load
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export, load
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import shorten
@@ -310,7 +310,7 @@ def _read_file(path: Path, format: str, field: str | None, problems: Problems) -
         return None, []
     if format not in (_COCO_FORMATS if kind == "coco" else ("auto", kind.split()[0])):
         raise UserError(f"{path} is an export of another format ({kind}): leave out --format {format}")
-    return kind, READERS[kind](content, path, problems, field)
+    return kind, READERS[kind](content, Export(path, problems, field))
 
 
 def _split_of(path: Path, source: Path) -> str | None:

@@ -6,14 +6,13 @@ A reader accepts the layouts that the tools publish. An entry that cannot be use
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from lifelabel.errors import UserError, unknown
-from lifelabel.images.source import Problems
+from lifelabel.errors import UserError
 from lifelabel.streams import label_studio
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, objects
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export
 from lifelabel.utils.text import shorten
 
 __all__ = ["READERS", "kind_of"]
@@ -46,52 +45,52 @@ def kind_of(content: Any, is_csv: bool, tool: str = "auto") -> str | None:
     return "fiftyone labels" if "classes" in content and isinstance(content.get("labels"), dict) else None
 
 
-def _coco(content: Any, path: Path, problems: Problems, field: str | None) -> list[Entry]:
+def _coco(content: Any, export: Export) -> list[Entry]:
     names: dict[str, str] = {}
-    for i, item in objects(content["categories"], path, "categories"):
-        key = str(expect(item.get("id"), (int, str), path, "categories[%d].id", i))
+    for i, item in export.objects(content["categories"], "categories"):
+        key = str(export.expect(item.get("id"), (int, str), "categories[%d].id", i))
         if key in names:
-            raise UserError(f"{path}: categories[{i}].id is {shorten(key)}, which an earlier category has")
-        names[key] = expect(item.get("name"), (str,), path, "categories[%d].name", i)
+            raise UserError(f"{export.path}: categories[{i}].id is {shorten(key)}, which an earlier category has")
+        names[key] = export.expect(item.get("name"), (str,), "categories[%d].name", i)
     images: dict[str, Entry] = {}
-    for i, item in objects(content["images"], path, "images"):
-        key = str(expect(item.get("id"), (int, str), path, "images[%d].id", i))
+    for i, item in export.objects(content["images"], "images"):
+        key = str(export.expect(item.get("id"), (int, str), "images[%d].id", i))
         if key in images:
-            raise UserError(f"{path}: images[{i}].id is {shorten(key)}, which an earlier image has")
-        images[key] = Entry(expect(item.get("file_name"), (str,), path, "images[%d].file_name", i), [])
+            raise UserError(f"{export.path}: images[{i}].id is {shorten(key)}, which an earlier image has")
+        images[key] = Entry(export.expect(item.get("file_name"), (str,), "images[%d].file_name", i), [])
     labels: dict[str, dict[str, None]] = {key: {} for key in images}
-    for i, item in objects(content["annotations"], path, "annotations"):
-        key = str(expect(item.get("image_id"), (int, str), path, "annotations[%d].image_id", i))
-        category = str(expect(item.get("category_id"), (int, str), path, "annotations[%d].category_id", i))
+    for i, item in export.objects(content["annotations"], "annotations"):
+        key = str(export.expect(item.get("image_id"), (int, str), "annotations[%d].image_id", i))
+        category = str(export.expect(item.get("category_id"), (int, str), "annotations[%d].category_id", i))
         if key not in images:
-            problems.add("annotations of an image that is not listed", f"annotations[{i}] in {path.name}")
+            export.skip("annotations of an image that is not listed", f"annotations[{i}]")
         elif category not in names:
-            problems.add("annotations of a category that is not listed", f"annotations[{i}] in {path.name}")
+            export.skip("annotations of a category that is not listed", f"annotations[{i}]")
         else:
             labels[key][names[category]] = None
     return [entry._replace(labels=list(labels[key])) for key, entry in images.items()]
 
 
-def _datumaro(content: Any, path: Path, problems: Problems, field: str | None) -> list[Entry]:
+def _datumaro(content: Any, export: Export) -> list[Entry]:
     where = "categories.label.labels"
-    group = expect(content["categories"].get("label"), (dict,), path, "categories.label")
+    group = export.expect(content["categories"].get("label"), (dict,), "categories.label")
     names = [
-        expect(item.get("name"), (str,), path, f"{where}[%d].name", i)
-        for i, item in objects(group.get("labels"), path, where)
+        export.expect(item.get("name"), (str,), f"{where}[%d].name", i)
+        for i, item in export.objects(group.get("labels"), where)
     ]
     entries = []
-    for i, item in objects(content["items"], path, "items"):
+    for i, item in export.objects(content["items"], "items"):
         labels = []
-        for j, annotation in objects(item.get("annotations"), path, f"items[{i}].annotations"):
+        for j, annotation in export.objects(item.get("annotations"), f"items[{i}].annotations"):
             place = f"items[{i}].annotations[{j}]"
-            index = expect(annotation.get("label_id"), (int, type(None)), path, "%s.label_id", place)
+            index = export.expect(annotation.get("label_id"), (int, type(None)), "%s.label_id", place)
             if index is not None and 0 <= index < len(names):
                 labels.append(names[index])
             else:
-                problems.add("annotations without a label that is listed", f"{place} in {path.name}")
-        media = expect(item.get("image", item.get("media", {})), (dict,), path, "items[%d].image", i)
-        name = expect(media.get("path") or "", (str,), path, "items[%d].image.path", i)
-        key = str(expect(item.get("id"), (str, int), path, "items[%d].id", i))
+                export.skip("annotations without a label that is listed", place)
+        media = export.expect(item.get("image", item.get("media", {})), (dict,), "items[%d].image", i)
+        name = export.expect(media.get("path") or "", (str,), "items[%d].image.path", i)
+        key = str(export.expect(item.get("id"), (str, int), "items[%d].id", i))
         entries.append(Entry(name, labels) if name else _by_id(key, labels))
     return entries
 
@@ -100,25 +99,25 @@ def _by_id(key: str, labels: Sequence[str]) -> Entry:
     return Entry(key, labels, is_id=not key.lower().endswith(IMAGE_SUFFIXES))
 
 
-def _fiftyone_samples(content: Any, path: Path, problems: Problems, field: str | None) -> list[Entry]:
-    samples = list(objects(content["samples"], path, "samples"))
+def _fiftyone_samples(content: Any, export: Export) -> list[Entry]:
+    samples = list(export.objects(content["samples"], "samples"))
     fields = dict.fromkeys(
         name for _, sample in samples for name, value in sample.items() if _is_label_field(name, value)
     )
-    chosen = _one_field(fields, path, field)
+    chosen = _one_field(fields, export)
     entries = []
     for i, sample in samples:
-        image = expect(sample.get("filepath"), (str,), path, "samples[%d].filepath", i)
-        tags = expect(sample.get("tags") or [], (list,), path, "samples[%d].tags", i)
-        value = expect(sample.get(chosen), (dict, type(None)), path, "samples[%d].%s", i, chosen)
+        image = export.expect(sample.get("filepath"), (str,), "samples[%d].filepath", i)
+        tags = export.expect(sample.get("tags") or [], (list,), "samples[%d].tags", i)
+        value = export.expect(sample.get(chosen), (dict, type(None)), "samples[%d].%s", i, chosen)
         if value is None:
-            problems.add(f"samples without the field '{chosen}'", f"samples[{i}] in {path.name}")
+            export.skip(f"samples without the field '{chosen}'", f"samples[{i}]")
             continue
         where = f"samples[{i}].{chosen}"
         lists = [(name, value[name]) for name in _FIFTYONE_LISTS if name in value]
-        items = [item for name, found in lists for _, item in objects(found, path, f"{where}.{name}")]
-        labels = [expect(item.get("label"), (str,), path, "%s.label", where) for item in (items if lists else [value])]
-        entries.append(Entry(image, labels, _split_of_tags(tags, f"samples[{i}] in {path.name}", problems)))
+        items = [item for name, found in lists for _, item in export.objects(found, f"{where}.{name}")]
+        labels = [export.expect(item.get("label"), (str,), "%s.label", where) for item in (items if lists else [value])]
+        entries.append(Entry(image, labels, _split_of_tags(tags, f"samples[{i}]", export)))
     return entries
 
 
@@ -130,63 +129,64 @@ def _is_label_field(name: str, value: Any) -> bool:
     )
 
 
-def _one_field(fields: Iterable[str], path: Path, field: str | None) -> str:
+def _one_field(fields: Iterable[str], export: Export) -> str:
     """The given field, else `ground_truth`, else the only one."""
     names = list(fields)
-    if field is not None and field not in names:
-        raise unknown(f"field of {path}", field, names)
-    chosen = field or next((name for name in names if name.split(".")[0] == "ground_truth"), None)
+    export.check_field(names)
+    chosen = export.field or next((name for name in names if name.split(".")[0] == "ground_truth"), None)
     if chosen is None and len(names) != 1:
         listed = ", ".join(map(shorten, names))
         reason = f"has several fields of labels: give --field NAME ({listed})" if names else "has no field of labels"
-        raise UserError(f"{path} {reason}")
+        raise UserError(f"{export.path} {reason}")
     return chosen or names[0]
 
 
-def _split_of_tags(tags: Iterable[Any], where: str, problems: Problems) -> str | None:
+def _split_of_tags(tags: Iterable[Any], where: str, export: Export) -> str | None:
     splits = {SPLITS[tag.lower()] for tag in tags if isinstance(tag, str) and tag.lower() in SPLITS}
     if len(splits) > 1:
-        problems.add("samples with the tags of several splits", where)
+        export.skip("samples with the tags of several splits", where)
     return splits.pop() if len(splits) == 1 else None
 
 
-def _fiftyone_labels(content: Any, path: Path, problems: Problems, field: str | None) -> list[Entry]:
-    classes = expect(content["classes"] or [], (list,), path, "classes")
-    names = [expect(name, (str,), path, "classes[%d]", i) for i, name in enumerate(classes)]
+def _fiftyone_labels(content: Any, export: Export) -> list[Entry]:
+    classes = export.expect(content["classes"] or [], (list,), "classes")
+    names = [export.expect(name, (str,), "classes[%d]", i) for i, name in enumerate(classes)]
     entries = []
     for key, target in content["labels"].items():
         where = f"labels[{shorten(key)!r}]"
         if target is None:
-            problems.add("images without a label", f"{where} in {path.name}")
+            export.skip("images without a label", where)
             continue
         labels = []
         for item in target if isinstance(target, list) else [target]:
-            label = expect(item.get("label") if isinstance(item, dict) else item, (int, str), path, "%s", where)
+            label = export.expect(item.get("label") if isinstance(item, dict) else item, (int, str), "%s", where)
             if isinstance(label, int) and not 0 <= label < len(names):
-                problems.add("labels that are not in the list of classes", f"{where} is {shorten(label)}")
+                export.problems.add("labels that are not in the list of classes", f"{where} is {shorten(label)}")
             else:
                 labels.append(names[label] if isinstance(label, int) else label)
         entries.append(_by_id(key, labels))
     return entries
 
 
-def _fiftyone_rows(content: Any, path: Path, problems: Problems, field: str | None) -> list[Entry]:
+def _fiftyone_rows(content: Any, export: Export) -> list[Entry]:
     """The rows of CSV: the columns `filepath`, `tags` and FIELD.label or FIELD.detections.label, lists with commas."""
-    fields = [name for name in (content[0] if content else {}) if name.endswith(".label") or name == field]
+    fields = [name for name in (content[0] if content else {}) if name.endswith(".label") or name == export.field]
     if not fields:
-        raise UserError(f"{path} has no column of labels: export it with the fields filepath, tags and FIELD.label")
-    named = next((name for name in fields if name.split(".")[0] == field), field)
-    chosen = _one_field(fields, path, named)
+        raise UserError(
+            f"{export.path} has no column of labels: export it with the fields filepath, tags and FIELD.label"
+        )
+    named = next((name for name in fields if name.split(".")[0] == export.field), export.field)
+    chosen = _one_field(fields, dataclasses.replace(export, field=named))
     entries = []
     for i, row in enumerate(content):
         labels = [label for label in row.get(chosen, "").split(",") if label.strip()]
         tags = [tag.strip() for tag in row.get("tags", "").split(",")]
-        split = _split_of_tags(tags, f"row {i + 1} in {path.name}", problems)
+        split = _split_of_tags(tags, f"row {i + 1}", export)
         entries.append(Entry(row.get("filepath", ""), labels, split))
     return entries
 
 
-READERS: dict[str, Callable[[Any, Path, Problems, str | None], list[Entry]]] = {
+READERS: dict[str, Callable[[Any, Export], list[Entry]]] = {
     "coco": _coco,
     "label-studio JSON": label_studio.read_tasks,
     "label-studio JSON-MIN": label_studio.read_rows,
@@ -196,4 +196,4 @@ READERS: dict[str, Callable[[Any, Path, Problems, str | None], list[Entry]]] = {
     "fiftyone labels": _fiftyone_labels,
     "fiftyone CSV": _fiftyone_rows,
 }
-"""The reader of each layout: (content, file, problems, the field of labels or None) to entries."""
+"""The reader of each layout: from the content of a file to its entries."""

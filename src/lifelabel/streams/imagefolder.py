@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lifelabel.errors import UserError, unknown
+from lifelabel.errors import UserError
 from lifelabel.images.source import Problems
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, expect, load
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, Entry, Export, load, split_in
 from lifelabel.utils.text import list_of_texts, shorten
 
 __all__ = ["is_metadata", "read"]
@@ -30,43 +30,42 @@ def read(root: Path, names: Sequence[str], problems: Problems, field: str | None
         if path.suffix.lower() == ".parquet":
             raise UserError(f"{path} cannot be read: write it as metadata.jsonl or metadata.csv")
         rows = load(path)
+        export = Export(path, problems, field)
         for i, row in enumerate(rows):
-            if "file_name" not in expect(row, (dict,), path, "row %d", i + 1):
+            if "file_name" not in export.expect(row, (dict,), "row %d", i + 1):
                 raise UserError(
                     f"{path} has no file_name in row {i + 1}; if its folders are classes, give --format folders"
                 )
-        chosen = _field(path, rows, field)
+        chosen = _field(rows, export)
         folder = name.rpartition("/")[0]
         for i, row in enumerate(rows):
-            image = expect(row["file_name"], (str,), path, "row %d, file_name", i + 1)
+            image = export.expect(row["file_name"], (str,), "row %d, file_name", i + 1)
             image = f"{folder}/{image}" if folder else image
             listed.add(image)
-            labels = _labels(_value(row, chosen), path, f"row {i + 1}, {chosen}", problems)
+            labels = _labels(_value(row, chosen), export, f"row {i + 1}, {chosen}")
             if labels is None:
                 problems.add(f"images without a value of '{chosen}'", image)
                 continue
-            splits = (SPLITS[part.lower()] for part in image.split("/")[:-1] if part.lower() in SPLITS)
-            yield Entry(image, labels, next(splits, None))
+            yield Entry(image, labels, split_in(image))
     left = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and name not in listed]
     problems.add_all("images that are in no metadata file", left)
 
 
-def _field(path: Path, rows: Sequence[Mapping[str, Any]], field: str | None) -> str:
+def _field(rows: Sequence[Mapping[str, Any]], export: Export) -> str:
     """The given field of labels, else the only one that has a usual name."""
     fields = dict.fromkeys(name for row in rows for name in row)
     objects = (row.get("objects") for row in rows)
     parts = (part for each in objects for part in (each if isinstance(each, list) else [each]))
     fields |= dict.fromkeys(f"objects.{name}" for part in parts if isinstance(part, dict) for name in part)
-    if field is not None and field not in fields:
-        raise unknown(f"field of {path}", field, fields)
+    export.check_field(fields)
     found = [name for name in fields if name.removeprefix("objects.").lower() in _FIELDS]
-    if field is None and len(found) != 1:
+    if export.field is None and len(found) != 1:
         names = ", ".join(map(shorten, found or fields))
         reason = "several columns" if found else "no column"
         raise UserError(
-            f"{path} has {reason} of labels (such as label or objects.categories): give --field NAME ({names})"
+            f"{export.path} has {reason} of labels (such as label or objects.categories): give --field NAME ({names})"
         )
-    return field or found[0]
+    return export.field or found[0]
 
 
 def _value(row: Mapping[str, Any], field: str) -> Any:
@@ -80,7 +79,7 @@ def _value(row: Mapping[str, Any], field: str) -> Any:
     return objects.get(inner) if isinstance(objects, dict) else None
 
 
-def _labels(value: Any, path: Path, where: str, problems: Problems) -> list[str] | None:
+def _labels(value: Any, export: Export, where: str) -> list[str] | None:
     if isinstance(value, str):
         parts: list[Any] | None = list_of_texts(value)
         parts = value.split(";") if parts is None else parts
@@ -88,9 +87,7 @@ def _labels(value: Any, path: Path, where: str, problems: Problems) -> list[str]
         parts = value if isinstance(value, list) else None if value is None else [value]
     if parts is None:
         return None
-    labels = [expect(part, (str, int), path, "%s", where) for part in parts if part is not None]
+    labels = [export.expect(part, (str, int), "%s", where) for part in parts if part is not None]
     if any(isinstance(label, int) for label in labels):
-        problems.add(
-            "images whose labels are numbers, which become the names of the classes", f"{where} in {path.name}"
-        )
+        export.skip("images whose labels are numbers, which become the names of the classes", where)
     return [str(label) for label in labels if str(label).strip()]

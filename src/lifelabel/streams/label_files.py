@@ -8,16 +8,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lifelabel.errors import UserError
+from lifelabel.errors import UserError, unknown
 from lifelabel.images.decode import IMAGE_SUFFIXES
+from lifelabel.images.source import Problems
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "expect", "load", "objects", "parse_json", "read_lines"]
+__all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "Export", "load", "parse_json", "read_lines", "split_in"]
 
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
 SPLITS |= {"dev": "val", "test": "test", "testing": "test"}
@@ -29,6 +31,11 @@ _TYPE_NAMES = {
     dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a fraction", bool: "true or false",
     type(None): "missing",
 }  # fmt: skip
+
+
+def split_in(path: str) -> str | None:
+    """The split that a folder of an image's path names."""
+    return next((SPLITS[part.lower()] for part in path.split("/")[:-1] if part.lower() in SPLITS), None)
 
 
 class Entry(NamedTuple):
@@ -98,15 +105,32 @@ def _load_csv(path: Path, data: bytes) -> list[dict[str, str]]:
         raise UserError(f"{path}: line {reader.line_num} cannot be read: {error}; {hint}") from None
 
 
-def expect(value: Any, types: tuple[type, ...], path: Path, where: str, *index: object) -> Any:
-    """The value, if it has one of the types. `where % index` is its place in the file."""
-    if type(value) not in types:
-        expected = " or ".join(_TYPE_NAMES[each] for each in types)
-        raise UserError(f"{path}: {shorten(where % index)} is {_TYPE_NAMES[type(value)]}, but must be {expected}")
-    return value
+@dataclass(frozen=True)
+class Export:
+    """A file of an annotation tool, where its problems go, and the field of labels that was chosen."""
 
+    path: Path
+    problems: Problems
+    field: str | None = None
 
-def objects(value: Any, path: Path, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a list with their positions."""
-    for i, item in enumerate(expect(value, (list,), path, "%s", where)):
-        yield i, expect(item, (dict,), path, "%s[%d]", where, i)
+    def expect(self, value: Any, types: tuple[type, ...], where: str, *index: object) -> Any:
+        """The value, if it has one of the types. `where % index` is its place in the file."""
+        if type(value) not in types:
+            expected = " or ".join(_TYPE_NAMES[each] for each in types)
+            place = shorten(where % index)
+            raise UserError(f"{self.path}: {place} is {_TYPE_NAMES[type(value)]}, but must be {expected}")
+        return value
+
+    def objects(self, value: Any, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The objects of a list with their positions."""
+        for i, item in enumerate(self.expect(value, (list,), "%s", where)):
+            yield i, self.expect(item, (dict,), "%s[%d]", where, i)
+
+    def skip(self, kind: str, where: str) -> None:
+        """Count an entry that cannot be used."""
+        self.problems.add(kind, f"{where} in {self.path.name}")
+
+    def check_field(self, names: Iterable[str]) -> None:
+        """Raise `UserError` if the chosen field is none of the file."""
+        if self.field is not None and self.field not in names:
+            raise unknown(f"field of {self.path}", self.field, names)

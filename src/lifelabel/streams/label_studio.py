@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from lifelabel.errors import UserError, unknown
-from lifelabel.images.source import Problems
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, Entry, expect, objects
+from lifelabel.errors import UserError
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, Entry, Export
 from lifelabel.utils.text import shorten
 
 __all__ = ["MARKS", "read_rows", "read_tasks"]
@@ -25,44 +23,43 @@ _LABEL_COLUMNS = {"choice", "choices", "label", "labels", "class", "classes", "c
 """Columns whose plain text is a label. In another column it can also be a comment."""
 
 
-def read_tasks(content: Any, path: Path, problems: Problems, field: str | None) -> list[Entry]:
+def read_tasks(content: Any, export: Export) -> list[Entry]:
     """The tasks of the JSON export. An image has the labels of all its annotations; predictions are not used."""
     entries = []
     tags: set[str] = set()
-    for i, task in objects(content, path, "tasks"):
-        data = expect(task.get("data"), (dict,), path, "tasks[%d].data", i)
+    for i, task in export.objects(content, "tasks"):
+        data = export.expect(task.get("data"), (dict,), "tasks[%d].data", i)
         image = _image_url(data)
         if image is None:
-            problems.add("tasks without an image", f"tasks[{i}] in {path.name}")
+            export.skip("tasks without an image", f"tasks[{i}]")
             continue
         name = "annotations" if "annotations" in task else "completions"
-        annotations = list(objects(task.get(name) or [], path, f"tasks[{i}].{name}"))
+        annotations = list(export.objects(task.get(name) or [], f"tasks[{i}].{name}"))
         kept = [(j, item) for j, item in annotations if not (item.get("was_cancelled") or item.get("skipped"))]
         if not kept:
-            problems.add("tasks without an annotation", f"tasks[{i}] in {path.name}")
+            export.skip("tasks without an annotation", f"tasks[{i}]")
             continue
         labels: list[str] = []
         for j, annotation in kept:
             place = f"tasks[{i}].{name}[{j}].result"
-            for k, result in objects(annotation.get("result") or [], path, place):
-                tag = expect(result.get("from_name", ""), (str,), path, "%s[%d].from_name", place, k)
+            for k, result in export.objects(annotation.get("result") or [], place):
+                tag = export.expect(result.get("from_name", ""), (str,), "%s[%d].from_name", place, k)
                 tags.add(tag)
-                if field is None or tag == field:
-                    value = expect(result.get("value", {}), (dict,), path, "%s[%d].value", place, k)
-                    labels += _named_labels(value, path, f"{place}[{k}].value")
+                if export.field is None or tag == export.field:
+                    value = export.expect(result.get("value", {}), (dict,), "%s[%d].value", place, k)
+                    labels += _named_labels(value, export, f"{place}[{k}].value")
         entries.append(Entry(image, labels))
-    if field is not None and field not in tags:
-        raise unknown(f"field of {path}", field, tags)
+    export.check_field(tags)
     return entries
 
 
-def _named_labels(value: Mapping[str, Any], path: Path, where: str) -> list[str]:
+def _named_labels(value: Mapping[str, Any], export: Export, where: str) -> list[str]:
     """The labels of one result: of `choices`, `rectanglelabels`, `polygonlabels`, `brushlabels`, `labels` …"""
     labels: list[str] = []
     for key, found in value.items():
         if _is_label_key(key):
-            found = [found] if isinstance(found, str) else expect(found, (list,), path, "%s.%s", where, key)
-            labels += (expect(text, (str,), path, "%s.%s[%d]", where, key, n) for n, text in enumerate(found))
+            found = [found] if isinstance(found, str) else export.expect(found, (list,), "%s.%s", where, key)
+            labels += (export.expect(text, (str,), "%s.%s[%d]", where, key, n) for n, text in enumerate(found))
     return labels
 
 
@@ -107,30 +104,30 @@ def _local_path(url: str) -> str:
     return unquote(parts.path).lstrip("/") if mark else url
 
 
-def read_rows(content: Any, path: Path, problems: Problems, field: str | None) -> list[Entry]:
+def read_rows(content: Any, export: Export) -> list[Entry]:
     """The rows of JSON-MIN or CSV. A label is a text, or an object or a list, which CSV has as JSON."""
     records = []
-    for i, item in objects(content, path, "rows"):
+    for i, item in export.objects(content, "rows"):
         if "annotation_id" in item and not item["annotation_id"]:
-            problems.add("tasks without an annotation", f"rows[{i}] in {path.name}")
+            export.skip("tasks without an annotation", f"rows[{i}]")
         else:
             records.append((i, {name: _parsed(value) for name, value in item.items()}))
     image_column = _image_column(record for _, record in records)
-    columns = _label_columns([record for _, record in records], image_column, path, field)
+    columns = _label_columns([record for _, record in records], image_column, export)
     entries = []
     for i, record in records:
         image = record.get(image_column)
         if not isinstance(image, str) or not image:
-            problems.add("tasks without an image", f"rows[{i}] in {path.name}")
+            export.skip("tasks without an image", f"rows[{i}]")
             continue
         labels: list[str] = []
         for name in columns:
             value = record.get(name)
             for part in value if isinstance(value, list) else [value]:
                 if isinstance(part, dict):
-                    labels += _named_labels(part, path, f"rows[{i}].{name}")
+                    labels += _named_labels(part, export, f"rows[{i}].{name}")
                 elif part:
-                    labels.append(expect(part, (str,), path, "rows[%d].%s", i, name))
+                    labels.append(export.expect(part, (str,), "rows[%d].%s", i, name))
         entries.append(Entry(_local_path(image), labels))
     return entries
 
@@ -151,7 +148,7 @@ def _image_column(records: Iterable[Mapping[str, Any]]) -> str:
     return "image" if "image" in found or not found else found[0]
 
 
-def _label_columns(records: list[dict[str, Any]], image: str, path: Path, field: str | None) -> list[str]:
+def _label_columns(records: list[dict[str, Any]], image: str, export: Export) -> list[str]:
     """The columns with labels, in the order of the file: the given one, or those that can only be labels."""
     sure: dict[str, bool] = {}
     for record in records:
@@ -161,10 +158,9 @@ def _label_columns(records: list[dict[str, Any]], image: str, path: Path, field:
                 continue
             has_labels = any(isinstance(part, dict) and any(map(_is_label_key, part)) for part in parts)
             sure[name] = sure.get(name, name.lower() in _LABEL_COLUMNS) or has_labels
-    if field is not None and field not in sure:
-        raise unknown(f"field of {path}", field, sure)
-    chosen = [field] if field else [name for name in sure if sure[name]] or list(sure)
+    export.check_field(sure)
+    chosen = [export.field] if export.field else [name for name in sure if sure[name]] or list(sure)
     if len(chosen) > 1 and not any(sure.values()):
         names = ", ".join(map(shorten, sure))
-        raise UserError(f"{path}: it is not clear which column has the labels: give --field NAME ({names})")
+        raise UserError(f"{export.path}: it is not clear which column has the labels: give --field NAME ({names})")
     return chosen

@@ -140,7 +140,7 @@ def build(options: ScenesOptions) -> Stream:
     train = _make_split(options, tasks, _TRAIN, options.train_images)
     test = _make_split(options, tasks, _TEST, options.test_images)
     rules = {"source": "drawn", **dataclasses.asdict(options)}
-    del rules["blurry"]  # see `sources.build`
+    del rules["blurry"]  # see `named_streams.build`
     if options.labels == LABELS[0]:
         del rules["labels"]
     proxy = functools.partial(_proxy, options)

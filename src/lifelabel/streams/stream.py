@@ -80,8 +80,8 @@ class Split:
     unknown: Unknown | None = None
     """The labels that the source does not state. None if it states all of them."""
     home: np.ndarray | None = None
-    """For blurry tasks: the task that each image belongs to, also if it comes in another one (see `blurry`). A number
-    beyond the last task is one that the stream does not have any more. None: every image comes in its own tasks."""
+    """For blurry tasks: the home task of each image (see `blurry`). A number beyond the last task stands for all tasks
+    that were cut off. None: every image is in its home tasks."""
     left_out: Names = field(default_factory=lambda: Names(()))
     """Images of the source's split that belong to no task: none of their labels is one of the stream."""
 
@@ -211,10 +211,10 @@ class Stream:
         return labels.keep(_within(ranges[labels.row()], labels.column[:, None]))
 
     def _ranges(self, task: Task) -> np.ndarray:
-        """For each task that an image may belong to, the classes whose labels it shows in `task`: two ranges.
+        """For each home task of an image, the classes whose labels the image shows in `task`: two ranges.
 
-        These are the visible classes of `task`, and those of its own task if that is an earlier one, as far as the
-        source states the labels. The last entry is for tasks that the stream does not have any more.
+        These are the visible classes of `task`, and those of the home task if that is an earlier one, as far as the
+        source states the labels. The last entry is for home tasks that were cut off.
         """
         found = np.zeros((len(self.tasks) + 1, 2, 2), np.int64)
         here, everything = self.visible_columns(task), slice(0, len(self.classes))

@@ -92,8 +92,9 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
     columns = np.concatenate([np.arange(task.offset, task.end) for task in old])
     sizes, names = [len(task.classes) for task in old], [task.name for task in old]
     tasks = classes_to_tasks(tuple(name for task in old for name in task.classes), sizes, names)
+    stream = _select_classes(stream, columns, tasks, task_order=order)
     train, test = (
-        dataclasses.replace(_select_classes(split, columns), rows=tuple(split.rows[index] for index in permutation))
+        dataclasses.replace(split, rows=tuple(split.rows[index] for index in permutation))
         for split in (stream.train, stream.test)
     )
     if train.home is not None:
@@ -102,10 +103,7 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
     # In overlapping protocols a test image is scored from the first task that owns one of its labels.
     if len(train.used()) < sum(map(len, train.rows)):
         test = _move_to_first_label(test, tasks)
-    truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
-    rules = {**stream.rules, "task_order": order}
-    stream = _with_val(stream, columns)
-    return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
+    return dataclasses.replace(stream, train=train, test=test)
 
 
 def _reorder_classes(stream: Stream, order: int) -> Stream:
@@ -127,12 +125,9 @@ def _reorder_classes(stream: Stream, order: int) -> Stream:
     columns = np.array(_random_orders(len(stream.classes), order, "class")[-1])
     sizes = [len(task.classes) for task in stream.tasks]
     tasks = classes_to_tasks(tuple(stream.classes[column] for column in columns), sizes)
-    train, test = (_select_classes(split, columns) for split in (stream.train, stream.test))
-    truth = None if stream.truth is None else stream.truth[np.ix_(columns, columns)]
-    rules = {**stream.rules, "class_order": order}
-    train, test = _move_to_all_labels(train, tasks), _move_to_first_label(test, tasks)
-    stream = _with_val(stream, columns)
-    return dataclasses.replace(stream, tasks=tasks, train=train, test=test, truth=truth, rules=rules)
+    stream = _select_classes(stream, columns, tasks, class_order=order)
+    train, test = _move_to_all_labels(stream.train, tasks), _move_to_first_label(stream.test, tasks)
+    return dataclasses.replace(stream, train=train, test=test)
 
 
 def _move_to_all_labels(split: Split, tasks: Sequence[Task]) -> Split:
@@ -182,34 +177,30 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
         raise UserError(
             f"stream {stream.name} has {counted(len(stream.tasks), 'tasks')}, not {count}: lower first_tasks"
         )
-    tasks = stream.tasks[:count]
-    classes = tasks[-1].end
-    splits = [
-        dataclasses.replace(_select_classes(split, np.arange(classes)), rows=split.rows[:count])
-        for split in (stream.train, stream.test)
-    ]
-    truth = None if stream.truth is None else stream.truth[:classes, :classes]
-    rules = {**stream.rules, "first_tasks": count}
-    if splits[0].home is not None:
-        splits[0] = dataclasses.replace(splits[0], home=np.minimum(splits[0].home, count))
-    kept = {name for task in tasks for name in task.classes}
+    tasks, classes = stream.tasks[:count], stream.tasks[count - 1].end
+    kept = set(stream.classes[:classes])
     groups = {name: tuple(each for each in of_group if each in kept) for name, of_group in stream.groups.items()}
-    stream = _with_val(stream, np.arange(classes))
+    stream = _select_classes(stream, np.arange(classes), tasks, first_tasks=count)
+    train, test = (dataclasses.replace(split, rows=split.rows[:count]) for split in (stream.train, stream.test))
+    if train.home is not None:
+        train = dataclasses.replace(train, home=np.minimum(train.home, count))
+    groups = {name: of_group for name, of_group in groups.items() if of_group}
+    return dataclasses.replace(stream, train=train, test=test, groups=groups)
+
+
+def _select_classes(stream: Stream, columns: np.ndarray, tasks: tuple[Task, ...], **rule: int) -> Stream:
+    """The same images with the given classes, which form the given tasks. The images of each task stay as they are."""
+
+    def select(split: Split) -> Split:
+        unknown = None if split.unknown is None else split.unknown.select_classes(columns)
+        return dataclasses.replace(split, labels=split.labels.select_classes(columns), unknown=unknown)
+
     return dataclasses.replace(
-        stream, tasks=tasks, train=splits[0], test=splits[1], truth=truth, rules=rules,
-        groups={name: of_group for name, of_group in groups.items() if of_group},
+        stream, tasks=tasks, train=select(stream.train), test=select(stream.test),
+        val=None if stream.val is None else select(stream.val),
+        truth=None if stream.truth is None else stream.truth[np.ix_(columns, columns)],
+        rules={**stream.rules, **rule},
     )  # fmt: skip
-
-
-def _select_classes(split: Split, columns: np.ndarray) -> Split:
-    """The same images with the given classes."""
-    unknown = None if split.unknown is None else split.unknown.select_classes(columns)
-    return dataclasses.replace(split, labels=split.labels.select_classes(columns), unknown=unknown)
-
-
-def _with_val(stream: Stream, columns: np.ndarray) -> Stream:
-    """The same stream with the given classes of its validation images."""
-    return stream if stream.val is None else dataclasses.replace(stream, val=_select_classes(stream.val, columns))
 
 
 def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
@@ -217,7 +208,7 @@ def _hold_out(stream: Stream, share: float, complete: bool = False) -> Stream:
 
     Whether an image is held out depends only on its name. So an image of several tasks is held out of all of them, and
     has the visible labels of all of them, or its complete labels. There is no true matrix, because it is computed from
-    hidden labels. An image that comes in another task than its own (see `blurry`) is not held out.
+    hidden labels. An image that was moved out of its home task (see `blurry`) is not held out.
     """
     train = stream.train
     is_held = np.zeros(len(train), bool)

@@ -14,7 +14,7 @@ from typing import Any
 from lifelabel.errors import UserError
 from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Problems
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, expect
+from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export, split_in
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 from lifelabel.utils.yaml_reader import parse_yaml
@@ -49,7 +49,7 @@ def read(root: Path, yaml: Path | None, names: Sequence[str], problems: Problems
     images = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES))
     files = set(names)
     classes, splits = _description(root, yaml, files, problems)
-    split_of = _split_images(root, splits, images, files, problems) if splits else {n: _split_in(n) for n in images}
+    split_of = _split_images(root, splits, images, files, problems) if splits else {n: split_in(n) for n in images}
     labelled = [name for name in split_of if _label_file(name) in files]
     if not labelled:
         raise UserError(
@@ -74,11 +74,6 @@ def _label_file(image: str) -> str:
     return place.rpartition(".")[0] + ".txt"
 
 
-def _split_in(image: str) -> str | None:
-    """The split that a folder of the path names."""
-    return next((SPLITS[part.lower()] for part in image.split("/")[:-1] if part.lower() in SPLITS), None)
-
-
 def _description(
     root: Path, yaml: Path | None, files: set[str], problems: Problems
 ) -> tuple[dict[int, str], dict[str, list[str]]]:
@@ -89,6 +84,7 @@ def _description(
     if len(used) > 1:
         raise UserError(f"{root} has several files with names ({', '.join(p.name for p in used)}): give one of them")
     for path, content in used.items():
+        export = Export(path, problems)
         base = content.get("path")
         base = base if isinstance(base, str) and not _is_away(base) else ""
         splits: dict[str, list[str]] = {}
@@ -96,14 +92,14 @@ def _description(
             given = content.get(key)
             for text in given if isinstance(given, list) else [given]:
                 if text:
-                    place = _inside(root, base, expect(text, (str,), path, "%s", key), files)
+                    place = _inside(root, base, export.expect(text, (str,), "%s", key), files)
                     if place is None and split == "train":
                         raise UserError(f"{path}: {key} is '{shorten(text)}', which is not in {root}: correct the path")
                     if place is None:
                         problems.add("splits of data.yaml without a folder", f"{key}: {shorten(text)}")
                     else:
                         splits.setdefault(split, []).append(place)
-        return _class_names(content["names"], path), splits
+        return _class_names(content["names"], export), splits
     for name in _NAME_FILES:
         if name in files:
             lines = read_limited(root / name, _MAX_BYTES).decode("utf-8", "replace").splitlines()
@@ -118,16 +114,16 @@ def _is_yaml(name: str) -> bool:
     return "/" not in name and name.lower().endswith(YAML_SUFFIXES)
 
 
-def _class_names(names: Any, path: Path) -> dict[int, str]:
+def _class_names(names: Any, export: Export) -> dict[int, str]:
     """The class names by number. `names` is a list, or a mapping from numbers to names."""
-    pairs = names.items() if isinstance(names, Mapping) else enumerate(expect(names, (list,), path, "names"))
+    pairs = names.items() if isinstance(names, Mapping) else enumerate(export.expect(names, (list,), "names"))
     found = {}
     for key, name in pairs:
         if not str(key).isdecimal():
             raise UserError(
-                f"{path}: names has the key '{shorten(key)}', but the keys must be the numbers of the classes"
+                f"{export.path}: names has the key '{shorten(key)}', but the keys must be the numbers of the classes"
             )
-        found[int(key)] = str(expect(name, (str, int), path, "names[%s]", key))
+        found[int(key)] = str(export.expect(name, (str, int), "names[%s]", key))
     return found
 
 

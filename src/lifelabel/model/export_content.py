@@ -1,17 +1,26 @@
-"""What an export says about itself: its metadata, and a README.md with a program that runs it."""
+"""The content of an export: the network that computes probabilities, its program, its metadata, and its README.md."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from lifelabel.model.export_network import Exportable, PixelNetwork
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from lifelabel.model.info import ModelInfo
+from lifelabel.nn.inference import InferenceNetwork
+from lifelabel.nn.onnx_runtime import export_onnx, export_program
 from lifelabel.utils.markdown import escape
 from lifelabel.utils.text import counted
 from lifelabel.version import __version__
 
-__all__ = ["metadata", "metadata_texts", "readme"]
+__all__ = [
+    "Exportable", "PixelNetwork", "ProbabilityNetwork", "metadata", "metadata_texts", "onnx_program", "readme",
+    "torch_program",
+]  # fmt: skip
 
 _RESIZE = "to image_size x image_size without cropping, bilinear with antialiasing, rounded to whole pixel values"
 _OPEN = 'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")'
@@ -53,6 +62,67 @@ _PRINT = """for name, probability, threshold in zip(about["classes"], probabilit
 """
 _PACKAGES = {"onnx": "onnxruntime pillow", "torch-export": "torch numpy pillow"}
 _WHERE = {"onnx": "the metadata of `model.onnx`, as JSON", "torch-export": "`model.json`"}
+
+
+class ProbabilityNetwork(nn.Module):
+    """Normalized images (B x 3 x S x S) to probabilities (B x classes). Batch norm is folded, in a copy."""
+
+    input_name = "images"
+    any_size: ClassVar = {0: "batch"}
+    """Names of the dimensions of the input that may have any size."""
+    slope: Tensor | None
+    shift: Tensor | None
+
+    def __init__(self, network: InferenceNetwork, calibration: Mapping[str, Any] | None = None):
+        super().__init__()
+        self.network = network.folded()
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
+        for name in ("slope", "shift"):
+            self.register_buffer(name, None if calibration is None else torch.tensor(calibration[name]).float())
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.network(images.contiguous(memory_format=torch.channels_last))
+        return (logits if self.slope is None else logits * self.slope + self.shift).sigmoid()
+
+
+class PixelNetwork(nn.Module):
+    """Pixels (B x H x W x 3, uint8) of any height and width to probabilities (B x classes).
+
+    Pixels are resized as bytes, with the arithmetic of Pillow: few bytes differ, by 1.
+    """
+
+    input_name = "pixels"
+    any_size: ClassVar = {0: "batch", 1: "height", 2: "width"}
+
+    def __init__(self, network: ProbabilityNetwork, image_size: int):
+        super().__init__()
+        self.probabilities, self.image_size = network, image_size
+        self.normalize = network.network.backbone.normalize
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        size = (self.image_size, self.image_size)
+        resized = F.interpolate(pixels.permute(0, 3, 1, 2), size, mode="bilinear", antialias=True)
+        return self.probabilities(self.normalize(resized.permute(0, 2, 3, 1)))
+
+
+Exportable = ProbabilityNetwork | PixelNetwork
+
+
+def torch_program(network: Exportable, image_size: int) -> torch.export.ExportedProgram:
+    """The network as a program of torch."""
+    if isinstance(network, PixelNetwork):  # different sizes: equal ones could be exported as one size
+        example = torch.zeros(2, image_size + 3, image_size + 5, 3, dtype=torch.uint8)
+    else:
+        example = torch.zeros(2, 3, image_size, image_size)
+    with torch.no_grad():
+        network(example)  # checks that run once for each size of images cannot be exported
+    return export_program(network, example, network.any_size)
+
+
+def onnx_program(network: Exportable, image_size: int, opset: int | None = None) -> torch.onnx.ONNXProgram:
+    """The network as an ONNX model from `images` or `pixels` to `probabilities`."""
+    names = [network.input_name], ["probabilities"]
+    return export_onnx(torch_program(network, image_size), network.any_size, names, opset)
 
 
 def metadata(info: ModelInfo, network: Exportable, sha256: str) -> dict[str, Any]:
