@@ -50,7 +50,7 @@ def forgetting(run: FinishedRun, label: str) -> Figure | None:
         ]
     if not cells:
         return None
-    own = {cell["j"]: cell["v"] for cell in cells if cell["t"] == cell["j"]}
+    own = {int(cell["j"]): cell["v"] for cell in cells if cell["t"] == cell["j"]}
     scale = {"domain": list(range(1, tasks + 1)), "paddingInner": 0, "paddingOuter": 0}
     axis = {"labelExpr": TASK_LABEL, "labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "greedy"}
     shared = {"type": "ordinal", "scale": scale, "axis": axis}
