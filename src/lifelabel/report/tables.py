@@ -242,9 +242,9 @@ def cost_table(table: ResultTable) -> Table:
     return _stats_table(table, _COSTS)
 
 
-def _stats_table(table: ResultTable, columns: tuple[Column, ...], *titles: str) -> Table:
+def _stats_table(table: ResultTable, columns: tuple[Column, ...], title: str = "", short_title: str = "") -> Table:
     lines = (Line([*row.cells, *(row.stat(column.key) for column in columns)]) for row in table.rows)
-    return Table((*text_columns(table.head), *columns), tuple(lines), *titles, has_short_numbers=False)
+    return Table((*text_columns(table.head), *columns), tuple(lines), title, short_title, has_short_numbers=False)
 
 
 def best_mean(table: ResultTable, column: Column) -> float | None:
