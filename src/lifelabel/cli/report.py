@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_folder, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError
@@ -18,12 +19,15 @@ from lifelabel.errors import UserError
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
-__all__ = ["commands", "show_table"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+__all__ = ["show_table"]
 
 
-@commands.command("report", epilog="Example:\n\n`lifelabel report runs/demo/agcn-s0 runs/a --out runs/report`")
+@command(
+    "report",
+    """
+lifelabel report runs/demo/agcn-s0 runs/a --out runs/report
+""",
+)
 def _report(
     runs: Annotated[
         list[Path],
@@ -94,8 +98,12 @@ class _Listing(str, Enum):
     methods, streams, backbones, metrics, presets = "methods", "streams", "backbones", "metrics", "presets"
 
 
-@commands.command(
-    "list", epilog="Examples:\n\n`lifelabel list methods`\n\n`lifelabel list methods --plugin my_method.py`"
+@command(
+    "list",
+    """
+lifelabel list methods
+lifelabel list methods --plugin my_method.py
+""",
 )
 def _list(what: Annotated[_Listing, typer.Argument(help="What to list.")], plugin: Plugins = None) -> None:
     """List methods, streams, backbones, metrics or presets, one per line. Plug-ins are included."""
