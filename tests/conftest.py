@@ -37,6 +37,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in ("test_readme.py", "test_tutorial.py"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip the tests with the mark gpu on a machine without one."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+
+
 def command(*args, **more):
     """Run the real command in its own process: with `fresh` a new Python process, else a fork of the command server."""
     return command_server.run(*args, capture_output=True, encoding="utf-8", **more)

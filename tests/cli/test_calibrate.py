@@ -233,13 +233,6 @@ def test_images_without_a_label_of_the_model(refused, place):
     assert "there is 1 image: give at least 2" in refused("calibrate", "run", *PHOTOS)
 
 
-def test_the_help_has_examples(main):
-    done = main("calibrate", "--help")
-    assert done.returncode == 0 and "lifelabel calibrate runs/mine photos.csv --root photos" in " ".join(
-        done.stdout.split()
-    )
-
-
 def test_costs_are_two_numbers():
     assert calibrate._costs("2:0.5") == (2, 0.5)
 

@@ -18,7 +18,6 @@ from report.run_folders import table_of
 from support import command_server
 
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
-from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search.planned_run import Outcome
 from lifelabel.search.studies import STUDIES
@@ -262,49 +261,9 @@ def test_options_from_a_file(main, refused, tables_only, tmp_path):
     assert "--methods" in refused(*args, "--config", tmp_path / "one.yaml")
 
 
-@pytest.mark.parametrize(
-    ("args", "parts"),
-    [
-        (["--methods", "er,acgn"], ["unknown method 'acgn'", "did you mean 'agcn'?", *METHODS]),
-        (["--methods", ""], ["unknown method ''"]),
-        (["--seeds", "2-1"], ["--seeds"]),
-        (["--orders", "0"], ["--orders must be 1 to"]),
-        (["--jobs", "0"], ["--jobs must be at least 1"]),
-        (["--set", "seed=1"], ["--set seed", "--seeds"]),
-        (["--set", "task_order=1"], ["--set task_order", "--orders"]),
-        (["--set", "larning_rate=1"], ["'larning_rate'"]),
-        (["--set", "method.bufer_images=5"], ["'bufer_images'", "did you mean 'buffer_images'?"]),
-        (["--set", "method.mix=5"], ["'mix'"]),  # an option of agcn, which was not chosen
-        (["--set", "method.buffer_images=0"], ["buffer_images must be at least 1"]),
-        (["--set", "stream.classes=99"], ["30 classes", "99"]),
-        (["--set", "backbone=tny"], ["unknown backbone 'tny'"]),
-        (["--device", "gpu"], ["unknown device 'gpu'"]),
-        (["--device", "cuda:99"], ["'cuda:99'"]),
-        (["--stream", "scenez"], ["did you mean 'scenes'?"]),
-        (["--fidelity", "papr"], ["did you mean 'paper'?"]),
-        (["--config", "/nowhere.yaml"], ["/nowhere.yaml"]),
-    ],
-    ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
-)
-def test_a_mistake_is_one_line_and_writes_nothing(refused, tmp_path, args, parts):
-    line = refused("compare", "--methods", "er,fine-tuning", *SMALL, "--out", tmp_path / "out", *args)
-    for part in parts:
-        assert part in line
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_out_folder_that_is_a_file(refused, tmp_path):
     (tmp_path / "file").touch()
     assert "cannot write to" in refused("compare", "--methods", "frozen", *SMALL, "--out", tmp_path / "file")
-
-
-def test_flags_of_compare_and_study(main):
-    for name in ("compare", "study"):
-        text = main(name, "--help").stdout
-        flags = "stream seeds orders out jobs fidelity config root words weights device workers set overwrite quiet"
-        for flag in flags.split():
-            assert f"--{flag} " in text
-    assert "--methods" not in main("study", "--help").stdout
 
 
 # Studies
@@ -341,21 +300,7 @@ def test_a_study(main, tables_only, tmp_path, pytestconfig, name):
     assert max(len(line) for line in done.stdout.splitlines()[:12]) <= 100
 
 
-def test_mistakes_in_a_study(refused):
-    assert "did you mean 'lambdas'?" in refused("study", "lambda")
-    assert "method.lambdas: the rows of this study differ in it; remove it" in refused(
-        "study", "lambdas", "--set", "method.lambdas=[1,1,1]"
-    )
-    assert "STUDY" in refused("study")
-
-
 # The demo
-
-
-@pytest.mark.parametrize("seeds", ["x", "3-1", "", "1,,2", "-1", "0-999999999999"])
-def test_wrong_seeds_of_the_demo(refused, tmp_path, seeds):
-    assert "--seeds" in refused("demo", "--seeds", seeds, "--out", tmp_path / "demo")
-    assert not (tmp_path / "demo").exists()
 
 
 def test_the_demo_makes_the_table_of_three_methods(main, monkeypatch, agcn_run, tmp_path):

@@ -243,13 +243,6 @@ def test_a_mistake_is_one_line(refused, place, words, line):
     assert not (place / "run" / "evaluation").exists()
 
 
-def test_the_help_has_examples(main):
-    done = main("evaluate", "--help")
-    assert done.returncode == 0 and "lifelabel evaluate runs/mine photos.csv --root photos" in " ".join(
-        done.stdout.split()
-    )
-
-
 def test_an_image_that_disappears_is_not_on_the_sheet(main, place, monkeypatch):
     """Between scoring and drawing."""
     from lifelabel.model.model import Model

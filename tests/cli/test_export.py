@@ -44,8 +44,3 @@ def test_mistakes_are_one_line(model_folder, tmp_path, refused):
     line = refused("export", model_folder, "--images", tmp_path, "--out", out)
     assert line == f"--images {tmp_path}: no image in this folder; give another folder or a file"
     assert not out.exists()
-
-
-def test_the_help_has_examples(main):
-    shown = main("export", "--help").stdout
-    assert "lifelabel export runs/a --format onnx" in " ".join(shown.split())

@@ -176,48 +176,22 @@ def test_a_flag_that_the_stream_does_not_have(refused):
 # Options at the wrong level
 
 
+OF_METHOD = "'mix' is an option of the method: give method.mix (in YAML and Python: mix in method_options)"
+OF_STREAM = "'tasks' is an option of the stream: give stream.tasks (in YAML and Python: tasks in stream_options)"
+OF_RUN = "'lr' is an option of the run: give lr without a prefix (in YAML: at the top level)"
+NOT_OF_ER = "'mix' is an option of agcn, agcn++, not of er: choose another method, or remove it"
+
+
 @pytest.mark.parametrize(
     ("args", "line"),
     [
-        (
-            ("--set", "mix=1"),
-            "'mix' is an option of the method: give method.mix (in YAML and Python: mix in method_options)",
-        ),
-        (
-            ("--set", "stream.mix=1"),
-            "'mix' is an option of the method: give method.mix (in YAML and Python: mix in method_options)",
-        ),
-        (
-            ("--set", "tasks=3"),
-            "'tasks' is an option of the stream: give stream.tasks (in YAML and Python: tasks in stream_options)",
-        ),
-        (
-            ("--set", "method.tasks=3"),
-            "'tasks' is an option of the stream: give stream.tasks (in YAML and Python: tasks in stream_options)",
-        ),
-        (
-            ("--set", "stream.lr=1"),
-            "'lr' is an option of the run: give lr without a prefix (in YAML: at the top level)",
-        ),
-        (
-            ("--set", "method.lr=1"),
-            "'lr' is an option of the run: give lr without a prefix (in YAML: at the top level)",
-        ),
-        (
-            ("--method", "er", "--set", "method.mix=1"),
-            "'mix' is an option of agcn, agcn++, not of er: choose another method, or remove it",
-        ),
-        (
-            ("--method", "er", "--set", "mix=1"),
-            "'mix' is an option of agcn, agcn++, not of er: choose another method, or remove it",
-        ),
-        (
-            ("--method", "agcn", "--set", "method.alpha=1"),
-            "'alpha' is an option of der++, weighted-ridge, csc, not of agcn: choose another method, or remove it",
-        ),
+        (("--set", "mix=1"), OF_METHOD), (("--set", "stream.mix=1"), OF_METHOD),
+        (("--set", "tasks=3"), OF_STREAM), (("--set", "method.tasks=3"), OF_STREAM),
+        (("--set", "stream.lr=1"), OF_RUN), (("--set", "method.lr=1"), OF_RUN),
+        (("--method", "er", "--set", "method.mix=1"), NOT_OF_ER), (("--method", "er", "--set", "mix=1"), NOT_OF_ER),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
+)  # fmt: skip
 def test_an_option_at_the_wrong_level(refused, tmp_path, args, line):
     assert refused("train", *args, "--out", tmp_path / "run") == line
     assert not (tmp_path / "run").exists()

@@ -119,27 +119,3 @@ def test_a_run_that_fails_is_listed_and_the_others_are_ranked(main, copied):
         "- scenes, plain, frozen, seed 0: " in page and "holds a run with other options (batch_size 9, not 8)" in page
     )
     assert "3 of 4 runs; written to " in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("args", "part"),
-    [
-        (["--fidelities", "tuned,plan"], "did you mean 'plain'?"),
-        (["--methods", "frozn"], "did you mean 'frozen'?"),
-        (["--seeds", "2-1"], "--seeds"),
-        (["--stream", "scenez"], "did you mean 'scenes'?"),
-        (["--stream", "scenes", "--stream", "coco-b0-c10"], "stream coco-b0-c10 needs the folder"),
-        (["--stream", "scenes", "--stream", "coco", "--root", "/nowhere"], "there is no folder /nowhere"),
-        (["--weights", "none"], "weights is for streams of photographs"),
-        (["--set", "stream.rot=1"], "unknown option of the chosen streams 'rot'"),
-        (["--set", "fidelity=plain"], "give --fidelities"),
-        (["--page-only", "--overwrite"], "leave out --overwrite"),
-        (["--page-only"], "has no run of these streams"),
-        (["--jobs", "0"], "--jobs must be at least 1"),
-        (["--dry-run"], "--dry-run needs --on slurm"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_is_one_line_and_writes_nothing(refused, tmp_path, args, part):
-    assert part in refused("leaderboard", *CHOSEN, *SMALL, "--out", tmp_path / "out", *args)
-    assert not (tmp_path / "out").exists()

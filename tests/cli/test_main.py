@@ -66,11 +66,6 @@ def test_help_names_every_command_and_is_printed_without_arguments(main):
             assert f" {name} " in done.stdout
 
 
-def test_version(main):
-    done = main("--version")
-    assert (done.returncode, done.stdout) == (0, f"lifelabel {__version__}\n")
-
-
 def test_version_in_its_own_process(lifelabel):
     done = lifelabel("--version", fresh=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"lifelabel {__version__}\n", "")

@@ -11,6 +11,10 @@ from PIL import Image
 from support.run_files import read_json
 
 from lifelabel.cli import report
+from lifelabel.methods import METHODS
+from lifelabel.metrics import METRICS
+from lifelabel.nn.backbones import BACKBONES, FAMILIES
+from lifelabel.streams import STREAMS
 
 
 def test_report(main, agcn_run, agcn_copy, tmp_path):
@@ -159,33 +163,18 @@ def test_report_into_a_folder_that_cannot_be_written(refused, agcn_run, tmp_path
     assert (tmp_path / "file").read_text() == "mine"
 
 
-LISTED = {
-    "methods": (
-        "multi-task", "ml-gcn", "fine-tuning", "ewc", "lwf", "agem", "er", "prs", "der++", "ocdm", "icarl", "rm",
-        "frozen", "l3a", "weighted-ridge", "ml-gcn-lifelong", "agcn", "krt", "krt-r", "csc", "agcn++", "rebll",
-    ),
-    "streams": (
-        "scenes", "split-coco", "split-wide", "coco-b0-c10", "coco-b0-c5", "coco-b20-c4", "coco-b40-c10", "voc-b0-c4",
-        "voc-b4-c2", "voc-b5-c3", "voc-b10-c2", "cocoseq", "nuswideseq", "coco", "nus-wide", "voc", "table",
-        "published", "manifest",
-    ),
-    "backbones": (
-        "tiny", "resnet18", "resnet34", "resnet50", "resnet101", "efficientnet-lite0", "efficientnet-lite1",
-        "efficientnet-lite2", "torchvision/NAME", "timm/NAME",
-    ),
-    "metrics": (
-        "mAP", "mAP_empty_zero", "CP", "CR", "cf1_harmonic@0.5", "cf1_mean@0.5", "cf1_mean@0.525", "cf1_mean@0.8",
-        "OP", "OR", "of1@0.5", "of1@0.525", "of1@0.8",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", LISTED)
-def test_list_has_one_line_per_name(main, what):
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("methods", METHODS), ("streams", STREAMS), ("backbones", [*BACKBONES, *FAMILIES]), ("metrics", METRICS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_list_has_one_line_per_name(main, what, names):
     done = main("list", what)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
-    assert tuple(name for name, _ in lines) == LISTED[what]
+    assert [name for name, _ in lines] == list(names)
     assert all(len(text) > 10 for _, text in lines)
 
 

@@ -220,50 +220,6 @@ def test_options_given_by_flags_or_set_are_not_searched(main, monkeypatch, tmp_p
     assert "--strict" in words and words[words.index("--batch-size") + 1] == "4"
 
 
-@pytest.mark.parametrize(
-    ("given", "part"),
-    [
-        (["--method", "fine-tunning"], "unknown method 'fine-tunning': did you mean 'fine-tuning'?"),
-        (["--method", "lwf,"], "unknown method ''"),
-        (["--method", "lwf", "--trials", "0"], "--trials must be at least 1, not 0"),
-        (
-            ["--method", "lwf", "--hold-out", "0"],
-            "--hold-out must be more than 0: options must not be chosen on test images",
-        ),
-        (["--method", "lwf", "--hold-out", "2"], "hold_out must be at most 0.9"),
-        (["--method", "lwf", "--first-tasks", "0"], "first_tasks must be at least 1"),
-        (["--method", "lwf", "--first-tasks", "6"], "stream scenes has 5 tasks, not 6: lower first_tasks"),
-        (
-            ["--method", "lwf", "--set", "seed=3"],
-            "--set seed: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
-            "--proxy-images",
-        ),
-        (["--method", "lwf", "--set", "proxy=true"], "--set proxy: the search sets it"),
-        (["--method", "lwf", "--proxy-images", "9"], "proxy_images 9 has no effect without proxy"),
-        (
-            ["--method", "lwf", "--proxy", "--set", "stream.classes=30"],
-            "stream scenes has labels of 0 other classes, too few for a proxy stream of 5 tasks: leave out --proxy and "
-            "search on the first tasks (--first-tasks)",
-        ),
-        (["--method", "lwf", "--proxy", "--first-tasks", "6"], "stream scenes-proxy has 5 tasks, not 6"),
-        (["--method", "lwf", "--set", "method.mixx=3"], "unknown option of method lwf 'mixx'"),
-        (["--method", "lwf", "--stream", "scenez"], "unknown stream 'scenez'"),
-        (["--method", "lwf", "--stream", "split-coco"], "stream split-coco needs the folder of its images"),
-        (["--method", "lwf", "--seeds", "x"], "--seeds takes 0 or 0-2"),
-        (
-            ["--method", "lwf", "--config", "c.yaml"],
-            "c.yaml holds options of method agcn: remove them to use --method lwf",
-        ),
-        ([], "Missing option"),
-    ],
-)
-def test_mistakes_are_one_line_and_write_nothing(refused, tmp_path, monkeypatch, given, part):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text("method: agcn\nmethod_options: {mix: 0.1}\n")
-    assert part in refused("tune", *given, "--out", "out")
-    assert not list(tmp_path.rglob("config.yaml")) and not list(tmp_path.rglob("preset.yaml"))
-
-
 def test_a_folder_in_use(refused, tmp_path):
     with RunFolder(tmp_path).locked():
         assert "in use by another process" in refused("tune", "--method", "lwf", "--out", tmp_path)

@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -215,16 +214,15 @@ def write_images(folder, names):
         noise(20, 16, seed).save(folder / name)
 
 
-def write_table(folder, run, separator=","):
-    name = "photos.csv" if separator == "," else "photos.tsv"
-    with open(folder / name, "w", newline="") as file:
-        writer = csv.writer(file, delimiter=separator)
+def write_table(folder, run, suffix="csv"):
+    with open(folder / f"photos.{suffix}", "w", newline="") as file:
+        writer = csv.writer(file, delimiter="," if suffix == "csv" else "\t")
         writer.writerow(["image", "labels", "split"])
         writer.writerows([image, f"{a};{b}", part] for image, a, b, part in ROWS)
 
 
 def write_tsv(folder, run):
-    write_table(folder, run, "\t")
+    write_table(folder, run, "tsv")
 
 
 def write_columns(folder, run):
@@ -241,20 +239,14 @@ def write_parquet(folder, run):
     parquet.write_table(pa.table(columns), folder / "photos.parquet")
 
 
+def described(stream):
+    return stream.fingerprint, stream.problems.lines(), list(stream.classes), stream.groups
+
+
 def stream_of(name, **options):
-    def read(folder):
-        stream = build(str(folder / name), {"root": str(folder), **options})
-        return stream.fingerprint, stream.problems.lines(), list(stream.classes)
-
-    return read
-
-
-def data_set(name, **options):
-    def read(folder):
-        stream = build(name, {"root": str(folder), "tasks": 2, **options})
-        return stream.fingerprint, stream.problems.lines(), list(stream.classes)
-
-    return read
+    """A reader of the stream in a file, or of a data set."""
+    is_file = "." in name
+    return lambda folder: described(build(str(folder / name) if is_file else name, {"root": str(folder), **options}))
 
 
 def inspect(folder):
@@ -292,18 +284,17 @@ def write_coco(folder, run):
 def write_prs(folder, run):
     """COCO, and lists of two tasks over it."""
     write_coco(folder, run)
-    (folder / "multihot_map.json").write_text(json.dumps({name: number for number, name in enumerate(CLASSES)}))
+    lists = {"multihot_map": {name: number for number, name in enumerate(CLASSES)}}
     for kind, numbers in (("train", range(8)), ("test", range(8, 12))):
         for task in (0, 1):
-            ids = [n for n in numbers if n % 4 // 2 == task]
-            (folder / f"{kind}_task{task}_id_coco.json").write_text(json.dumps(ids))
-    for group, names in (("major", ["cat"]), ("moderate", ["dog", "sky"]), ("minor", ["boat"])):
-        (folder / f"{group}_cats.json").write_text(json.dumps(names))
+            lists[f"{kind}_task{task}_id_coco"] = [n for n in numbers if n % 4 // 2 == task]
+    lists |= {"major_cats": ["cat"], "moderate_cats": ["dog", "sky"], "minor_cats": ["boat"]}
+    for name, content in lists.items():
+        data_sets.write(folder / f"{name}.json", content)
 
 
 def prs(folder):
-    stream = build("cocoseq", {"root": str(folder), "lists": str(folder)})
-    return stream.fingerprint, stream.problems.lines(), stream.groups
+    return stream_of("cocoseq", lists=str(folder))(folder)
 
 
 def write_voc(folder, run):
@@ -311,11 +302,6 @@ def write_voc(folder, run):
     objects = [("cat", False), ("sofa", False)], [("person", False), ("dog", False)]
     found = {part: {key: objects[number % 2] for number, key in enumerate(keys)} for part, keys in sets.items()}
     data_sets.write_voc(folder, "2007", found)
-
-
-def voc(folder):
-    stream = build("voc", {"root": str(folder), "tasks": 1})
-    return stream.fingerprint, stream.problems.lines()
 
 
 def write_nus_wide(folder, run):
@@ -401,10 +387,8 @@ def write_yolo(folder, run):
     """A YOLO data set of two images."""
     (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: [dog, cat]\n")
     for split in ("train", "val"):
-        for place in ("images", "labels"):
-            (folder / place / split).mkdir(parents=True)
-        (folder / "images" / split / "a.png").write_bytes(b"")
-        (folder / "labels" / split / "a.txt").write_text("0 0.5 0.5 0.2 0.2\n1 0.1 0.1 0.3 0.1 0.2 0.2\n")
+        data_sets.write(folder / "images" / split / "a.png", "")
+        data_sets.write(folder / "labels" / split / "a.txt", "0 0.5 0.5 0.2 0.2\n1 0.1 0.1 0.3 0.1 0.2 0.2\n")
 
 
 def write_image_folder(suffix):
@@ -413,10 +397,9 @@ def write_image_folder(suffix):
     lines = {"jsonl": [json.dumps(row) for row in rows], "csv": ["file_name,label", "a.png,dog", "b.png,cat"]}
 
     def write(folder, run):
-        (folder / "train").mkdir()
-        (folder / "train" / f"metadata.{suffix}").write_text("\n".join(lines[suffix]) + "\n")
+        data_sets.write(folder / "train" / f"metadata.{suffix}", "\n".join(lines[suffix]) + "\n")
         for name in ("a.png", "b.png"):
-            (folder / "train" / name).write_bytes(b"")
+            data_sets.write(folder / "train" / name, "")
 
     return write
 
@@ -483,12 +466,11 @@ def labelled(folder):
 READERS = [
     Reader("config.yaml", "config.yaml", copy_run, change.yaml_file, read_tables, 2),
     Reader("config.yaml of a run that is resumed", "config.yaml", copy_run, change.yaml_file, resume_finished, 2),
-    Reader("metrics.json", "metrics.json", copy_run, change.json_file, read_tables, 2),
-    Reader("metrics.json in a report", "metrics.json", copy_run, change.json_file, read_report, 20),
-    Reader("metrics.json of a trial", "metrics.json", copy_run, change.json_file, read_trial),
-    Reader("environment.json", "environment.json", copy_run, change.json_file, read_tables, 2),
-    Reader("environment.json in a report", "environment.json", copy_run, change.json_file, read_report, 20),
-    Reader("environment.json of a trial", "environment.json", copy_run, change.json_file, read_trial),
+    *(
+        Reader(f"{file}{use}", file, copy_run, change.json_file, read, cost)
+        for file in ("metrics.json", "environment.json")
+        for use, read, cost in (("", read_tables, 2), (" in a report", read_report, 20), (" of a trial", read_trial, 1))
+    ),
     Reader("acm.npz", "acm.npz", copy_run, change.npz_file, read_finished),
     Reader("acm.npz in a report", "acm.npz", copy_run, change.npz_file, read_report, 20),
     Reader("details of a task", "details/task-2.npz", copy_run, change.npz_file, read_finished),
@@ -497,12 +479,7 @@ READERS = [
     # Hypothesis keeps every input in memory, and a checkpoint is large
     Reader("checkpoint.pt", "checkpoint.pt", copy_unfinished, checkpoint_file, read_checkpoint, 4),
     Reader(
-        "checkpoint.pt with a valid digest",
-        "checkpoint.pt",
-        copy_unfinished,
-        checkpoint_file,
-        read_checkpoint,
-        4,
+        "checkpoint.pt with a valid digest", "checkpoint.pt", copy_unfinished, checkpoint_file, read_checkpoint, 4,
         lambda folder: sign_checkpoint(folder / "checkpoint.pt"),
     ),
     Reader("scores.npz", "scores.npz", copy_run, change.npz_file, read_scores, 2),
@@ -510,21 +487,13 @@ READERS = [
     Reader("model.json with a valid digest", "model.json", copy_model, change.json_file, predict, 4, repair_info),
     Reader("model.safetensors", "model.safetensors", copy_model, change.safetensors_file, predict, 4),
     Reader(
-        "model.safetensors with a valid digest",
-        "model.safetensors",
-        copy_model,
-        change.safetensors_file,
-        predict,
-        4,
+        "model.safetensors with a valid digest", "model.safetensors", copy_model, change.safetensors_file, predict, 4,
         repair_model,
     ),
     Reader("training-images.bin", "training-images.bin", copy_model, change.damaged, compare_images, 4),
     Reader("weights.pth", "weights.pth", write_pth, change.zip_file, read_weights("pth")),
     Reader(
-        "weights.safetensors",
-        "weights.safetensors",
-        write_safetensors,
-        change.safetensors_file,
+        "weights.safetensors", "weights.safetensors", write_safetensors, change.safetensors_file,
         read_weights("safetensors"),
     ),
     Reader("word vectors", "words.txt", write_words, change.text_file, read_words),
@@ -538,31 +507,32 @@ READERS = [
     Reader("Parquet table", "photos.parquet", write_parquet, change.damaged, stream_of("photos.parquet", tasks=2)),
     Reader("order of classes", "order.txt", write_order, change.text_file, ordered),
     Reader("manifest", "stream.yaml", write_manifest, change.yaml_file, stream_of("stream.yaml")),
-    Reader("COCO instances", "annotations/instances_train2014.json", write_coco, change.json_file, data_set("coco")),
-    Reader("list of PRS", "train_task0_id_coco.json", write_prs, change.json_file, prs),
-    Reader("classes of PRS", "multihot_map.json", write_prs, change.json_file, prs),
-    Reader("group of PRS", "major_cats.json", write_prs, change.json_file, prs),
-    Reader("VOC annotation", "VOCdevkit/VOC2007/Annotations/000005.xml", write_voc, change.text_file, voc),
-    Reader("VOC list", "VOCdevkit/VOC2007/ImageSets/Main/trainval.txt", write_voc, change.text_file, voc),
-    Reader("NUS-WIDE images", "ImageList/TrainImagelist.txt", write_nus_wide, change.text_file, data_set("nus-wide")),
-    Reader("NUS-WIDE concepts", "ConceptsList/Concepts81.txt", write_nus_wide, change.text_file, data_set("nus-wide")),
-    Reader(
-        "NUS-WIDE labels",
-        "Groundtruth/TrainTestLabels/Labels_cat_Train.txt",
-        write_nus_wide,
-        change.text_file,
-        data_set("nus-wide"),
+    *(
+        Reader(name, file, write, change.json_file, read)
+        for name, file, write, read in (
+            ("COCO instances", "annotations/instances_train2014.json", write_coco, stream_of("coco", tasks=2)),
+            ("list of PRS", "train_task0_id_coco.json", write_prs, prs),
+            ("classes of PRS", "multihot_map.json", write_prs, prs),
+            ("group of PRS", "major_cats.json", write_prs, prs),
+        )
+    ),
+    *(
+        Reader(f"VOC {name}", f"VOCdevkit/VOC2007/{file}", write_voc, change.text_file, stream_of("voc", tasks=1))
+        for name, file in (("annotation", "Annotations/000005.xml"), ("list", "ImageSets/Main/trainval.txt"))
+    ),
+    *(
+        Reader(f"NUS-WIDE {name}", file, write_nus_wide, change.text_file, stream_of("nus-wide", tasks=2))
+        for name, file in (
+            ("images", "ImageList/TrainImagelist.txt"), ("concepts", "ConceptsList/Concepts81.txt"),
+            ("labels", "Groundtruth/TrainTestLabels/Labels_cat_Train.txt"),
+        )
     ),
     Reader("published split", "split.zip", write_published, published_file, stream_of("split.zip")),
-    *(
-        Reader(f"export of {kind}", "export.json", write_export(kind), change.json_file, convert_export)
-        for kind in EXPORTS
-    ),
+    *(Reader(f"export of {k}", "export.json", write_export(k), change.json_file, convert_export) for k in EXPORTS),
     Reader("data.yaml of YOLO", "data.yaml", write_yolo, change.yaml_file, convert_folder),
     Reader("labels of YOLO", "labels/train/a.txt", write_yolo, change.text_file, convert_folder),
     Reader("metadata.jsonl", "train/metadata.jsonl", write_image_folder("jsonl"), change.json_lines, convert_folder),
     Reader("metadata.csv", "train/metadata.csv", write_image_folder("csv"), change.text_file, convert_folder),
     *(Reader(f"image.{kind}", f"image.{kind}", write_image(kind), change.damaged, decode(kind)) for kind in IMAGES),
-]
-if find_spec("lifelabel.images.shards"):
-    READERS.append(Reader("tar shard", "photos.tar", write_shards, change.tar_file, read_shards))
+    Reader("tar shard", "photos.tar", write_shards, change.tar_file, read_shards),
+]  # fmt: skip

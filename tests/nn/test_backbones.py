@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+from support.networks import with_statistics
 from torch import nn
 from torchvision import models
 
@@ -24,16 +25,6 @@ RELEASE = models.ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1
 def seeded(make):
     torch.manual_seed(0)
     return make().eval()
-
-
-def with_statistics(net):
-    """Batch norm that is not the identity, so that the test detects swapped statistics."""
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.uniform_(-0.2, 0.2)
-            module.running_var.uniform_(0.5, 2)
-            module.weight.data.uniform_(0.5, 2)
-    return net
 
 
 def pooled(net, images):

@@ -55,21 +55,13 @@ def test_mps_is_refused_for_methods_that_need_float64(apple):
     )
 
 
-def test_auto_is_float32_on_mps():
-    assert resolve_precision("auto", torch.device("mps")) == "fp32"
-
-
-def test_a_given_precision_does_not_depend_on_the_device():
-    for device in ("cpu", "cuda"):
-        assert [resolve_precision(p, torch.device(device)) for p in ("fp32", "bf16")] == ["fp32", "bf16"]
-
-
-def test_auto_is_float32_on_the_cpu():
-    assert resolve_precision("auto", torch.device("cpu")) == "fp32"
+@pytest.mark.parametrize("device", ["cpu", "mps", "cuda"])
+def test_a_given_precision_does_not_depend_on_the_device_and_auto_is_float32_without_a_gpu(device):
+    assert [resolve_precision(p, torch.device(device)) for p in ("fp32", "bf16")] == ["fp32", "bf16"]
+    assert device == "cuda" or resolve_precision("auto", torch.device(device)) == "fp32"
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_auto_is_bfloat16_on_a_gpu_that_supports_it():
     expected = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     assert resolve_precision("auto", torch.device("cuda")) == expected

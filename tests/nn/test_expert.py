@@ -5,27 +5,11 @@ import dataclasses
 
 import pytest
 import torch
+from support.networks import make_setting, with_statistics
 
-from lifelabel.config.config import Config
-from lifelabel.engine import setup
 from lifelabel.nn.expert import Expert, _cast_products_to_bfloat16
 from lifelabel.nn.learner import Learner, LinearHead
 from lifelabel.nn.method_setting import run_backbone
-
-
-def make_setting(**options):
-    return setup.make_setting(Config.make(options), lambda labels: torch.zeros(len(labels), 4), torch.device("cpu"))
-
-
-def with_statistics(backbone):
-    """Batch norm with random statistics and weights, as if the backbone had been trained."""
-    for module in backbone.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2)
-            torch.nn.init.uniform_(module.weight, 0.5, 2)
-            torch.nn.init.normal_(module.bias)
-    return backbone
 
 
 def test_the_expert_is_a_copy_and_has_no_gradient():
@@ -72,15 +56,6 @@ def test_the_expert_of_a_linear_head_has_the_logits_of_the_network_also_when_res
     assert again.bytes == 4 * 2 * 257 + sum(
         v.numel() * v.element_size() for v in learner.backbone.state_dict().values()
     )
-
-
-def test_an_expert_without_a_bias_is_restored_from_a_state_that_has_none():
-    setting = make_setting()
-    expert = Expert(setting.backbone, torch.randn(3, 256), setting)
-    state = {key: expert.state_dict()[key] for key in ("backbone", "nodes")}
-    images = torch.randn(2, 3, 32, 32)
-    again = Expert.restore(state, make_setting().backbone, setting)
-    assert torch.equal(again.logits(images), expert.logits(images))
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.networks import with_statistics
 from torch import nn
 
 from lifelabel.nn.backbones import PairedBackbone, build
@@ -10,20 +11,8 @@ from lifelabel.nn.freezing import fold_batch_norm, inference_copy
 NETWORKS = {"resnet18": 64, "efficientnet-lite0": 96, "tiny": 64, "torchvision/mnasnet0_5": 64}
 
 
-def with_statistics(net):
-    """Batch norm that is not the identity."""
-    torch.manual_seed(0)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.uniform_(-0.2, 0.2)
-            module.running_var.uniform_(0.5, 2)
-            module.weight.data.uniform_(0.5, 2)
-            module.bias.data.uniform_(-0.2, 0.2)
-    return net.eval()
-
-
 def norms(net):
-    return [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
 
 
 def difference(found, expected):
@@ -40,7 +29,7 @@ def test_a_folded_copy_agrees_with_the_backbone(name):
     """In float64: a network with random weights amplifies the rounding errors of float32."""
     if name.startswith("efficientnet"):
         pytest.importorskip("timm", reason="timm is not installed")
-    backbone = with_statistics(build(name, "avg")).double()
+    backbone = with_statistics(build(name, "avg")).double().eval()
     images = torch.randn(2, 3, NETWORKS[name], NETWORKS[name], dtype=torch.float64)
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
     folded = inference_copy(backbone)
@@ -51,14 +40,6 @@ def test_a_folded_copy_agrees_with_the_backbone(name):
     assert not folded.training and not any(parameter.requires_grad for parameter in folded.parameters())
     assert before.keys() == backbone.state_dict().keys()
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["resnet18", "tiny"])
-def test_in_float32_a_folded_copy_agrees_to_1e_5(name):
-    backbone = with_statistics(build(name))
-    images = torch.randn(2, 3, 64, 64)
-    assert difference(inference_copy(backbone)(images), backbone(images)) < 1e-5
 
 
 @torch.no_grad()
@@ -102,7 +83,7 @@ def depends_on_the_images(block, images):
     ids=["activation between", "convolution used twice", "output used twice", "not traceable"],
 )
 def test_other_layers_are_not_changed(forward):
-    block = with_statistics(Block(forward))
+    block = with_statistics(Block(forward)).eval()
     images = torch.randn(2, 3, 8, 8)
     expected = block(images)
     fold_batch_norm(block)
@@ -129,7 +110,7 @@ def test_layers_that_cannot_be_folded_are_not_changed(net):
 def test_an_activation_of_timm_is_kept():
     timm = pytest.importorskip("timm", reason="timm is not installed")
     norm = timm.layers.BatchNormAct2d(4, act_layer=nn.ReLU6)
-    net = with_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), norm))
+    net = with_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), norm)).eval()
     images = 20 * torch.randn(2, 3, 8, 8)
     expected = net(images)
     fold_batch_norm(net)

@@ -5,21 +5,15 @@ import dataclasses
 
 import pytest
 import torch
+from support.networks import CPU, make_setting
 
-from lifelabel.config.config import Config
-from lifelabel.engine import setup
-from lifelabel.methods import METHODS
 from lifelabel.nn.expert import Expert
 from lifelabel.nn.learner import Learner, LinearHead
 
 
-def make_setting(**options):
-    return setup.make_setting(Config.make(options), lambda labels: torch.zeros(len(labels), 4), torch.device("cpu"))
-
-
 def make_learner(**options):
     head = LinearHead(256)
-    head.grow(2, torch.device("cpu"))
+    head.grow(2, CPU)
     return Learner(head, make_setting(**options))
 
 
@@ -70,24 +64,6 @@ def test_train_features_change_statistics_and_eval_features_do_not_with_and_with
         assert not torch.allclose(trained, again)
 
 
-@pytest.mark.parametrize("name", ["agcn", "fine-tuning"])
-def test_scores_outside_no_grad_do_not_change_statistics(name):
-    torch.manual_seed(0)
-    config = Config.make({"method": name, "batch_norm": "running"}, with_preset=False)
-    words = lambda labels: torch.randn(len(labels), 8)  # noqa: E731
-    method = METHODS[name](setup.make_setting(config, words, torch.device("cpu")), config.method_options)
-    method.begin_task(("sky", "sea"))
-    images = torch.randn(4, 3, 32, 32)
-    before = statistics(method.learner.backbone)
-    assert torch.is_grad_enabled()
-    scores = method.scores(images)
-    assert not changed(method.learner.backbone, before)
-    with torch.no_grad():
-        assert torch.equal(method.scores(images), scores)
-    method.learner.train_features(images)
-    assert changed(method.learner.backbone, before)
-
-
 def test_backbone_and_head_have_different_learning_rates():
     learner = make_learner(lr=0.5, backbone_lr=0.25, later_backbone_lr=0.125, adam_eps=1e-3)
     for first, expected in ((True, [0.25, 0.5]), (False, [0.125, 0.5])):
@@ -107,29 +83,18 @@ def test_a_backbone_with_a_learning_rate_of_zero_does_not_change():
 
 def test_growing_a_linear_head_does_not_change_old_rows():
     head = LinearHead(6)
-    head.grow(3, torch.device("cpu"))
+    head.grow(3, CPU)
     features = torch.randn(5, 6)
     before = head(features)
-    head.grow(2, torch.device("cpu"))
+    head.grow(2, CPU)
     assert head(features).shape == (5, 5)
     torch.testing.assert_close(head(features)[:, :3], before)
-
-
-def test_bf16_computes_features_in_half_precision_and_returns_float32():
-    images = torch.randn(2, 3, 32, 32)
-    full, half = (Learner(LinearHead(256), make_setting(precision=p)) for p in ("fp32", "bf16"))
-    half.backbone.load_state_dict(full.backbone.state_dict())
-    with torch.no_grad():
-        a, b = full.eval_features(images), half.eval_features(images)
-    assert b.dtype == torch.float32
-    assert not torch.equal(a, b)
-    torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
 
 
 def test_a_batch_of_one_image_can_be_learned_if_the_last_feature_map_is_one_pixel():
     setting = make_setting(backbone="resnet18", batch_norm="running")
     head = LinearHead(setting.backbone.dim)
-    head.grow(2, torch.device("cpu"))
+    head.grow(2, CPU)
     learner = Learner(head, setting)
     learner.begin_task(first_task=True)
     before = statistics(learner.backbone)
@@ -172,12 +137,7 @@ def is_channels_last(learner):
     return learner.backbone.body[3].weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_memory_format_is_contiguous_on_the_cpu():
-    assert not any(is_channels_last(make_learner(precision=precision)) for precision in ("fp32", "bf16"))
-
-
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_bf16_on_the_gpu_uses_channels_last(precision):
     device = torch.device("cuda")

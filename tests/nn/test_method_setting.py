@@ -4,20 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from support.networks import CPU, make_setting
 
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
 from lifelabel.nn import method_setting as setting_module
 from lifelabel.nn.cuda_graphs import set_static_shapes
 from lifelabel.nn.method_setting import _body, run_backbone
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
-
-
-def make(precision="fp32", device=CPU, **fields):
-    config = Config.make({"precision": precision})
-    made = make_setting(config, lambda labels: torch.zeros(len(labels), 4), CPU)
-    return dataclasses.replace(made, device=device, **fields)
+GPU = torch.device("cuda")
 
 
 @pytest.fixture
@@ -30,18 +23,13 @@ def images():
     [("bf16", GPU, True), ("fp32", GPU, False), ("bf16", CPU, False), ("fp32", CPU, False)],
 )
 def test_only_bf16_on_a_gpu_is_fast_and_channels_last(precision, device, fast):
-    setting = make(precision, device)
+    setting = dataclasses.replace(make_setting(precision=precision), device=device)
     assert setting.fast == fast
     assert setting.memory_format == (torch.channels_last if fast else torch.contiguous_format)
 
 
-def test_a_setting_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        make().lr = 1.0
-
-
 def test_the_backbone_is_placed_in_the_memory_format_of_the_run():
-    setting = make()
+    setting = make_setting()
     weight = setting.backbone.body[3].weight
     setting.backbone.to(memory_format=torch.channels_last)
     assert not weight.is_contiguous()
@@ -51,7 +39,7 @@ def test_the_backbone_is_placed_in_the_memory_format_of_the_run():
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
 def test_products_have_the_precision_of_the_run_inside_autocast_only(precision, dtype):
-    setting, matrix = make(precision), torch.ones(2, 2)
+    setting, matrix = make_setting(precision=precision), torch.ones(2, 2)
     with setting.autocast():
         assert (matrix @ matrix).dtype == dtype
         assert (matrix + matrix).dtype == torch.float32
@@ -61,7 +49,7 @@ def test_products_have_the_precision_of_the_run_inside_autocast_only(precision, 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_features_are_float32_and_are_those_of_the_backbone(precision, images):
-    setting = make(precision)
+    setting = make_setting(precision=precision)
     backbone = setting.place_backbone().eval()
     with torch.no_grad():
         features = run_backbone(backbone, images, setting)
@@ -75,7 +63,7 @@ def test_features_are_float32_and_are_those_of_the_backbone(precision, images):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_backbone_stays_in_its_mode(training, images):
-    setting = make()
+    setting = make_setting()
     backbone = setting.backbone.train(training)
     statistics = {name: value.clone() for name, value in backbone.state_dict().items() if "running" in name}
     features = run_backbone(backbone, images, setting)
@@ -85,7 +73,7 @@ def test_the_backbone_stays_in_its_mode(training, images):
 
 
 def test_images_of_any_memory_format_have_the_same_features(images):
-    setting = make()
+    setting = make_setting()
     setting.backbone.eval()
     seen = []
     setting.backbone.body[0].register_forward_pre_hook(lambda module, given: seen.append(given[0].is_contiguous()))
@@ -106,7 +94,7 @@ def test_only_steps_of_static_shapes_are_compiled(compiles, static, expected, im
         return maps
 
     monkeypatch.setattr(setting_module, "_compiled_body", lambda: compiled)
-    setting = make(compile=compiles)
+    setting = dataclasses.replace(make_setting(), compile=compiles)
     setting.backbone.eval()
     with torch.no_grad(), set_static_shapes(static):
         features = run_backbone(setting.backbone, images, setting)

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from support.networks import make_setting
 
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
 from lifelabel.nn.backbones import build
 from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, IMAGENET_MEAN, IMAGENET_STD, Normalize
 
@@ -17,12 +16,6 @@ def assert_normalized(normalize, mean, std):
         np.testing.assert_allclose(x[:, channel].numpy(), expected, atol=1e-5)
 
 
-def test_pixels_are_normalized_with_the_values_of_the_backbone():
-    backbone = build("resnet18")
-    assert (backbone.normalize.mean, backbone.normalize.std) == (IMAGENET_MEAN, IMAGENET_STD)
-    assert_normalized(backbone.normalize, backbone.normalize.mean, backbone.normalize.std)
-
-
 def test_the_values_of_imagenet_and_of_the_authors():
     assert (IMAGENET_MEAN, IMAGENET_STD) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert (AUTHORS_MEAN, AUTHORS_STD) == ((0.488, 0.486, 0.406), (0.229, 0.224, 0.228))
@@ -34,8 +27,7 @@ def test_the_values_of_imagenet_and_of_the_authors():
     [("backbone", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)), ("authors", AUTHORS_MEAN, AUTHORS_STD)],
 )
 def test_the_option_selects_the_values(option, mean, std):
-    config = Config.make({"backbone": "tiny", "normalize": option})
-    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 4), torch.device("cpu"))
+    setting = make_setting(backbone="tiny", normalize=option)
     assert (setting.backbone.normalize.mean, setting.backbone.normalize.std) == (mean, std)
     assert_normalized(setting.backbone.normalize, mean, std)
 

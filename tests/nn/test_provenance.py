@@ -4,7 +4,7 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.nn import provenance
-from lifelabel.nn.provenance import SCRATCH, Provenance, check, recognise
+from lifelabel.nn.provenance import Provenance, check, recognise
 from lifelabel.streams.class_names import COCO_CLASSES
 
 
@@ -88,9 +88,3 @@ def test_unknown_training_data_give_a_note():
     assert "the training data of the weights (file /data/a.pth) is unknown" in check(
         trained("unknown"), ["cat"], "coco", allow=False
     )
-
-
-def test_a_provenance_as_a_dict():
-    assert SCRATCH.to_dict() == {
-        "trained_on": "nothing", "source": "random initialisation", "sha256": None, "url": None,
-    }  # fmt: skip

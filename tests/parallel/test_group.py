@@ -68,7 +68,6 @@ def test_every_row_belongs_to_one_process(count, size):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("task", "size"), [("step_with_nccl", 1), ("step_on_one_gpu", 2)])
 def test_features_gradients_and_statistics_on_a_gpu(in_processes, task, size):
     (alone,) = in_processes(1, "step", 7)

@@ -6,28 +6,6 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.search.comparison import make_plan, method_variants, study_variants
-from lifelabel.search.studies import STUDIES
-
-
-def test_the_rows_of_the_papers_table_2():
-    assert STUDIES["acm"].rows == (
-        (("A = I", "×", "×"), {"adjacency": "identity"}),
-        (("A^{t-1} & B^t", "√", "×"), {"blocks": "intra", "context": 0.0}),
-        (("+ R^t & Q^t", "√", "√"), {"blocks": "all", "context": 0.0}),
-        (("+ relations in a task", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "intra"}),
-        (("+ relations of all tasks", "√", "√"), {"blocks": "all", "context": 0.2, "relations": "all"}),
-    )
-
-
-def test_the_rows_of_the_papers_table_3():
-    assert STUDIES["lambdas"].rows == (
-        (("0.05", "0.95", "0"), {"lambdas": (0.05, 0.95, 0)}),
-        (("0.07", "0.93", "0"), {"lambdas": (0.07, 0.93, 0)}),
-        (("0.09", "0.91", "0"), {"lambdas": (0.09, 0.91, 0)}),
-        (("0.07", "0.93", "10^4"), {"lambdas": (0.07, 0.93, 1e4)}),
-        (("0.07", "0.93", "10^5"), {"lambdas": (0.07, 0.93, 1e5)}),
-        (("0.07", "0.93", "10^6"), {"lambdas": (0.07, 0.93, 1e6)}),
-    )
 
 
 def test_a_plan_has_every_variant_with_every_seed_and_order():

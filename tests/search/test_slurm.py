@@ -104,23 +104,6 @@ def test_the_dry_run_prints_the_script_and_writes_nothing(main, small, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "command, flags, part",
-    [
-        ("compare", ["--slurm", "time=5"], "--slurm needs --on slurm"),
-        ("study acm", ["--dry-run"], "--dry-run needs --on slurm"),
-        ("tune --method er", ["--on", "slrum"], "did you mean 'slurm'?"),
-        ("compare", ["--on", "slurm", "--jobs", "0"], "--jobs must be at least 1"),
-        ("study acm", ["--on", "slurm", "--slurm", "array=1"], "--slurm array"),
-        ("compare", ["--on", "slurm"], "--on slurm needs the commands of Slurm"),
-        ("tune --method er", ["--on", "slurm"], "--on slurm needs the commands of Slurm"),
-    ],
-)
-def test_mistakes_are_one_line(refused, tmp_path, monkeypatch, command, flags, part):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert part in refused(*command.split(), *flags, "--out", tmp_path / "out")
-
-
 @pytest.fixture
 def signals():
     """A job changes the handlers of its process."""

@@ -11,9 +11,8 @@ import yaml
 from lifelabel.config import presets
 from lifelabel.config.config import Config
 from lifelabel.errors import Diverged, UserError
-from lifelabel.methods import METHODS, FineTuning
+from lifelabel.methods import METHODS
 from lifelabel.search import tuner as tune
-from lifelabel.search.local_runs import LocalRuns
 from lifelabel.search.planned_run import Outcome
 
 
@@ -261,34 +260,6 @@ def test_a_diverged_trial_is_recorded_if_another_trial_ends_the_search(search, t
         search(random_scores(0, "lwf"), failures=failures, trials=30)
     (path,) = tmp_path.rglob("failed.txt")
     assert path.read_text() == "any text\n"
-
-
-@pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("error", [UserError, Diverged])
-def test_a_search_with_real_runs_that_fail(monkeypatch, tmp_path, error):
-    """Both errors have the text of a diverged run. Only one of them is such an error."""
-    text = "Lower lr, backbone_lr or later_backbone_lr in config.yaml"
-
-    class Failing(FineTuning):
-        summary, shared_options = "fails with the largest learning rate", ("lr",)
-
-        def learn(self, batch):
-            if self.setting.lr == 3e-3:
-                raise error(text)
-            return super().learn(batch)
-
-    monkeypatch.setitem(METHODS._items, "failing", Failing)
-    stream = {"classes": 4, "tasks": 2, "train_images": 60, "test_images": 16, "size": 32}
-    given = {"device": "cpu", "stream_options": stream}
-    one = tune.Search("failing", given, {}, tmp_path / "out", first_tasks=1, hold_out=0.5)
-    if error is Diverged:
-        found = tune.tune(one, backend=LocalRuns(2))
-        assert [row["error"] for row in trials_of(tmp_path / "out")] == ["", "", "", text]
-        assert found.best.options["lr"] < 3e-3
-    else:
-        with pytest.raises(UserError) as caught:
-            tune.tune(one, backend=LocalRuns(2))
-        assert str(caught.value) == f"failing trial 4 (lr=0.003), seed 0: {text}"
 
 
 def test_more_trials_continue_an_earlier_search(search):

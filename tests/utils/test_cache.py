@@ -62,3 +62,7 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     cache.save("words", a=np.arange(3))
     assert (tmp_path / "xdg" / "lifelabel" / "words.npz").is_file()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    cache.save("words", a=np.arange(3))
+    assert (tmp_path / "home" / ".cache" / "lifelabel" / "words.npz").is_file()

@@ -6,8 +6,7 @@ import torch
 from lifelabel.utils.transfer import HostCopy, record_event, to_device
 
 CPU = torch.device("cpu")
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-devices = pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=gpu)], ids=str)
+devices = pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)], ids=str)
 
 
 @devices
@@ -22,7 +21,6 @@ def test_a_tensor_is_copied_to_the_device_and_back(device):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_host_copy_has_the_values_of_its_start():
     numbers = torch.zeros(1000, device="cuda")
     copy = HostCopy(numbers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,9 @@ from lifelabel.errors import UserError
 from lifelabel.metrics.over_tasks import HEADLINE, forgetting
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.runs.summary import summarise
+from lifelabel.runs.lines import read_lines
+from lifelabel.runs.records import TaskRecord, summarise
 from lifelabel.streams.stream import Task
-from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable
 
 __all__ = ["EventLog", "check_tensorboard", "draw_matrix"]
@@ -73,7 +72,7 @@ class EventLog:
             self.writer = None
             self.note(f"cannot write {self.path}: {error.strerror or error}; the log for TensorBoard ends here")
 
-    def replay(self, history: Path, records: Sequence[dict[str, Any]], matrix: np.ndarray | None) -> None:
+    def replay(self, history: Path, records: Sequence[TaskRecord], matrix: np.ndarray | None) -> None:
         """Write the points of a run that resumes."""
         waiting = deque(range(1, len(records) + 1))
         for line in _history(history):
@@ -88,7 +87,7 @@ class EventLog:
         self.step = line["images"]
         self._scalars("loss", line["losses"])
 
-    def evaluated(self, records: Sequence[dict[str, Any]], matrix: np.ndarray | None) -> None:
+    def evaluated(self, records: Sequence[TaskRecord], matrix: np.ndarray | None) -> None:
         """Write the metrics after a task, from all records up to it.
 
         `matrix` is the correlation matrix after this task or a later one: entries of old classes do not change.
@@ -147,15 +146,16 @@ def draw_matrix(matrix: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 
 def _history(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of history.jsonl. A damaged one is a `UserError`."""
-    with open_regular(path, "r", encoding="utf-8", errors="replace") as lines:
-        for number, text in enumerate(lines, 1):
+    try:
+        for number, line in read_lines(path):
             try:
-                line = json.loads(text)
                 values = (line["task"], line["images"], *line["losses"].values())
                 damaged = not all(isinstance(value, int | float | None) for value in values)
-            except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            except (AttributeError, KeyError, TypeError):
                 damaged = True
             if damaged:
-                advice = f"give log: none in {path.parent / names.CONFIG} to continue without the log for TensorBoard"
-                raise UserError(f"{path}, line {number}, is damaged: {advice}")
+                raise UserError(f"{path}, line {number}, is damaged")
             yield line
+    except UserError as error:
+        advice = f"give log: none in {path.parent / names.CONFIG} to continue without the log for TensorBoard"
+        raise UserError(f"{error}: {advice}") from None

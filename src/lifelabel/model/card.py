@@ -11,7 +11,7 @@ from typing import Any
 from lifelabel.model.info import ModelInfo, is_int
 from lifelabel.options import change_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
-from lifelabel.utils.text import BELOW_ZERO, shorten, task_cell
+from lifelabel.utils.text import BELOW_ZERO, counted, shorten, task_cell
 
 __all__ = ["model_card"]
 
@@ -55,8 +55,8 @@ def model_card(info: ModelInfo) -> str:
     stream = _text(info.stream.get("name")) or "?"
     parts = [
         f"# {escape(info.label)} on {stream}",
-        f"A multi-label image classifier of {_count(classes, 'class', 'classes')}, trained by lifelabel: method "
-        f"{escape(info.method)}, {_count(tasks, 'task', 'tasks')}, each training image used {_times(info)}.",
+        f"A multi-label image classifier of {counted(classes, 'classes')}, trained by lifelabel: method "
+        f"{escape(info.method)}, {counted(tasks, 'tasks')}, each training image used {_times(info)}.",
         "## Use",
         _USE,
         "## Training data",
@@ -177,7 +177,3 @@ def _percent(value: Any) -> str:
 
 def _whole(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else "–"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -187,12 +187,12 @@ def _write(model: Model, source: Path, folder: Path, format: str, preprocess: bo
             program = onnx_program(network, size, opset)
             program.model.metadata_props.update(metadata_texts(about))
             program.save(path)
-            return _run_onnx(model, path, preprocess)
+            return _on_pixels(model, preprocess, _onnx(path))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.export.save(torch_program(network, size), path)
             (folder / MODEL_INFO).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-            return _run_program(model, path, preprocess)
+            return _on_pixels(model, preprocess, torch.export.load(path).module())
     except OSError:
         raise
     except Exception as error:  # the exporter and ONNX Runtime raise errors of many types
@@ -203,23 +203,18 @@ def _write(model: Model, source: Path, folder: Path, format: str, preprocess: bo
         ) from error
 
 
-def _run_onnx(model: Model, path: Path, preprocess: bool) -> _Run:
+def _onnx(path: Path) -> _Run:
     session = open_session(path)
     name = session.get_inputs()[0].name
-
-    def run(pixels: Tensor) -> Tensor:
-        given = pixels if preprocess else model.network.backbone.normalize(pixels)
-        return torch.from_numpy(session.run(["probabilities"], {name: given.numpy()})[0])
-
-    return run
+    return lambda given: torch.from_numpy(session.run(["probabilities"], {name: given.numpy()})[0])
 
 
-def _run_program(model: Model, path: Path, preprocess: bool) -> _Run:
-    module = torch.export.load(path).module()
+def _on_pixels(model: Model, preprocess: bool, program: _Run) -> _Run:
+    """A program that is given pixels, also if its input is normalized images."""
 
     @torch.no_grad()
     def run(pixels: Tensor) -> Tensor:
-        return module(pixels if preprocess else model.network.backbone.normalize(pixels))
+        return program(pixels if preprocess else model.network.backbone.normalize(pixels))
 
     return run
 

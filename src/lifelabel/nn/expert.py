@@ -38,7 +38,7 @@ class Expert:
     @classmethod
     def restore(cls, state: dict[str, Any], backbone: Backbone, setting: Setting) -> Expert:
         """The expert of a `state_dict`. `backbone` must have the same architecture. The device may be another one."""
-        nodes, bias = state["nodes"].to(setting.device), state.get("bias")
+        nodes, bias = state["nodes"].to(setting.device), state["bias"]
         expert = cls(backbone, nodes, setting, None if bias is None else bias.to(setting.device))
         expert.backbone.load_state_dict(state["backbone"])
         return expert

@@ -203,7 +203,7 @@ def forgetting(run: FinishedRun, label: str) -> Figure | None:
         ]
     if not cells:
         return None
-    own = {cell["j"]: cell["v"] for cell in cells if cell["t"] == cell["j"]}
+    own = {int(cell["j"]): cell["v"] for cell in cells if cell["t"] == cell["j"]}
     params = [
         {"name": "method", "value": chart_text(label, 60)},
         {"name": "own", "value": [own.get(task) for task in range(tasks + 1)]},

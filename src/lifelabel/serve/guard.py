@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -36,42 +37,32 @@ DISCONNECTED = 499
 """The status in the metrics of a client that ended the connection. It gets no answer."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_M = TypeVar("_M", Counter, Gauge, Histogram)
 
 
 class Metrics:
     """The metrics of one server. They belong to it, not to the process: tests have several servers."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self.requests = Counter(
-            "lifelabel_requests", "Answered requests.", ["path", "status"], registry=registry
-        )  # fmt: skip
-        self.request_seconds = Histogram(
-            "lifelabel_request_seconds", "Seconds of a request.", ["path"], buckets=_SECONDS, registry=registry
-        )
-        self.images = Counter("lifelabel_images", "Images with labels.", registry=registry)
-        self.bad_images = Counter(
-            "lifelabel_bad_images", "Files without labels, by the status of the file.", ["status"], registry=registry
-        )
-        self.decode_seconds = Histogram(
-            "lifelabel_decode_seconds", "Seconds in which an image is decoded.", buckets=_SECONDS, registry=registry
-        )
-        self.replaced = Counter(
-            "lifelabel_decoders_replaced", "Decoding processes that crashed or were ended.", registry=registry
-        )
-        self.forward_seconds = Histogram(
-            "lifelabel_forward_seconds", "Seconds of a forward pass.", buckets=_SECONDS, registry=registry
-        )
-        self.batches = Histogram(
-            "lifelabel_batch_images", "Images of a forward pass.", buckets=_SIZES, registry=registry
-        )  # fmt: skip
-        self.running = Gauge("lifelabel_requests_running", "Requests with images that are running.", registry=registry)
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        seconds, sizes = {"buckets": _SECONDS}, {"buckets": _SIZES}
+        self.requests = self._add(Counter, "requests", "Answered requests.", "path", "status")
+        self.request_seconds = self._add(Histogram, "request_seconds", "Seconds of a request.", "path", **seconds)
+        self.images = self._add(Counter, "images", "Images with labels.")
+        self.bad_images = self._add(Counter, "bad_images", "Files without labels, by the status of the file.", "status")
+        self.decode_seconds = self._add(Histogram, "decode_seconds", "Seconds in which an image is decoded.", **seconds)
+        self.replaced = self._add(Counter, "decoders_replaced", "Decoding processes that crashed or were ended.")
+        self.forward_seconds = self._add(Histogram, "forward_seconds", "Seconds of a forward pass.", **seconds)
+        self.batches = self._add(Histogram, "batch_images", "Images of a forward pass.", **sizes)
+        self.running = self._add(Gauge, "requests_running", "Requests with images that are running.")
+
+    def _add(self, kind: type[_M], name: str, text: str, *labels: str, **more: Any) -> _M:
+        return kind(f"lifelabel_{name}", text, labels, registry=self._registry, **more)
 
     def watch_queue(self, length: Callable[[], float]) -> None:
         """Report the number of images that wait for a forward pass."""
-        queue = Gauge("lifelabel_queue_images", "Images that wait for a forward pass.", registry=self._registry)
-        queue.set_function(length)
+        self._add(Gauge, "queue_images", "Images that wait for a forward pass.").set_function(length)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -18,7 +18,7 @@ from lifelabel.errors import UserError, unknown
 from lifelabel.images.decode import HEIC_SUFFIXES
 from lifelabel.images.photographs import FileImages, safe_path
 from lifelabel.images.source import Names, Problems
-from lifelabel.streams import imagefolder, yolo
+from lifelabel.streams.export_folders import YAML_SUFFIXES, is_metadata, is_yolo, read_image_folder, read_yolo
 from lifelabel.streams.export_paths import (
     below,
     best_place,
@@ -92,7 +92,7 @@ def convert(
         raise UserError(f"there is no folder {root}: give another --root DIR")
     problems = Problems()
     rows = _Rows(problems)
-    described = source.suffix.lower() in yolo.YAML_SUFFIXES or imagefolder.is_metadata(source.name)
+    described = source.suffix.lower() in YAML_SUFFIXES or is_metadata(source.name)
     files = [] if described or format in ("yolo", "imagefolder") else _read_files(source, format, field, problems)
     data_set = None if files else _data_set(source, format, root, field, problems)
     if data_set:
@@ -242,13 +242,13 @@ def _data_set(
     folder = source if source.is_dir() else root or source.parent
     found = Problems()
     names = list(walk(folder, found))
-    is_yaml = source.suffix.lower() in yolo.YAML_SUFFIXES and not source.is_dir()
-    if format == "yolo" or (format != "imagefolder" and (is_yaml or yolo.is_yolo(names))):
-        kind, entries = "yolo", yolo.read(folder, source if is_yaml else None, names, problems)
-    elif format == "imagefolder" or any(map(imagefolder.is_metadata, names)):
-        if not any(map(imagefolder.is_metadata, names)):
+    is_yaml = source.suffix.lower() in YAML_SUFFIXES and not source.is_dir()
+    if format == "yolo" or (format != "imagefolder" and (is_yaml or is_yolo(names))):
+        kind, entries = "yolo", read_yolo(folder, source if is_yaml else None, names, problems)
+    elif format == "imagefolder" or any(map(is_metadata, names)):
+        if not any(map(is_metadata, names)):
             raise UserError(f"{folder} has no metadata.jsonl or metadata.csv: give --format folders, or add the file")
-        kind, entries = "imagefolder", imagefolder.read(folder, names, problems, field)
+        kind, entries = "imagefolder", read_image_folder(folder, names, problems, field)
     else:
         return None
     if source.is_dir() and root is not None:

@@ -174,8 +174,7 @@ def _with_tasks(part: LabelledPart, new_in: np.ndarray | None) -> LabelledPart:
     """The labels of classes that did not exist yet when an image was labelled are unknown."""
     entries = None if part.unknown is None else part.unknown.entries
     pool = Pool(Names(()), part.labels, part.task, entries)
-    classes = part.labels.classes
-    unknown = unknown_labels(pool, part.labels, range(classes), np.zeros(classes, bool), new_in)
+    unknown = unknown_labels(pool, np.zeros(part.labels.classes, bool), new_in)
     return dataclasses.replace(part, unknown=unknown, task=np.zeros_like(part.task))
 
 

@@ -92,93 +92,70 @@ def make_stream(
     If neither the options nor the collection define tasks, there are `default_tasks` tasks, at most one per class.
     `learned` has the classes of tasks that a run has learned before. They are the first tasks of the stream, without
     training images, and the other classes of the collection form the tasks after them; `learned_names` has the names of
-    these tasks, if they have any. `negatives` states whether
-    training images without a label of their task are used; None: only if the stream has one task.
+    these tasks, if they have any. `negatives` states whether training images without a label of their task are used;
+    None: only if the stream has one task.
     """
     problems = copy.deepcopy(collection.problems)
     old = [each for task in learned for each in task]
-    named = set(collection.classes)
+    not_named = set(old) - set(collection.classes)
     if learned:
         collection = _with_classes(collection, old)
     plan = _plan(collection, options, dataset, problems, default_tasks, set(old))
-    column_of = {each: column for column, each in enumerate(collection.classes)}
-    plan = [*([column_of[each] for each in task] for task in learned), *plan]
-    columns = [column for of_task in plan for column in of_task]
-    classes = tuple(collection.classes[column] for column in columns)
-    new_names = collection.task_names if len(collection.task_names) == len(plan) - len(learned) else ()
-    names = [*(learned_names or [""] * len(learned)), *(new_names or [""] * (len(plan) - len(learned)))]
-    tasks = classes_to_tasks(classes, [len(of_task) for of_task in plan], names)
-    not_named = np.array([each not in named for each in classes])
+    tasks, columns = _tasks(collection, plan, learned, learned_names)
+    unnamed = np.array([each in not_named for task in tasks for each in task.classes])
     class_task = task_of_class(tasks) if collection.listed else None
     splits, val = [], None
     if collection.val is not None and len(collection.val.names):
-        pool = _shifted(collection.val, len(learned))
-        labels, every = pool.labels.select_classes(columns), np.arange(len(pool.names))
-        unknown = unknown_labels(pool, labels, columns, not_named, class_task)
-        val = _make_split(collection.root, pool.names, labels, every, 0 * every, 1, unknown)
-    for kind, pool in (("training", collection.train), ("test", collection.test)):
-        labels, pool = pool.labels.select_classes(columns), _shifted(pool, len(learned))
-        choices = _task_choices(labels, tasks)
-        if kind == "training":
-            choices = choices.within(slice(len(learned), len(tasks)))
-        labelled, stated = choices.per_image() > 0, negatives if kind == "training" else None
-        if stated or (stated is None and len(tasks) - len(learned) == 1):
-            choices, negative = _with_negatives(pool, choices, columns, tasks[len(learned) :])
-            if stated:
-                problems.add_all(_NEGATIVES, pool.names, negative)
-        left_out = "left out (stream.negatives=true trains on them)" if stated is False else "left out"
-        problems.add_all(
-            f"{kind} images without a label of the stream, {left_out}", pool.names, choices.per_image() == 0
-        )
+        pool, every = _in_stream(collection.val, columns, len(learned)), np.arange(len(collection.val.names))
+        val = _make_split(collection.root, pool, every, 0 * every, 1, unknown_labels(pool, unnamed, class_task))
+    for kind, source in (("training", collection.train), ("test", collection.test)):
+        pool, stated = _in_stream(source, columns, len(learned)), negatives if kind == "training" else None
+        choices, labelled, left_out = _choose_tasks(kind, pool, tasks, len(learned), stated, problems)
         rows, task = _assign_images(kind, pool, choices, labelled, options, problems, left_out)
-        unknown = unknown_labels(pool, labels, columns, not_named, class_task)
+        unknown = unknown_labels(pool, unnamed, class_task)
         if unknown and unknown.tasks is not None:
             earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
             kind_of = f"{kind} images whose labels of later classes are unknown (none of them has one)"
             problems.add(kind_of, count=earlier)
-        splits.append(_make_split(collection.root, pool.names, labels, rows, task, len(tasks), unknown))
+        splits.append(_make_split(collection.root, pool, rows, task, len(tasks), unknown))
     train, test = splits
     _check_images(train, test, tasks, collection.name, problems, len(learned))
-    new_tasks = len(tasks) - len(learned)
-    complete = new_tasks == 1 or not _has_given_tasks(collection) or _has_hidden_labels(train, tasks)
+    complete = len(plan) == 1 or not _has_given_tasks(collection) or _has_hidden_labels(train, tasks)
     train = dataclasses.replace(train, complete=complete)
     truth = true_matrix(train.labels) if complete and train.unknown is None else None
-    rules = _rules(collection, options, len(tasks))
     # if the source states labels of an image's own task only, those of earlier tasks are not known
     visible = options.labels if complete and len(tasks) > 1 else "task"
     stream = Stream(
-        name, tasks, train, test, truth, rules, dataset, problems=problems, labels=visible, learned=len(learned),
-        val=val,
+        name, tasks, train, test, truth, _rules(collection, options, len(tasks)), dataset, problems=problems,
+        labels=visible, learned=len(learned), val=val,
     )  # fmt: skip
     if learned or _has_given_tasks(collection):  # then the labels of other classes may be unknown
         return stream
     return dataclasses.replace(stream, proxy=functools.partial(make_proxy, stream, collection))
 
 
-def unknown_labels(
-    pool: Pool, labels: Labels, columns: Sequence[int], not_named: np.ndarray, class_task: np.ndarray | None
-) -> Unknown | None:
+def unknown_labels(pool: Pool, unnamed: np.ndarray, class_task: np.ndarray | None) -> Unknown | None:
     """The labels that the source does not state. None if it states all of them.
 
-    If it lists names (then `class_task` has the task of each class) and states the task of every image, and no image
-    has a name of a later task, such labels are unknown: the classes did not exist yet when the image was labelled.
+    These are those of `unnamed` classes. If the source lists names (then `class_task` has the task of each class) and
+    states the task of every image, and no image has a name of a later task, labels of later tasks are unknown too: the
+    classes did not exist yet when the image was labelled.
     """
-    tasks = None
+    tasks, labels = None, pool.labels
     if class_task is not None and pool.task is not None and (pool.task >= 0).all():
         later = class_task[labels.column] > pool.task[labels.row()]
         if len(pool.task) and pool.task.min() < class_task.max() and not later.any():
             tasks = pool.task, class_task
-    if pool.unknown is None and not not_named.any() and tasks is None:
+    if pool.unknown is None and not unnamed.any() and tasks is None:
         return None
-    none = Labels.from_lists([()] * len(labels), len(columns))
-    return Unknown(pool.unknown.select_classes(columns) if pool.unknown else none, not_named, tasks)
+    return Unknown(pool.unknown or Labels.from_lists([()] * len(labels), labels.classes), unnamed, tasks)
 
 
-def _shifted(pool: Pool, learned: int) -> Pool:
-    """The same images in tasks that come after `learned` others."""
-    if pool.task is None:
-        return pool
-    return dataclasses.replace(pool, task=np.where(pool.task >= 0, pool.task + learned, -1))
+def _in_stream(pool: Pool, columns: Sequence[int], learned: int) -> Pool:
+    """The same images with the classes of the stream, in tasks that come after `learned` others."""
+    task = None if pool.task is None else np.where(pool.task >= 0, pool.task + learned, -1)
+    unknown = None if pool.unknown is None else pool.unknown.select_classes(columns)
+    return Pool(pool.names, pool.labels.select_classes(columns), task, unknown)
 
 
 def _with_classes(collection: Collection, learned: Sequence[str]) -> Collection:
@@ -220,10 +197,8 @@ def make_proxy(target: Stream, collection: Collection) -> Stream:
     draws = name_draws("proxy", (names[row] for row in labelled.tolist()))
     task = assign_tasks(choices.take(labelled), draws, np.zeros(len(tasks), np.int64))
     unknown = collection.train.unknown
-    if unknown is not None:
-        unknown = unknown.take(rows).select_classes(columns)
-    known = None if unknown is None else Unknown.of_entries(unknown)
-    train = _make_split(collection.root, names, labels, labelled, task, len(tasks), known)
+    known = None if unknown is None else Unknown.of_entries(unknown.take(rows).select_classes(columns))
+    train = _make_split(collection.root, Pool(names, labels), labelled, task, len(tasks), known)
     test, truth = train.without_images(), true_matrix(train.labels) if known is None else None
     return Stream(f"{target.name}-proxy", tasks, train, test, truth, dataset=target.dataset)
 
@@ -274,6 +249,19 @@ def _task_sizes(count: int, tasks: int | None = None, base: int | None = None, s
     base_sizes = [base] if base else []
     later = count - sum(base_sizes)
     return base_sizes + [min(step, later - done) for done in range(0, later, step)]
+
+
+def _tasks(
+    collection: Collection, plan: list[list[int]], learned: Sequence[Sequence[str]], learned_names: Sequence[str]
+) -> tuple[tuple[Task, ...], list[int]]:
+    """The tasks of the stream, with those that were learned before, and the columns of their classes."""
+    column_of = {name: column for column, name in enumerate(collection.classes)}
+    new_names = collection.task_names if len(collection.task_names) == len(plan) else [""] * len(plan)
+    names = [*(learned_names or [""] * len(learned)), *new_names]
+    by_task = [*([column_of[name] for name in task] for task in learned), *plan]
+    columns = [column for of_task in by_task for column in of_task]
+    classes = tuple(collection.classes[column] for column in columns)
+    return classes_to_tasks(classes, [len(of_task) for of_task in by_task], names), columns
 
 
 def _plan(
@@ -463,9 +451,24 @@ def _task_choices(labels: Labels, tasks: Sequence[Task]) -> Labels:
     return Labels.from_keys(labels.row() * len(tasks) + owner, len(labels), len(tasks))
 
 
-def _with_negatives(
-    pool: Pool, choices: Labels, columns: Sequence[int], new_tasks: Sequence[Task]
-) -> tuple[Labels, np.ndarray]:
+def _choose_tasks(
+    kind: str, pool: Pool, tasks: Sequence[Task], learned: int, negatives: bool | None, problems: Problems
+) -> tuple[Labels, np.ndarray, str]:
+    """The tasks that each image may belong to, whether it has a label of one, and why other images are left out."""
+    choices = _task_choices(pool.labels, tasks)
+    if kind == "training":
+        choices = choices.within(slice(learned, len(tasks)))
+    labelled = choices.per_image() > 0
+    if negatives or (negatives is None and len(tasks) - learned == 1):
+        choices, negative = _with_negatives(pool, choices, tasks[learned:])
+        if negatives:
+            problems.add_all(_NEGATIVES, pool.names, negative)
+    left_out = "left out (stream.negatives=true trains on them)" if negatives is False else "left out"
+    problems.add_all(f"{kind} images without a label of the stream, {left_out}", pool.names, choices.per_image() == 0)
+    return choices, labelled, left_out
+
+
+def _with_negatives(pool: Pool, choices: Labels, new_tasks: Sequence[Task]) -> tuple[Labels, np.ndarray]:
     """The same choices, with tasks of which an image is a negative example; and which images have such a task.
 
     It is the task that the source states for the image, if that owns none of its labels. An image without a task and a
@@ -479,8 +482,7 @@ def _with_negatives(
     keys = np.concatenate([stated * count + given[stated], np.add.outer(free * count, np.arange(first, count)).ravel()])
     keys = np.setdiff1d(keys, before)
     if pool.unknown is not None and len(new_tasks) > 1:
-        unknown, offset = pool.unknown.select_classes(columns), new_tasks[0].offset
-        unknown = unknown.select_classes(range(offset, unknown.classes))
+        unknown = pool.unknown.select_classes(range(new_tasks[0].offset, pool.unknown.classes))
         of_task, number = np.unique(
             unknown.row() * count + first + task_of_class(new_tasks)[unknown.column], return_counts=True
         )
@@ -529,24 +531,22 @@ def _assign_images(
 
 
 def _make_split(
-    root: Path, names: Names, labels: Labels, rows: np.ndarray, task: np.ndarray, tasks: int,
-    unknown: Unknown | None = None,
-) -> Split:  # fmt: skip
+    root: Path, pool: Pool, rows: np.ndarray, task: np.ndarray, tasks: int, unknown: Unknown | None
+) -> Split:
     """The images that belong to a task, sorted by first task and name: the order of the lines in a manifest."""
-    first_task = np.full(len(names), tasks)
+    first_task = np.full(len(pool.names), tasks)
     np.minimum.at(first_task, rows, task)
-    texts = list(names)
+    texts = list(pool.names)
     by_name = np.array(sorted(np.flatnonzero(first_task < tasks).tolist(), key=texts.__getitem__), np.int64)
     used = by_name[np.argsort(first_task[by_name], kind="stable")]
-    new_row = np.empty(len(names), np.int64)
+    new_row = np.empty(len(texts), np.int64)
     new_row[used] = np.arange(len(used))
     used_names = Names(texts[row] for row in used.tolist())
     by_task = tuple(np.sort(new_row[rows[task == index]]) for index in range(tasks))
     unknown = None if unknown is None else unknown.take(used)
-    left_out = names.take(np.flatnonzero(first_task == tasks))
-    return Split(
-        find_images(root, used_names), used_names, labels.take(used), by_task, unknown=unknown, left_out=left_out
-    )
+    left_out = pool.names.take(np.flatnonzero(first_task == tasks))
+    images, labels = find_images(root, used_names), pool.labels.take(used)
+    return Split(images, used_names, labels, by_task, unknown=unknown, left_out=left_out)
 
 
 def _check_images(

@@ -230,10 +230,14 @@ def test_a_restored_matrix_continues_to_the_bit():
     assert all(torch.equal(value, before[name]) for name, value in state.items())  # the state is not changed
 
 
-def test_sums_are_updated_in_place():
+@pytest.mark.parametrize(
+    "make", [ACM, lambda: CalibratedACM(prevalence=1.0, over_stream=True)], ids=["published", "calibrated"]
+)
+def test_sums_are_updated_in_place(make):
     """A recorded step writes to the memory that it had when it was recorded."""
-    acm = ACM()
+    acm = make()
     acm.begin_task(2)
+    acm.update(torch.ones(1, 2))
     acm.begin_task(3)
     sums = {name: getattr(acm, name) for name in acm.sums}
     matrix = acm.matrix()
@@ -252,7 +256,6 @@ def test_bytes_are_those_of_all_tensors():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("options", [None, {"prevalence": 1.0, "over_stream": True}], ids=["published", "calibrated"])
 def test_no_host_sync_on_the_gpu(options):
     acm = CalibratedACM("cuda", **options) if options else ACM("cuda")

@@ -104,19 +104,6 @@ def test_a_restored_matrix_continues_to_the_bit_in_the_middle_of_a_stream(option
     assert torch.equal(acm.expected_counts(), other.expected_counts())
 
 
-def test_sums_are_updated_in_place():
-    """A recorded step writes to the memory that it had when it was recorded."""
-    acm = CalibratedACM(prevalence=1.0, over_stream=True)
-    acm.begin_task(2)
-    acm.update(torch.ones(1, 2))
-    acm.begin_task(3)
-    sums = {name: getattr(acm, name) for name in acm.sums}
-    for known in (None, torch.tensor([[True, False, True]])):
-        acm.update(torch.ones(1, 3), torch.full((1, 2), 0.5), known)
-    assert all(getattr(acm, name) is value for name, value in sums.items())
-    assert (acm.images.item(), acm.task_images.item()) == (3, 2)
-
-
 def test_bytes_are_those_of_all_tensors():
     acm = CalibratedACM()
     acm.begin_task(2)

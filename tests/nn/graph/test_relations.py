@@ -209,7 +209,6 @@ def test_restored_relations_continue_to_the_bit():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_no_host_sync_on_the_gpu():
     acm, relations = ACM("cuda"), LabelRelations(0.3, device="cuda")
     acm.begin_task(3)

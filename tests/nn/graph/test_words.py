@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +6,6 @@ import pytest
 from lifelabel.errors import UserError
 from lifelabel.nn.graph import words
 from lifelabel.nn.graph.words import _fixed_vector, embed
-from lifelabel.utils import cache
 
 GLOVE = "the 0.1 0.2 0.3\ntraffic 1 2 3\nlight 3 2 1\nsky -1 0 1\n"
 
@@ -152,14 +150,3 @@ def test_a_small_file_is_not_cached(glove, tmp_path, monkeypatch):
     monkeypatch.setenv("LIFELABEL_CACHE", str(tmp_path / "cache"))
     embed(["sky"], glove)
     assert not cached(tmp_path)
-
-
-def test_the_cache_folder_follows_the_environment(monkeypatch):
-    monkeypatch.setenv("LIFELABEL_CACHE", "/a")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    monkeypatch.setenv("HOME", "/c")
-    assert cache._folder() == Path("/a")
-    monkeypatch.delenv("LIFELABEL_CACHE")
-    assert cache._folder() == Path("/b/lifelabel")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache._folder() == Path("/c/.cache/lifelabel")
