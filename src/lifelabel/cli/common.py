@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from lifelabel.search.scheduler import Display
 
 __all__ = [
-    "CONTEXT", "check_jobs", "make_callback", "make_display", "make_folder", "parse_methods", "parse_seeds",
+    "check_jobs", "make_callback", "make_display", "make_folder", "parse_methods", "parse_seeds",
     "parse_settings", "print_class_table", "progress_bar", "read_config", "stream_settings",
 ]  # fmt: skip
-
-CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 _MAX_SEEDS = 1000
 

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import command
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.errors import UserError, reason
 from lifelabel.utils.memory import available_memory, total_memory
@@ -26,9 +26,7 @@ from lifelabel.utils.processes import num_cores
 from lifelabel.utils.text import counted
 from lifelabel.version import __version__
 
-__all__ = ["Check", "commands", "examine"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+__all__ = ["Check", "examine"]
 
 _PYTHON = (3, 10)
 _REQUIRED = {
@@ -69,7 +67,13 @@ class Check:
     advice: str = ""
 
 
-@commands.command("doctor", epilog="Examples:\n\n`lifelabel doctor`\n\n`lifelabel doctor --json > machine.json`")
+@command(
+    "doctor",
+    """
+lifelabel doctor
+lifelabel doctor --json > machine.json
+""",
+)
 def _doctor(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object in place of the table.")] = False,
 ) -> None:

@@ -9,34 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, progress_bar
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Inference, Plugins, load_plugins, with_flags
+from lifelabel.cli.flags import Inference, Plugins, load_plugins
 from lifelabel.cli.labelled_images import LabelledImages
-from lifelabel.cli.metrics import print_metrics
 from lifelabel.utils.files import below
 from lifelabel.utils.text import counted
 
-__all__ = ["commands"]
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-
-@commands.command(
+@command(
     "evaluate",
-    epilog="""
-Examples:
-
-`lifelabel evaluate runs/mine photos.csv --root photos` (the rows that the run held out)
-
-`lifelabel evaluate runs/mine new-photos.csv --root new-photos --threshold 0.8`
-
-`lifelabel evaluate runs/a --stream scenes --out runs/a-scenes`
-
-`lifelabel evaluate runs/coco --stream voc --root VOCdevkit --save-scores voc.npz; lifelabel metrics voc.npz`
+    """
+lifelabel evaluate runs/mine photos.csv --root photos  # the rows that the run held out
+lifelabel evaluate runs/mine new-photos.csv --root new-photos --threshold 0.8
+lifelabel evaluate runs/a --stream scenes --out runs/a-scenes
+lifelabel evaluate runs/coco --stream voc --root VOCdevkit --save-scores voc.npz; lifelabel metrics voc.npz
 """,
 )
-@with_flags()
 def _evaluate(
     images: LabelledImages,
     inference: Inference,
@@ -84,6 +74,7 @@ def _default_folder(run: Path, model_folder: Path) -> Path:
 def _print(found: dict[str, Any]) -> None:
     from rich import box
 
+    from lifelabel.cli.metrics import print_metrics
     from lifelabel.report import evaluation as text
     from lifelabel.report.grids import rich_grid
     from lifelabel.report.per_class import per_class_table

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_folder, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError
@@ -19,15 +20,18 @@ from lifelabel.errors import UserError
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
-__all__ = ["chart_obstacle", "commands", "show_table"]
+__all__ = ["chart_obstacle", "show_table"]
 
 _NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
 """Modules that the report needs, and their packages. The tables do not need them."""
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
-
-@commands.command("report", epilog="Example:\n\n`lifelabel report runs/demo/agcn-s0 runs/a --out runs/report`")
+@command(
+    "report",
+    """
+lifelabel report runs/demo/agcn-s0 runs/a --out runs/report
+""",
+)
 def _report(
     runs: Annotated[
         list[Path],
@@ -111,8 +115,12 @@ class _Listing(str, Enum):
     methods, streams, backbones, metrics, presets = "methods", "streams", "backbones", "metrics", "presets"
 
 
-@commands.command(
-    "list", epilog="Examples:\n\n`lifelabel list methods`\n\n`lifelabel list methods --plugin my_method.py`"
+@command(
+    "list",
+    """
+lifelabel list methods
+lifelabel list methods --plugin my_method.py
+""",
 )
 def _list(what: Annotated[_Listing, typer.Argument(help="What to list.")], plugin: Plugins = None) -> None:
     """List methods, streams, backbones, metrics or presets, one per line. Plug-ins are included."""
