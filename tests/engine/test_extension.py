@@ -11,6 +11,15 @@ import torch
 import yaml
 from PIL import Image
 from report.run_folders import edit_json
+from support.extensions import (
+    CLASSES,
+    COMMON,
+    assert_an_extension_equals_one_stream,
+    extend,
+    method_state,
+    train,
+    write_tables,
+)
 from support.methods import same
 from support.run_files import snapshot
 
@@ -18,65 +27,17 @@ import lifelabel
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.errors import Stopped, UserError
 from lifelabel.images.hashes import hash_names
-from lifelabel.methods import METHODS
-from lifelabel.report.matrix_figures import forgetting
+from lifelabel.report.run_figures import forgetting
 from lifelabel.runs.finished import read_run
 from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.markdown import escape
 
-CLASSES = "abcdef"
-COLOURS = ((200, 20, 20), (20, 200, 20), (20, 20, 200), (200, 200, 20), (20, 200, 200), (200, 20, 200))
-COMMON = {"backbone": "tiny", "weights": "none", "image_size": 32, "batch_size": 4, "device": "cpu"}
-NEEDED = {
-    "l3a": {"warm_up": 4, "projection": 32}, "weighted-ridge": {"warm_up": 4, "directions": 32}, "agcn": {"hidden": 32},
-}  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """Sixty images in three tasks of two classes: all.csv, its tasks 1 and 2 in two.csv, and task 3 in three.csv.
-
-    new.csv is three.csv without the labels of old classes. In each task an image has no label, and in later tasks one
-    has only those of old classes.
-    """
-    folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
-    rows = []
-    for i in range(60):
-        task = i % 3
-        present = rng.random(6) < 0.35
-        present[2 * task + rng.integers(2)] = True
-        present[2 * task + 2 :] = False
-        if i in (21, 22, 23, 31, 32):
-            present[2 * task if i > 30 else 0 :] = False
-        pixels = np.full((40, 40, 3), rng.integers(0, 60), np.uint8)
-        for k in np.flatnonzero(present):
-            pixels[20 * (k // 3) :, 13 * (k % 3) : 13 * (k % 3) + 13][:20] = COLOURS[k]
-        Image.fromarray(pixels).save(folder / f"{i:02}.png")
-        labels = [name for name, there in zip(CLASSES, present, strict=True) if there]
-        rows.append([f"{i:02}.png", ";".join(labels), task + 1, "train" if i % 5 else "test"])
-    new = [[name, ";".join(set(labels.split(";")) - set("abcd")), *rest] for name, labels, *rest in rows]
-    parts = {"all": rows, "two": [row for row in rows if row[2] < 3], "three": [row for row in rows if row[2] == 3]}
-    parts["new"] = [row for row in new if row[2] == 3]
-    for name, part in parts.items():
-        with open(folder / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file).writerows([["image", "labels", "task", "split"], *part])
+    folder = tmp_path_factory.mktemp("tables")
+    write_tables(folder)
     return folder
-
-
-def train(tables, table, out, method, labels="known", **more):
-    options = {"order": "alphabetical", "labels": labels, "root": str(tables)}
-    method_options = NEEDED.get(method, {})
-    given = {"stream": str(tables / f"{table}.csv"), "stream_options": options, "method_options": method_options}
-    return lifelabel.train(out, method=method, **{**given, **COMMON, **more})
-
-
-def extend(tables, run, table, out, labels="known", **more):
-    options = {"stream_options": {"order": "alphabetical", "labels": labels}}
-    return lifelabel.extend(run, tables / f"{table}.csv", out, options, root=str(tables), **more)
-
-
-def method_state(run):
-    return torch.load(run / "checkpoint.pt", weights_only=True)["method"]
 
 
 @pytest.mark.parametrize("name", ["write_text", "write_checkpoint"])
@@ -91,18 +52,9 @@ def test_an_extension_that_is_killed_before_it_begins_can_be_started_again(table
     assert extend(tables, tmp_path / "two", "three", tmp_path / "new", overwrite=True).metrics["finished"]
 
 
-@pytest.mark.parametrize("method, labels", [*((name, "known") for name in METHODS), ("agcn", "task"), ("er", "task")])
-def test_two_tasks_and_an_extension_are_three_tasks_in_one_stream(tables, tmp_path, method, labels):
-    """To the bit. An upper bound learns all tasks at once, so it can only be extended."""
-    train(tables, "two", tmp_path / "two", method, labels)
-    result = extend(tables, tmp_path / "two", "three", tmp_path / "extended", labels)
-    assert result.metrics["classes"] == list(CLASSES) and result.metrics["finished"]
-    assert lifelabel.load(tmp_path / "extended").classes == tuple(CLASSES)
-    if not METHODS[method].joint:
-        train(tables, "all", tmp_path / "all", method, labels)
-        assert same(method_state(tmp_path / "all"), method_state(tmp_path / "extended"))
-        models = [lifelabel.load(tmp_path / name) for name in ("all", "extended")]
-        assert same(*(dict(model.network.state_dict()) for model in models))
+@pytest.mark.parametrize("method", ["agcn", "er"])
+def test_an_extension_equals_one_stream_if_labels_of_old_classes_are_hidden(tables, tmp_path, method):
+    assert_an_extension_equals_one_stream(tables, tmp_path, method, labels="task")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """AGCN against the paper and the authors' code, computed slowly: loops, logarithms, no parts of the package."""
 
 import copy
+import dataclasses
 import functools
 import itertools
 import math
@@ -8,7 +9,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.methods import assert_no_host_sync, assert_resumes_exactly, same
+from support import methods
+from support.methods import same
 
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
@@ -406,44 +408,29 @@ def test_the_published_matrix_is_used_unless_an_option_calibrates_it(fidelity, o
         assert acm.prevalence == options.get("prevalence", 4.0)
 
 
-@pytest.mark.parametrize("fidelity", ["tuned", "paper"])
-def test_unknown_labels_are_not_used(fidelity):
-    expected, changed = make(fidelity), make(fidelity)
-    for t, classes in enumerate(TASKS):
-        for method in (expected, changed):
-            method.begin_task(classes)
-        for given in batches(t):
-            known = torch.rand(given.labels.shape) < 0.7
-            assert not known.all()
-            expected.observe(Batch(given.images, given.labels * known, known, classes))
-            changed.observe(Batch(given.images, given.labels * known + (~known).float(), known, classes))
-        for method in (expected, changed):
-            method.end_task()
-    assert same(expected.state_dict(), changed.state_dict())
-
-
-@pytest.mark.parametrize("stop", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("options", [{}, {"context": 0.0}])
-def test_a_run_that_stops_after_any_call_resumes_exactly(stop, options):
-    assert_resumes_exactly(lambda: make(**options), TASKS, batches, stop)
-
-
-def test_a_restored_method_has_the_same_scores_and_matrix():
-    method, images = learn(make()), batches(0)[0].images
-    restored = make()
-    restored.load_state_dict(copy.deepcopy(method.state_dict()))
-    with torch.no_grad():
-        for scores, expected in zip(scores_by_task(restored, images), scores_by_task(method, images), strict=True):
-            assert torch.equal(scores, expected)
-    np.testing.assert_array_equal(restored.matrix(), method.matrix())
-    assert restored.footprint() == method.footprint()
+@pytest.mark.parametrize("name", ["agcn", "agcn++", "weighted-ridge"])
+def test_the_matrix_counts_known_labels(name):
+    """P(old class | new class) is that of the labels: 1 and 0."""
+    method = methods.learn_first_task(methods.make(name, **methods.small_options(name)), steps=4)
+    for step in range(3):
+        method.observe(methods.with_old(methods.batch(method, 1, step), (True, False), (True, True)))
+    method.end_task()
+    matrix, counted = method.matrix(), method.acm.hard_counts().numpy() > 0
+    assert counted.any()
+    np.testing.assert_allclose(matrix[0, 2:][counted], 1.0)
+    np.testing.assert_allclose(matrix[1, 2:][counted], 0.0)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    device = torch.device("cuda")
-    config = Config.make({"precision": precision})
-    setting = make_setting(config, lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
-    assert_no_host_sync(AGCN(setting, config.method_options), TASKS, batches)
+def test_a_recorded_step_of_the_first_pass_is_not_replayed_in_a_later_one():
+    method = methods.learn_first_task(methods.make("agcn", device="cuda"))
+    given = [methods.batch(method, 1, seed) for seed in range(7)]
+    for each in given[:6]:
+        method.observe(each)
+    before = copy.deepcopy(method.acm.state_dict())
+    for each in given[:6]:
+        method.observe(dataclasses.replace(each, first_pass=False))
+    assert same(method.acm.state_dict(), before)
+    method.observe(given[6])
+    assert not same(method.acm.state_dict(), before)

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from support.replay import (
+from support.methods import (
     TASKS,
     Float64Network,
     assert_gradient,
-    assert_no_host_sync,
-    assert_resumes_exactly,
     batch,
     cross_entropy,
     entries_of,
@@ -87,13 +85,3 @@ def test_while_nothing_is_stored_the_step_is_that_of_fine_tuning():
     for one, two in zip(agem.learner.backbone.parameters(), plain.learner.backbone.parameters(), strict=True):
         torch.testing.assert_close(one, two)
     assert agem.footprint().images == 4 and agem.footprint().bytes == agem.buffer.bytes > 0
-
-
-def test_it_resumes_exactly(tmp_path):
-    assert_resumes_exactly("agem", tmp_path)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu():
-    assert_no_host_sync("agem")

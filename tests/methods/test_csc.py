@@ -5,12 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support.methods import assert_no_host_sync, assert_resumes_exactly
-from support.replay import (
+from support.methods import (
     TASKS,
     Float64MapNetwork,
     assert_gradient,
-    assert_unknown_labels_are_not_used,
     batch,
     cross_entropy,
     entries_of_batch,
@@ -23,10 +21,6 @@ from support.replay import (
 
 def small(**options):
     return make("csc", width=8, **options)
-
-
-def batches(task, count=2):
-    return [batch(small(), task, step) for step in range(count)]
 
 
 class Float64(Float64MapNetwork):
@@ -130,18 +124,3 @@ def test_scores_are_those_of_the_network_and_earlier_classes_are_the_first_colum
         torch.testing.assert_close(method.network().eval()(images), scores, rtol=0, atol=1e-5)
     assert scores.shape == (1, 5)
     assert torch.equal(method.logits(method.features(images), 2), scores[:, :2])
-
-
-def test_unknown_labels_are_not_used_and_a_batch_may_have_one_image():
-    assert_unknown_labels_are_not_used(lambda: learned(small()))
-
-
-@pytest.mark.parametrize("stop", [2, 4, 6])
-def test_a_run_that_stops_after_any_call_resumes_exactly(stop):
-    assert_resumes_exactly(small, TASKS, batches, stop)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu():
-    assert_no_host_sync(small(device="cuda"), TASKS, batches)

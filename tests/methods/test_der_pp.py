@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from support.replay import (
+from support.methods import (
     TASKS,
     Float64Network,
     assert_gradient,
-    assert_no_host_sync,
-    assert_resumes_exactly,
     batch,
     cross_entropy,
     entries_of,
@@ -39,7 +37,7 @@ def record_replays(method):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_step_is_that_of_the_slow_computation(reduction):
-    method = learn_first_task(make("der++", reduction, replay_batch=6, alpha=0.3, beta=0.6))
+    method = learn_first_task(make("der++", reduction=reduction, replay_batch=6, alpha=0.3, beta=0.6))
     method.observe(batch(method, 1, 0))
     recorded = record_replays(method)
     for step in (1, 2):
@@ -88,13 +86,3 @@ def test_an_image_that_was_stored_without_logits_has_no_distance():
     method.store(batch(method, 0, 0))
     parts = method.observe(batch(method, 0, 1))
     assert parts["mse"].item() == 0 and parts["replay"].item() > 0
-
-
-def test_it_resumes_exactly(tmp_path):
-    assert_resumes_exactly("der++", tmp_path)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu_that_stores_nothing():
-    assert_no_host_sync("der++")

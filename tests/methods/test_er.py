@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from support.replay import (
+from support.methods import (
     TASKS,
     Float64Network,
     assert_gradient,
-    assert_no_host_sync,
-    assert_resumes_exactly,
     batch,
     cross_entropy,
     entries_of,
@@ -67,25 +65,6 @@ def test_replay_batch_sets_the_number_of_replayed_images():
         assert replayed.labels.shape == replayed.known.shape == (expected, 5)
 
 
-def test_the_footprint_counts_images_and_bytes():
-    method = learn_first_task(make("er", buffer_images=5), steps=4)
-    stored = method.footprint()
-    assert stored.images == 5
-    assert stored.bytes == sum(len(item.jpeg) + 2 + 2 for item in method.buffer.items)
-    small = learn_first_task(make("er", buffer_bytes=2 * stored.bytes // 5), steps=4).footprint()
-    assert 0 < small.images < 5 and small.bytes <= 2 * stored.bytes // 5
-
-
 @pytest.mark.parametrize(("augment", "mirror"), [("none", False), ("flip", True), ("crop-flip", True)])
 def test_replayed_images_are_mirrored_if_training_images_are(augment, mirror):
     assert make("er", augment=augment).buffer.mirror == mirror
-
-
-def test_it_resumes_exactly(tmp_path):
-    assert_resumes_exactly("er", tmp_path)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu():
-    assert_no_host_sync("er")

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.methods import assert_no_host_sync, assert_resumes_exactly
 from torch import nn
 
 from lifelabel.config.config import Config
@@ -164,33 +163,3 @@ def test_without_strength_it_is_fine_tuning_to_the_bit():
             method.end_task()
     for a, b in zip(weights(ewc), weights(plain), strict=True):
         assert torch.equal(a, b)
-
-
-def test_an_unknown_label_has_no_effect():
-    torch.manual_seed(1)
-    known, hidden = torch.ones(3, 3, dtype=torch.bool), torch.tensor([0.0, 1.0, 0.0])
-    known[:, 1] = False
-    states = []
-    for labels in (torch.zeros(3, 3), hidden.repeat(3, 1)):
-        method = make()
-        method.begin_task(TASKS[0])
-        torch.manual_seed(2)
-        method.observe(Batch(torch.randn(3, 3, 12, 12), labels, known, TASKS[0]))
-        method.end_task()
-        states.append((method.anchor, method.fisher))
-    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
-    rows = method.fisher[-18:-3].view(3, 5)
-    assert (rows.sum(1) > 0).tolist() == [True, False, True]
-    assert (method.fisher[-3:] > 0).tolist() == [True, False, True]
-
-
-@pytest.mark.parametrize("stop", [2, 4, 5, 7, 8])
-def test_a_run_that_stops_after_any_call_resumes_exactly(stop):
-    assert_resumes_exactly(lambda: make(fisher_every=2, decay=0.5), TASKS, batches, stop)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    assert_no_host_sync(make(device="cuda", precision=precision), TASKS, batches)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support.methods import assert_resumes_exactly
 
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
@@ -80,9 +79,3 @@ def test_a_frozen_backbone_has_no_gradients_and_is_in_eval_mode():
     assert not any(module.training for module in method.learner.backbone.modules())
     assert method.head(features).requires_grad
     assert method.footprint().bytes == 0
-
-
-@pytest.mark.parametrize("stop", [2, 6])
-@pytest.mark.parametrize("learn_first", [False, True])
-def test_a_run_that_stops_after_any_call_resumes_exactly(stop, learn_first):
-    assert_resumes_exactly(lambda: make(learn_first=learn_first), TASKS, batches, stop)

@@ -5,8 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support import methods, replay
-from support.replay import (
+from support.methods import (
     TASKS,
     Float64Network,
     assert_gradient,
@@ -136,6 +135,12 @@ def test_equal_features_give_finite_logits():
     assert weight.isfinite().all() and bias.isfinite().all()
 
 
+def distances_to_mean(features):
+    """Between the mean of the first images and that of all images, for each number of first images."""
+    phi = torch.nn.functional.normalize(features, dim=1)
+    return [(phi[:count].mean(0) - phi.mean(0)).norm().item() for count in range(1, len(phi) + 1)]
+
+
 def test_a_task_ends_with_herding_and_means_of_the_current_network():
     """From stored images that are not mirrored. The classes of earlier tasks get new means and keep their order."""
     method = make("icarl", augment="flip", buffer_images=12)
@@ -153,8 +158,10 @@ def test_a_task_ends_with_herding_and_means_of_the_current_network():
             assert buffer.keys[buffer.serves == served].tolist() == before[buffer.serves == served].tolist()
         else:
             members = np.flatnonzero(buffer.serves == served)
-            order = slow_herding(features[members].numpy())
-            assert buffer.members(served).tolist() == members[order].tolist() and len(members) > 1
+            chosen, slow = buffer.members(served), members[slow_herding(features[members].numpy())]
+            assert sorted(chosen) == sorted(members) and len(members) > 1
+            # not the order itself: two images may be equally good up to rounding
+            np.testing.assert_allclose(*(distances_to_mean(features[each]) for each in (chosen, slow)), atol=1e-5)
     shown = torch.tensor([[c in item.positives for c in range(5)] for item in items])
     weight, bias = nearest_mean(features, shown, *(part.detach().double() for part in method.head.rows()))
     torch.testing.assert_close(method.nearest[0].double(), weight, rtol=1e-3, atol=1e-4)
@@ -186,24 +193,3 @@ def test_the_head_scores_if_it_is_chosen_or_nothing_is_stored(options):
     assert len(method.buffer) == (0 if "buffer_bytes" in options else 4)
     torch.testing.assert_close(method.scores(images), method.head(method.features(images)))
     torch.testing.assert_close(method.network().eval()(images), method.scores(images))
-
-
-def test_the_footprint_is_the_buffer_and_the_expert():
-    method = learn_first_task(make("icarl", buffer_images=5))
-    assert method.footprint().images == 2  # one for each of the two classes of the first task, of five in all
-    assert method.footprint().bytes == method.buffer.total_bytes() + method.expert.bytes
-
-
-@pytest.mark.parametrize("stop", [2, 5, 7])
-def test_it_resumes_exactly(stop):
-    given = make("icarl")
-    methods.assert_resumes_exactly(
-        lambda: make("icarl", augment="flip", batch_norm="first-task", buffer_images=7), TASKS,
-        lambda task: [batch(given, task, step, count=1 if step == 2 else 4) for step in range(3)], stop,
-    )  # fmt: skip
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu():
-    replay.assert_no_host_sync("icarl")

@@ -1,15 +1,14 @@
 """L3A against one ridge regression over all images at once, with labels and weights counted image by image."""
 
 import copy
-import io
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from support import methods
 from support.methods import same
-from support.no_waiting import no_waiting
 
 from lifelabel import train
 from lifelabel.config.config import Config
@@ -51,13 +50,6 @@ def learn(method, tasks=(0, 1, 2), sizes=(5, 7)):
             method.observe(batch)
         method.end_task()
     return method
-
-
-def bits(state):
-    """A state as `torch.save` writes it."""
-    out = io.BytesIO()
-    torch.save(state, out)
-    return out
 
 
 def slow_weight(labels, begin):
@@ -226,48 +218,6 @@ def test_a_ridge_that_vanishes_in_rounding_is_refused():
         learn(make(ridge=1e-300), range(1))
 
 
-@pytest.mark.parametrize(("warm_up", "compensation"), [(0, 0.0), (3, 0.0), (9, 0.0), (0, 1.0)])
-def test_it_resumes_exactly_from_any_step(warm_up, compensation):
-    sizes = (3, 4, 2, 3)
-    straight = make(warm_up=warm_up, compensation=compensation)
-    states = []
-    for t, classes in enumerate(TASKS[:2]):
-        straight.begin_task(classes)
-        for batch in batches(t, sizes):
-            straight.observe(batch)
-            states.append((t, bits(straight.state_dict())))
-        straight.end_task()
-    for step, (t, saved) in enumerate(states):
-        saved.seek(0)
-        again = make(
-            seed=99, warm_up=warm_up, compensation=compensation
-        )  # other initial weights and another random layer
-        again.load_state_dict(torch.load(saved, weights_only=True))
-        for batch in batches(t, sizes)[step % len(sizes) + 1 :]:
-            again.observe(batch)
-        again.end_task()
-        learn(again, range(t + 1, 2), sizes)
-        assert same(straight.state_dict(), again.state_dict()), step
-    learn(again, [2])
-    twin = make(seed=99, warm_up=warm_up, compensation=compensation)
-    twin.load_state_dict(straight.state_dict())
-    learn(twin, [2])  # the sums are updated in place, and are not shared
-    learn(straight, [2])
-    assert same(straight.state_dict(), again.state_dict()) and same(straight.state_dict(), twin.state_dict())
-
-
-def test_the_footprint_does_not_grow_with_the_images():
-    few, many = learn(make(), range(2)), make()
-    learn(many, range(2), sizes=(5, 7, 30))
-    # the random layer in float32; the sums of Z' Z and Z' Y, W, and two numbers per class in float64
-    expected = 256 * UNITS * 4 + (WIDTH * WIDTH + 2 * WIDTH * 5 + 2 * 5) * 8
-    for method in (few, many):
-        assert method.footprint().images == 0 and method.footprint().bytes == expected
-    assert len(bits(few.state_dict()).getvalue()) == len(bits(many.state_dict()).getvalue())
-    compensated = learn(make(compensation=1.0), range(2))  # one more sum of each kind
-    assert compensated.footprint().bytes == expected + (WIDTH * WIDTH + WIDTH * 5) * 8
-
-
 def test_a_run_logs_one_loss_through_warm_up_and_regression(tmp_path):
     options = {"projection": UNITS, "ridge": 10.0, "warm_up": 20}
     done = train(
@@ -279,18 +229,8 @@ def test_a_run_logs_one_loss_through_warm_up_and_regression(tmp_path):
     assert done.environment["footprint"]["images"] == 0 and done.environment["footprint"]["bytes"] > 0
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    method = make(device="cuda", precision=precision, warm_up=5)
-    for t, classes in enumerate(TASKS):
-        method.begin_task(classes)
-        moved = [Batch(b.images.cuda(), b.labels.cuda(), b.known.cuda(), b.classes) for b in batches(t, (5, 4, 3))]
-        method.observe(moved[0])
-        method.observe(moved[1])
-        with no_waiting():
-            loss = method.observe(moved[2])["cls"]
-        assert math.isfinite(loss.item())
-        method.end_task()
-    assert method.scores(moved[0].images).isfinite().all()
+def test_known_labels_take_the_place_of_pseudo_labels():
+    method = methods.learn_first_task(methods.make("l3a", **methods.small_options("l3a")), steps=4)
+    given = methods.with_old(methods.batch(method, 1, 0), (True, False), (True, True))
+    values = torch.full((len(given.images), 5), 0.9, dtype=torch.float64)  # pseudo labels are 1
+    assert method.augment_labels(given, values)[:, :2].tolist() == [[1.0, 0.0]] * len(given.images)

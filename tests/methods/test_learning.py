@@ -4,7 +4,7 @@ The figures in the comments are mAP in % of single runs with seeds 0 to 19 (mean
 thread, torch 2.11). Other machines round differently, which changes a run as much as another seed does.
 """
 
-from lifelabel import streams, train
+from lifelabel import train
 
 STREAM = {"classes": 12, "tasks": 4, "train_images": 1600, "test_images": 300, "size": 32}
 FAST = {"lr": 3e-4, "backbone_lr": 2e-3, "later_backbone_lr": 4e-3, "batch_norm": "first-task"}
@@ -14,13 +14,6 @@ FAST = {"lr": 3e-4, "backbone_lr": 2e-3, "later_backbone_lr": 4e-3, "batch_norm"
 def final_map(folder, method, seed, **options):
     done = train(folder, method=method, seed=seed, device="cpu", stream_options=STREAM, **options)
     return 100 * done.metrics["final"]["mAP"]
-
-
-def test_fine_tuning_is_above_chance(tmp_path):
-    """Random scores have an average precision equal to the share of images with the class: 20.1 on average."""
-    chance = 100 * streams.build("scenes", STREAM).test.labels.dense().mean()
-    # 45.8 ± 1.5, from 43.0 to 48.5; without training (learning rates of 1e-12, seeds 0 to 9) 22.2 ± 1.2, up to 24.2
-    assert final_map(tmp_path / "run", "fine-tuning", 0) > chance + 14
 
 
 def test_agcn_is_well_above_fine_tuning_at_the_same_learning_rates(tmp_path):

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.methods import assert_no_host_sync, assert_resumes_exactly
 
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
@@ -121,15 +120,3 @@ def test_the_expert_does_not_change_while_the_network_learns_and_is_the_footprin
     saved = [*method.learner.backbone.state_dict().values(), *method.head.parameters()]
     assert method.footprint().bytes == sum(each.numel() * each.element_size() for each in saved)
     assert method.footprint().images == 0
-
-
-@pytest.mark.parametrize("stop", [2, 4, 6])
-def test_a_run_that_stops_after_any_call_resumes_exactly(stop):
-    assert_resumes_exactly(make, TASKS, batches, stop)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    assert_no_host_sync(make("cuda", precision=precision), TASKS, batches)

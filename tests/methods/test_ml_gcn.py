@@ -2,15 +2,13 @@
 
 import copy
 import dataclasses
-import io
 import math
 
 import numpy as np
 import pytest
 import torch
-from support import replay
-from support.methods import assert_no_host_sync, same
-from support.replay import TASKS, batch, cross_entropy, entries_of_batch
+from support import methods
+from support.methods import TASKS, batch, cross_entropy, entries_of_batch
 
 from lifelabel.config.config import Config
 from lifelabel.methods import METHODS
@@ -20,7 +18,7 @@ COUNTS = [np.array([[10, 4], [4, 4]]), np.array([[5, 3, 0], [3, 8, 1], [0, 1, 9]
 
 
 def make(name="ml-gcn-lifelong", device="cpu", **options):
-    method = replay.make(name, device=device, **options)
+    method = methods.make(name, device=device, **options)
     embed = lambda names: torch.stack([WORDS[each] for each in names]).to(device)  # noqa: E731
     method.setting, method.words = dataclasses.replace(method.setting, embed=embed), method.words.to(device)
     return method
@@ -74,7 +72,7 @@ def test_a_step_is_that_of_the_slow_computation(reduction):
     expected = torch.autograd.grad(loss, [w1, w2, *backbone.parameters()])
     assert method.observe(given)["cls"].item() == pytest.approx(loss.item(), rel=1e-4)
     weights = [method.graph.w1, method.graph.w2, *method.learner.backbone.parameters()]
-    replay.assert_gradient(weights, replay.flat(expected))
+    methods.assert_gradient(weights, methods.flat(expected))
 
 
 def test_the_matrix_has_the_probabilities_of_the_counts_and_nothing_between_tasks():
@@ -123,43 +121,5 @@ def test_the_upper_bound_is_the_same_with_one_task_of_all_classes():
     torch.testing.assert_close(joint.logits(joint.features(batch(joint, 0, 0).images), 2), scores[:, :2])
 
 
-def test_the_network_for_use_has_the_scores_of_the_method():
-    method = learned(make(), tasks=2)
-    images = batch(method, 0, 5, count=1).images
-    with torch.no_grad():
-        torch.testing.assert_close(method.network().eval()(images), method.scores(images))
-
-
-@pytest.mark.parametrize("task", [0, 1])
-@pytest.mark.parametrize("steps", [0, 1])
-def test_it_resumes_exactly(task, steps):
-    def rest(method):
-        for step in range(steps, 3):
-            method.observe(batch(method, task, step, count=1 if step == 2 else 4))
-        method.end_task()
-        begin(method, 2)
-        method.observe(batch(method, 2, 0))
-        return method.state_dict()
-
-    straight = learned(make(batch_norm="first-task"), tasks=task)
-    begin(straight, task)
-    for step in range(steps):
-        straight.observe(batch(straight, task, step))
-    saved = io.BytesIO()
-    torch.save(straight.state_dict(), saved)
-    saved.seek(0)
-    resumed = make(batch_norm="first-task")
-    resumed.load_state_dict(torch.load(saved, weights_only=True))
-    assert torch.equal(resumed.adjacency.dense(), straight.adjacency.dense())
-    assert same(rest(resumed), rest(straight))
-
-
 def test_the_hidden_layer_has_the_width_of_the_paper():
     assert Config.make({"method": "ml-gcn"}).method_options.hidden == 1024
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu():
-    cpu = make()
-    assert_no_host_sync(make(device="cuda"), TASKS, lambda task: [batch(cpu, task, step) for step in range(2)])

@@ -4,14 +4,12 @@ What PRS and OCDM share (masks, budgets, resuming) is tested here for both.
 """
 
 import collections
-import io
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from support.replay import assert_same_bits
 
 from lifelabel.config.config import Config
 from lifelabel.engine.setup import make_setting
@@ -308,28 +306,3 @@ def test_replayed_labels_are_those_that_were_visible(name):
         labels, known = visible[item.jpeg]
         assert replayed.labels[row].tolist() == [float(labels.get(c, False)) for c in range(7)]
         assert replayed.known[row].tolist() == [known.get(c, False) for c in range(7)]
-
-
-@pytest.mark.parametrize(("name", "limit"), [("prs", None), ("prs", 20_000), ("ocdm", None), ("ocdm", 20_000)])
-def test_a_run_that_stops_inside_a_task_resumes_exactly(name, limit):
-    options = {"buffer_images": 15, "buffer_bytes": limit, "rho": 0.2}
-    method = make(name, **options)
-    observed(method, 0, 4, seed=2)
-    observed(method, 1, 2, seed=2)
-    file = io.BytesIO()
-    torch.save({"method": method.state_dict(), "random": torch.get_rng_state()}, file)
-    again = make(name, **options)
-    for one in (method, again):
-        file.seek(0)
-        saved = torch.load(file, weights_only=True)
-        if one is again:
-            one.load_state_dict(saved["method"])
-        torch.set_rng_state(saved["random"])
-        for given in range(3):
-            one.observe(batch(host(np.random.default_rng(given), 1, 6, size=32)))
-    assert_same_bits(method.state_dict(), again.state_dict())
-    assert method.footprint() == again.footprint()
-    sizes = [len(item.jpeg) + item.labels.nbytes + item.known.nbytes for item in method.buffer.items]
-    labels = sum(max(1, item.labels.sum()) for item in method.buffer.items)
-    counts = 2 * 8 * (1 + 7)  # n and l of seven classes and of images without a label
-    assert (method.footprint().images, method.footprint().bytes) == (len(sizes), sum(sizes) + counts + 2 * 4 * labels)

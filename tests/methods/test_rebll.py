@@ -1,18 +1,15 @@
 """RebLL against loops over images and classes in float64, and the labels that are filled in by hand."""
 
-import copy
 import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
-from support.replay import (
+from support.methods import (
     TASKS,
     Float64Network,
     assert_gradient,
-    assert_no_host_sync,
-    assert_resumes_exactly,
     batch,
     images_of,
     make,
@@ -72,7 +69,7 @@ def targets_of(items, relabel):
 @pytest.mark.parametrize(("relabel", "reduction"), [("hard", "mean"), ("soft", "sum"), ("none", "mean")])
 def test_a_step_is_that_of_the_slow_computation(relabel, reduction):
     options = {"gamma": 0.7, "decay": 1.5, "lambdas": (0.3, 0.6), "replay_weight": 0.8}
-    method = make("rebll", reduction, replay_batch=99, relabel=relabel, **options)
+    method = make("rebll", reduction=reduction, replay_batch=99, relabel=relabel, **options)
     old = learn(method, 2, steps=2)[-1]
     method.begin_task(TASKS[2])
     method.observe(batch(method, 2, 0))
@@ -205,23 +202,3 @@ def test_both_budgets_hold_after_labels_are_filled_in():
     method.end_task()
     assert len(buffer) == 5 and buffer.bytes == sum(item.bytes for item in buffer.items) <= limit
     assert sorted(item.key for item in buffer.items) == keys[:5] and buffer.max_key == keys[5]
-
-
-def test_the_expert_and_its_bytes_and_the_scores_of_the_network():
-    method = make("rebll")
-    learn(method, 2)
-    images = batch(method, 0, 9, count=1).images
-    with torch.no_grad():
-        torch.testing.assert_close(method.expert.logits(images), method.scores(images))
-        torch.testing.assert_close(copy.deepcopy(method.network()).eval()(images), method.scores(images))
-
-
-@pytest.mark.parametrize("relabel", ["hard", "none"])
-def test_it_resumes_exactly(tmp_path, relabel):
-    assert_resumes_exactly("rebll", tmp_path, relabel=relabel)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu():
-    assert_no_host_sync("rebll")

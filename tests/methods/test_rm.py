@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from support import methods, replay
-from support.replay import TASKS, batch, images_of, make
+from support import methods
+from support.methods import TASKS, batch, images_of, make
 
 from lifelabel.methods.rm import perturb, spread_evenly
 
@@ -33,7 +33,7 @@ def test_a_task_ends_with_an_order_by_uncertainty():
     """u is 1 minus the mean probability of the class that an image serves, over perturbed copies of it."""
     method = learned(augment="flip", buffer_images=12, perturbations=3)
     items, serves, size = method.buffer.items, method.buffer.serves.tolist(), method.setting.batch_size
-    network = replay.Float64Network(method, frozen=True)
+    network = methods.Float64Network(method, frozen=True)
     changed, uncertainty = np.concatenate(method.buffer.changed()).tolist(), {}
     state = torch.get_rng_state()
     for start in range(0, len(changed), size):
@@ -74,10 +74,10 @@ def test_a_step_is_that_of_er():
         method.store(given := batch(method, 0, 0, labels=np.ones((4, 2), bool), hidden=0.0))
         torch.manual_seed(0)
         parts = method.observe(batch(method, 0, 1))
-        steps[name] = [part.item() for part in parts.values()], replay.weights_of(method)
+        steps[name] = [part.item() for part in parts.values()], methods.weights_of(method)
         assert len(given.images) == 4
     assert steps["rm"][0] == pytest.approx(steps["er"][0], rel=1e-3)
-    replay.assert_gradient(steps["rm"][1], replay.flat([weight.grad for weight in steps["er"][1]]))
+    methods.assert_gradient(steps["rm"][1], methods.flat([weight.grad for weight in steps["er"][1]]))
 
 
 def test_perturbations_are_drawn_for_each_image_from_the_cpu_generator():
@@ -113,24 +113,9 @@ def test_perturbations_crop_mirror_shift_and_cut_out():
     assert white.min() < 0.5 and white.max() > 1.5
 
 
-@pytest.mark.parametrize("stop", [5, 7])
-def test_it_resumes_exactly(stop):
-    given = make("rm")
-    methods.assert_resumes_exactly(
-        lambda: make("rm", augment="flip", batch_norm="first-task", buffer_images=7, perturbations=2), TASKS,
-        lambda task: [batch(given, task, step, count=1 if step == 2 else 4) for step in range(3)], stop,
-    )  # fmt: skip
-
-
 def test_a_task_without_a_positive_label_ends():
     method = make("rm")
     method.begin_task(TASKS[0])
     method.observe(batch(method, 0, 0, hidden=1.0))
     method.end_task()
     assert len(method.buffer) == 0
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_host_sync_in_a_step_on_the_gpu():
-    replay.assert_no_host_sync("rm")

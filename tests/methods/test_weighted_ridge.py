@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support.methods import list_calls, same
-from support.no_waiting import no_waiting
+from support.methods import same
 
 from lifelabel import train
 from lifelabel.config.config import Config
@@ -183,17 +182,6 @@ def test_labels_of_older_classes_count_for_their_tasks(share_known):
     assert_close(method.weights[:, :7], slow_weights(kept, [2, 3, 2, 1], 0.2, 0.5)[:, :7], 1e-8)
 
 
-def test_unknown_labels_are_not_used():
-    expected, changed = learn(make(ridge=None), share_known=0.8), make(ridge=None)
-    for t in range(3):
-        changed.begin_task(TASKS[t])
-        for batch in batches(t, share_known=0.8):
-            assert not batch.known.all()
-            changed.observe(Batch(batch.images, batch.labels + (~batch.known).float(), batch.known, batch.classes))
-        changed.end_task()
-    assert same(expected.state_dict(), changed.state_dict())
-
-
 @pytest.mark.parametrize("ridge", [None, 0.5])
 @pytest.mark.parametrize("directions", [None, 20, 300], ids=["all", "fewer", "more-than-images"])
 def test_neither_batches_nor_the_order_of_images_change_scores(directions, ridge):
@@ -234,32 +222,6 @@ def bits(state):
     torch.save(state, out)
     out.seek(0)
     return out
-
-
-@pytest.mark.parametrize(("warm_up", "storage"), [(0, "float64"), (3, "float64"), (12, "float64"), (3, "float32")])
-def test_it_resumes_exactly_after_any_call(warm_up, storage):
-    options = {"warm_up": warm_up, "storage": storage, "ridge": None}
-    sizes = (7, 6, 6, 5)
-    images = test_images(3)
-    straight = make(**options)
-    states = []
-    for call in list_calls(straight, TASKS, lambda t: batches(t, sizes, share_known=0.9)):
-        call()
-        states.append((bits(straight.state_dict()), straight.scores(images)))
-    for step, (saved, scores) in enumerate(states):
-        # with a warm-up, the backbone is part of the state
-        again = make(seed=99 if warm_up else 0, **options)
-        again.load_state_dict(torch.load(saved, weights_only=True))
-        assert torch.equal(again.scores(images), scores), step
-        for call in list_calls(again, TASKS, lambda t: batches(t, sizes, share_known=0.9))[step + 1 :]:
-            call()
-        assert same(again.state_dict(), straight.state_dict()), step
-        assert torch.equal(again.scores(images), states[-1][1]), step
-    twin = make(**options)
-    twin.load_state_dict(straight.state_dict())
-    learn(twin, [2])  # the sums are updated in place, and are not shared
-    learn(straight, [2])
-    assert same(straight.state_dict(), twin.state_dict())
 
 
 def test_scores_during_the_warm_up_do_not_change_the_features():
@@ -313,16 +275,6 @@ def test_stored_matrices_in_float32_agree_and_take_half_the_memory():
     assert single.sums.total.dtype == single.sums.current.dtype == torch.float64
     # the matrices of three tasks: the one of the last task is stored when the next one begins
     assert double.footprint().bytes - single.footprint().bytes == 3 * 11 * 23 * 4
-
-
-def test_the_footprint_does_not_grow_with_the_images():
-    few, many = learn(make(ridge=None)), learn(make(ridge=None), sizes=(11, 13, 30))
-    # G, three triangles, b and W of seven classes, slopes and shifts, the basis, the errors of eight candidates
-    sums = 21 * 21 + 3 * 11 * 23 + 2 * 21 * 7 + 2 * 7 + (WIDTH + 1) * 21 + 3 * 8
-    for method in (few, many):
-        acm = method.acm.bytes + method.relations.frozen.nbytes
-        assert method.footprint().images == 0 and method.footprint().bytes == 8 * sums + acm
-    assert len(bits(few.state_dict()).getvalue()) == len(bits(many.state_dict()).getvalue())
 
 
 def test_the_chosen_ridge_has_the_smallest_errors_of_all_tasks():
@@ -565,20 +517,3 @@ def test_recorded_passes_equal_unrecorded_ones(warm_up, precision):
     images = test_images(4).cuda()
     # steps by gradient may add up in another order
     assert_close(recorded.scores(images).cpu(), eager.scores(images).cpu(), 5e-2 if warm_up else 1e-4)
-
-
-@gpu
-@no_gpu
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_host_sync_in_a_step_on_the_gpu(precision):
-    method = make(device="cuda", precision=precision, warm_up=4)
-    for t, classes in enumerate(TASKS):
-        method.begin_task(classes)
-        given = moved(t, (4,) * 9 + (3,))
-        for batch in given[:6]:
-            method.observe(batch)
-        with no_waiting():
-            for batch in given[6:]:
-                method.observe(batch)
-        method.end_task()
-    assert method.scores(given[0].images).isfinite().all()

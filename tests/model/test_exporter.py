@@ -16,48 +16,20 @@ from torchvision.models import VisionTransformer
 
 import lifelabel
 from lifelabel.errors import UserError
-from lifelabel.methods import METHODS
 from lifelabel.model.export_content import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
 from lifelabel.nn.backbone import Layout
 from lifelabel.nn.backbones import Backbone, build
 from lifelabel.nn.frozen_features import PARTS, PartFeatures
-from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.library_backbones import TorchvisionTransformer
 from lifelabel.nn.onnx_runtime import open_session
 
-SHAPES = {
-    "agcn": "pooled, relations",
-    "l3a": "standardised, random units",
-    "weighted-ridge": "parts, relations",
-    "icarl": "normalised",
-    "csc": "class-graph",
-    "agcn++": "matrix-graph",
-    "fine-tuning": "pooled",
-    "krt": "tokens",
-}
-"""The network of krt-r has the shape of that of krt, and those of all other methods that of fine-tuning."""
 CALIBRATION = {"slope": [0.5, 1, 2, 1.5, 1], "shift": [0.1, -0.2, 0, 0.3, 1]}
 
 
 @functools.cache
 def network_of(name):
     return models.learned(name).network().eval()
-
-
-def shape_of(network):
-    features = network.features
-    if isinstance(network.classifier, MapHead):
-        return network.classifier.kind
-    scaling = [name for name in ("standardise", "normalise") if getattr(features, name, False)]
-    parts = ["parts" if isinstance(features, PartFeatures) else f"{scaling[0]}d" if scaling else "pooled"]
-    parts += ["random units"] if network.classifier.projection is not None else []
-    return ", ".join([*parts, "relations"] if network.classifier.log_lift is not None else parts)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_a_network_of_a_tested_shape(name):
-    assert shape_of(network_of(name)) == SHAPES.get(name.removesuffix("-r"), SHAPES["fine-tuning"])
 
 
 def assert_equal_for_batches(run, network, given):
@@ -71,18 +43,6 @@ def in_onnx_runtime(program):
     session = open_session(program.model_proto.SerializeToString())
     name = session.get_inputs()[0].name
     return lambda given: torch.from_numpy(session.run(["probabilities"], {name: given.numpy()})[0])
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_the_probabilities_of_every_shape_of_network_are_exported(name):
-    network = network_of(name)
-    calibrated = ProbabilityNetwork(network, CALIBRATION)
-    images = network.backbone.normalize(models.pixels(5))
-    with torch.no_grad():
-        logits = network(images) * torch.tensor(CALIBRATION["slope"]) + torch.tensor(CALIBRATION["shift"])
-        torch.testing.assert_close(calibrated(images), logits.sigmoid(), rtol=0, atol=1e-5)
-    assert_equal_for_batches(torch_program(calibrated, models.SIZE).module(), calibrated, images)
-    assert_equal_for_batches(in_onnx_runtime(onnx_program(calibrated, models.SIZE)), calibrated, images)
 
 
 def network_on(backbone, parts=True):

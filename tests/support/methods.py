@@ -1,58 +1,175 @@
-"""Shared by the tests of methods: runs that stop and resume, and steps that must not wait for the GPU."""
+"""Shared by the tests of methods: small batches, networks in float64, losses computed by loops."""
 
-import functools
+import copy
+import dataclasses
 import io
-import math
 
+import numpy as np
 import torch
+from PIL import Image
 
-from lifelabel.methods import Batch
-from support.no_waiting import no_waiting
+from lifelabel.config.config import Config
+from lifelabel.config.run_options import RunOptions
+from lifelabel.engine.setup import make_setting
+from lifelabel.methods import METHODS, Batch, HostBatch
+
+TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+SMALL = {
+    "warm_up": 6,
+    "projection": 32,
+    "directions": 32,
+    "hidden": 32,
+    "width": 16,
+    "buffer_images": 10,
+    "perturbations": 2,
+}
+"""Values that keep tests fast, for every method that declares an option of this name."""
 
 
-def list_calls(method, tasks, batches):
-    """All calls of a method in two tasks, in order."""
-    calls = []
-    for task in range(2):
-        steps = [functools.partial(method.observe, batch) for batch in batches(task)]
-        calls += [functools.partial(method.begin_task, tasks[task]), *steps, method.end_task]
-    return calls
+def small_options(name):
+    """The options of a method that keep tests fast."""
+    declared = {field.name for field in dataclasses.fields(METHODS[name].Options)}
+    return {option: value for option, value in SMALL.items() if option in declared}
+
+
+SHARED = {"reduction": "mean", "augment": "none", "batch_norm": "running", "lr": 1e-3, "backbone_lr": 1e-3}
+
+
+def make(method, device="cpu", **options):
+    """A method with seed 0. Options of the run, such as `lr`, and of the method are given together."""
+    torch.manual_seed(0)
+    names = {field.name for field in dataclasses.fields(RunOptions)}
+    shared = {**SHARED, **{name: options.pop(name) for name in names & options.keys()}}
+    config = Config.make({"method": method, **shared, "method_options": options})
+    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 4, device=device), torch.device(device))
+    return METHODS[method](setting, config.method_options)
+
+
+def batch(method, task, seed, count=4, labels=None, hidden=0.2):
+    """A batch of a task as the engine makes it, with some unknown labels."""
+    rng = np.random.default_rng([task, seed])
+    pixels = torch.from_numpy(rng.integers(0, 256, (count, 6, 6, 3), np.uint8).repeat(4, 1).repeat(4, 2))
+    known = rng.random((count, len(TASKS[task]))) >= hidden
+    drawn = rng.random(known.shape) < 0.5
+    labels = (drawn if labels is None else labels) & known
+    device = method.setting.device
+    y, mask = torch.from_numpy(labels).float().to(device), torch.from_numpy(known).to(device)
+    return Batch(method.setting.backbone.normalize(pixels), y, mask, TASKS[task], HostBatch(pixels, labels, known))
+
+
+def with_old(given, labels, known):
+    """The same batch with labels of the old classes (one for each, for all images)."""
+    count = len(given.images)
+    old, mask = (np.tile(np.array(values, bool), (count, 1)) for values in (labels, known))
+    host = HostBatch(given.host.pixels, np.hstack([old & mask, given.host.labels]), np.hstack([mask, given.host.known]))
+    tensors = torch.from_numpy(host.labels).float(), torch.from_numpy(host.known)
+    return Batch(given.images, *tensors, (*TASKS[0], *given.classes), host)
+
+
+def learn_first_task(method, steps=2):
+    method.begin_task(TASKS[0])
+    for step in range(steps):
+        method.observe(batch(method, 0, step))
+    method.end_task()
+    method.begin_task(TASKS[1])
+    return method
+
+
+def learned(method, tasks=1):
+    for task in range(tasks):
+        method.begin_task(TASKS[task])
+        for step in range(2):
+            method.observe(batch(method, task, step))
+        method.end_task()
+    return method
+
+
+class Float64Network:
+    """The network of a method before a step, in float64."""
+
+    def __init__(self, method, frozen=False):
+        self.backbone = copy.deepcopy(method.learner.backbone).double()
+        self.head = copy.deepcopy(method.head).double()
+        self.backbone.train(not frozen)
+
+    def logits(self, images):
+        w, b = torch.cat(list(self.head.weights)), torch.cat(list(self.head.biases))
+        return self.backbone(images.double()) @ w.T + b
+
+    def parameters(self):
+        return [*self.backbone.parameters(), *self.head.parameters()]
+
+    def gradient(self, loss):
+        parts = torch.autograd.grad(loss, self.parameters(), retain_graph=True, allow_unused=True)
+        return flat([torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters(), parts, strict=True)])
+
+
+class Float64MapNetwork:
+    """The network of a method with a head on the feature map, as it is now, in float64."""
+
+    def __init__(self, method, train):
+        self.backbone, self.head = copy.deepcopy((method.learner.backbone, method.head))
+        self.backbone.double().train(train)
+        self.head.double()
+        self.parameters = [*self.backbone.parameters(), *self.head.parameters()]
+
+    def maps(self, images):
+        return self.backbone.body(images.double())
+
+
+def flat(tensors):
+    return np.concatenate([t.detach().double().numpy().ravel() for t in tensors])
+
+
+def weights_of(method):
+    return [*method.learner.backbone.parameters(), *method.head.parameters()]
+
+
+def assert_gradient(weights, expected):
+    """The gradient of the last step is the expected one, by the norm of the difference for each tensor of weights.
+
+    Single elements can differ more: rounding moves an activation to the other side of zero, where ReLU has another
+    slope, and which one depends on the CPU.
+    """
+    start, smallest = 0, 1e-6 * np.linalg.norm(expected)
+    for weight in weights:
+        part = expected[start : start + weight.numel()]
+        difference = np.linalg.norm(flat([weight.grad]) - part)
+        assert difference <= 5e-3 * np.linalg.norm(part) + smallest, (start, tuple(weight.shape))
+        start += len(part)
+    assert start == len(expected)
+
+
+def images_of(items):
+    """Stored images as network input, decoded by Pillow."""
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(item.jpeg)).convert("RGB")) for item in items])
+    return torch.from_numpy((pixels.transpose(0, 3, 1, 2) / 255.0 - 0.5) / 0.25)
+
+
+def cross_entropy(logits, entries, reduction):
+    """`entries`: for each image, {column: label} of its known labels."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for row, image in enumerate(entries):
+        for column, label in image.items():
+            p = torch.sigmoid(logits[row, column])
+            total = total - (torch.log(p) if label else torch.log(1 - p))
+            count += 1
+    return total / (len(entries) if reduction == "sum" else count)
+
+
+def entries_of_batch(given, offset):
+    known, labels = given.known.tolist(), given.labels.tolist()
+    return [{offset + k: labels[i][k] for k in range(len(known[i])) if known[i][k]} for i in range(len(known))]
+
+
+def entries_of(items):
+    return [{item.offset + k: y for k, y in enumerate(item.labels) if item.known[k]} for item in items]
 
 
 def same(a, b):
+    """Whether two states are equal to the bit."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
-def assert_resumes_exactly(make, tasks, batches, stop):
-    """A run that is saved after `stop` calls and loaded again ends with the same bits as one that does not stop."""
-    straight, resumed = make(), make()
-    calls, calls_again = list_calls(straight, tasks, batches), list_calls(resumed, tasks, batches)
-    saved = io.BytesIO()
-    for call in calls[:stop]:
-        call()
-    torch.save((straight.state_dict(), torch.get_rng_state()), saved)
-    for call in calls[stop:]:
-        call()
-    saved.seek(0)
-    state, random_state = torch.load(saved, weights_only=True)
-    resumed.load_state_dict(state)
-    torch.set_rng_state(random_state)
-    for call in calls_again[stop:]:
-        call()
-    assert same(resumed.state_dict(), straight.state_dict())
-
-
-def assert_no_host_sync(method, tasks, batches):
-    """The second step of every task does not wait for the GPU."""
-    for task, classes in enumerate(tasks):
-        method.begin_task(classes)
-        moved = [Batch(b.images.cuda(), b.labels.cuda(), b.known.cuda(), classes) for b in batches(task)]
-        method.observe(moved[0])
-        with no_waiting():
-            parts = method.observe(moved[1])
-        assert all(math.isfinite(part.item()) for part in parts.values())
-        method.end_task()
+    return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b

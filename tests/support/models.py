@@ -8,7 +8,7 @@ from PIL import Image
 
 from lifelabel.model import ModelInfo, write_model
 from lifelabel.model.model_folder import _values_sha256
-from support.replay import SMALL_OPTIONS, TASKS, batch, make
+from support.methods import TASKS, batch, make, small_options
 
 SIZE = 32
 CLASSES = tuple(name for names in TASKS[:2] for name in names)
@@ -16,7 +16,7 @@ CLASSES = tuple(name for names in TASKS[:2] for name in names)
 
 def learned(name, **options):
     """A method that has learned two tasks of five classes."""
-    method = make(name, **{**SMALL_OPTIONS.get(name, {}), **options})
+    method = make(name, **{**small_options(name), **options})
     for task, classes in enumerate(TASKS[:2]):
         method.begin_task(classes)
         for step in range(3):

@@ -36,6 +36,7 @@ class EWC(FineTuning):
     summary = "penalty on changes of weights that matter to old tasks (diagonal Fisher)"
     position = 40
     Options = _EWCOptions
+    per_step = ("squares", "images", "steps")
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"strength": (10.0, 100.0, 1000.0, 10000.0)}
 
     def __init__(self, setting: Setting, options: _EWCOptions):

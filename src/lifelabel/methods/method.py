@@ -115,6 +115,8 @@ class Method(ABC):
     """Whether the engine counts the labels of the images of a task before its first batch: see `count_labels`."""
     validates: ClassVar[bool] = False
     """Whether the method chooses an option by the validation images of a stream: see `validate`."""
+    per_step: ClassVar[tuple[str, ...]] = ()
+    """The entries of the state, besides `learner`, that change also in steps on images that are shown again."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which trains on all tasks at once with complete labels."""
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support import replay
+from support import methods
 from torch import nn
 
 from lifelabel.errors import UserError
@@ -108,7 +108,7 @@ def test_the_network_of_a_head_is_restored_and_shows_evidence():
 
 def test_features_of_maps_are_pooled_maps():
     """In train mode, and in eval mode."""
-    method = replay.make("fine-tuning")
+    method = methods.make("fine-tuning")
     learner = Learner(head(2), method.setting)
     learner.begin_task(first_task=True)
     images = torch.randn(3, 3, 32, 32)
@@ -122,7 +122,7 @@ def test_features_of_maps_are_pooled_maps():
 
 
 def test_the_expert_keeps_network_and_head_and_is_restored():
-    setting = replay.make("fine-tuning").setting
+    setting = methods.make("fine-tuning").setting
     own = head(2)
     learner = Learner(own, setting)
     images = torch.randn(3, 3, 32, 32)

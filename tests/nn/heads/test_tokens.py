@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support import replay
+from support import methods
 
 from lifelabel.nn.heads import TokenHead, build_head
 from lifelabel.nn.learner import Learner
@@ -88,7 +88,7 @@ def test_growing_freezes_the_token_and_the_classifier_of_the_last_task_and_keeps
 
 
 def test_the_optimizer_of_a_task_has_its_token_its_classifier_and_the_shared_weights():
-    method = replay.make("fine-tuning")
+    method = methods.make("fine-tuning")
     made = head(2, dim=method.setting.backbone.dim)
     learner = Learner(made, method.setting)
     for first in (True, False):
