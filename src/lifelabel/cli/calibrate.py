@@ -82,8 +82,7 @@ def _print(found: Calibrated) -> None:
     from rich import box
 
     from lifelabel.metrics.functions import average_precision
-    from lifelabel.report.grids import rich_grid
-    from lifelabel.report.per_class import per_class_table
+    from lifelabel.report.text_tables import per_class_table, rich_grid
 
     model, scores, columns, set_of = found.model, found.scores, found.figures, found.images.images
     print_line(f"{model.info.label}: {counted(len(scores), 'images')} ({set_of.kind} of {set_of.name})")

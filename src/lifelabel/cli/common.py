@@ -141,7 +141,7 @@ def print_class_table(
     metrics: Mapping[str, Any], ap: Mapping[str, float | None], more: Mapping[str, Sequence[Any]] | None = None
 ) -> None:
     """The AP of classes after a run, with the number of their test images. `metrics` is metrics.json."""
-    from lifelabel.report.per_class import per_class_table
+    from lifelabel.report.text_tables import per_class_table
 
     names = metrics.get("task_names") or []
     task_of = {name: task_cell(number, names) for number, of in enumerate(metrics["tasks"], 1) for name in of}

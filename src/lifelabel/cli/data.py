@@ -69,6 +69,7 @@ def _inspect(
     """Describe a stream: images, tasks, classes, hidden labels, co-occurrence and problems, in numbers and figures."""
     from lifelabel.report.stream import describe
     from lifelabel.report.stream_text import TERMINAL_WIDTH, terminal
+    from lifelabel.report.vega import chart_obstacle
 
     options = {**flags, **stream_settings(set_ or [])}
     source = _make_stream(stream, options, plugin or [])
@@ -82,6 +83,8 @@ def _inspect(
         missing = _write_missing(source, folder / "missing.txt")
     listed = f", missing.txt ({counted(missing, 'images without a file')})" if missing else ""
     print_line(f"written to {folder}: report.md, stream.json{listed} and {counted(len(images), 'figures')}")
+    if obstacle := chart_obstacle():
+        print_line(f"the charts {obstacle}")
 
 
 @command(
@@ -157,10 +160,7 @@ def _write(description: dict[str, Any], folder: Path, source: Stream | None, pro
     from lifelabel.report import stream_figures
     from lifelabel.report.stream_text import markdown
 
-    stream_figures.draw_frequencies(description, folder / "frequencies.png")
-    images = ["frequencies.png"]
-    if stream_figures.draw_cooccurrence(description, folder / "cooccurrence.png"):
-        images.append("cooccurrence.png")
+    images = stream_figures.write_charts(description, folder)
     if source:
         images += stream_figures.write_sheets(source, folder, progress)
     write_text(folder / "stream.json", json.dumps(description, indent=1) + "\n")

@@ -31,7 +31,7 @@ __all__ = ["Check", "examine"]
 _PYTHON = (3, 10)
 _REQUIRED = {
     "torch": "2.11", "torchvision": "0.26", "numpy": "2.0", "Pillow": "11.2.1", "typer": "0.20", "rich": "13.9.4",
-    "matplotlib": "3.9", "PyYAML": "6.0", "safetensors": "0.4",
+    "PyYAML": "6.0", "safetensors": "0.4",
 }  # fmt: skip
 """Packages without which no command works, with their lowest versions."""
 _MODULES = {"Pillow": "PIL", "PyYAML": "yaml"}
@@ -94,7 +94,7 @@ def _doctor(
 def _print(checks: list[Check]) -> None:
     from rich import box
 
-    from lifelabel.report.grids import rich_grid
+    from lifelabel.report.text_tables import rich_grid
 
     rows = [[check.state, check.name, "; ".join(filter(None, (check.found, check.advice)))] for check in checks]
     print_table(rich_grid(("state", "check", "found"), rows, 3, max_width=84, box=box.SIMPLE))

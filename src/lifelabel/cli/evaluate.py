@@ -49,7 +49,8 @@ def _evaluate(
     """
     load_plugins(plugin)
     from lifelabel.model.model_folder import find_model
-    from lifelabel.report.model_evaluation import FILES, evaluate
+    from lifelabel.report.evaluation import FILES, evaluate
+    from lifelabel.report.vega import chart_obstacle
 
     folder = out_folder or _default_folder(images.run, find_model(images.run))
     with progress_bar("images") as progress:
@@ -60,6 +61,8 @@ def _evaluate(
     _print(found)
     written = ", ".join(name for name in FILES if (folder / name).exists())
     print_line(f"written to {folder}: {written}" + (f"; scores in {save_scores}" if save_scores else ""))
+    if obstacle := chart_obstacle():
+        print_line(f"the chart of the classes {obstacle}")
 
 
 def _default_folder(run: Path, model_folder: Path) -> Path:
@@ -76,8 +79,7 @@ def _print(found: dict[str, Any]) -> None:
 
     from lifelabel.cli.metrics import print_metrics
     from lifelabel.report import evaluation as text
-    from lifelabel.report.grids import rich_grid
-    from lifelabel.report.per_class import per_class_table
+    from lifelabel.report.text_tables import per_class_table, rich_grid
 
     given = found["set"]
     print_line(

@@ -161,10 +161,9 @@ def _tables(boards: Sequence[Board], outcomes: Sequence[Sequence[Outcome | None]
 
 def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
     """Write the page, the CSV file and the picture, and print the tables."""
-    from lifelabel.cli.report import chart_obstacle
     from lifelabel.report.cost_figures import leaderboard_spec
     from lifelabel.report.leaderboard_page import PICTURE, ranking_summary, terminal_table, write_page
-    from lifelabel.report.vega import write_spec
+    from lifelabel.report.vega import chart_obstacle, write_spec
 
     tables = [table for board in boards for table in board.tables.values()]
     failures = [failure for table in tables for failure in table.failures]

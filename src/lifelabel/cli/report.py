@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,10 +19,7 @@ from lifelabel.errors import UserError
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
-__all__ = ["chart_obstacle", "show_table"]
-
-_NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
-"""Modules that the report needs, and their packages. The tables do not need them."""
+__all__ = ["show_table"]
 
 
 @command(
@@ -68,6 +64,7 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
     """Write a table in all formats into `folder`, print it with its notes, and write its report and figures."""
     from lifelabel.report.page import REPORT
     from lifelabel.report.tables import notes, terminal, write_tables
+    from lifelabel.report.vega import chart_obstacle
 
     if table.runs:
         with make_folder(folder):
@@ -86,20 +83,6 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
             last = f"the report is {(folder / REPORT).resolve()}: open it in a browser"
         print_line(f"written to {folder}: {', '.join(written)}")
         print_line(last)
-
-
-def chart_obstacle() -> str:
-    """Why there can be no report and no charts; empty if there can."""
-    missing = [package for module, package in _NEEDED.items() if not find_spec(module)]
-    if missing:
-        return f"needs other packages: pip install {' '.join(missing)}"
-    with suppress(ImportError):  # there are no such limits on Windows
-        import resource
-
-        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-            # the JavaScript engine of vl-convert reserves many addresses, and ends the process without them
-            return "needs an address space without a limit: ulimit -v unlimited"
-    return ""
 
 
 def _write_report(table: ResultTable, folder: Path, quiet: bool) -> list[str]:

@@ -57,7 +57,7 @@ def _runs(
 def _print(runs: list[ListedRun]) -> None:
     from rich import box
 
-    from lifelabel.report.grids import rich_grid
+    from lifelabel.report.text_tables import rich_grid
 
     print_table(rich_grid(_HEADS, map(_cells, runs), _LEFT, max_width=40, box=box.SIMPLE))
     if any((run.forgetting or 0) < 0 for run in runs):
