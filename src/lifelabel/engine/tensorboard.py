@@ -27,6 +27,13 @@ _SIDE = 480
 """The side of the picture of a small matrix, in pixels."""
 _MAX_CLASSES = 1000
 """A matrix of more classes has no picture."""
+_PALETTE = np.array(
+    [
+        (68, 1, 84), (72, 40, 120), (62, 73, 137), (49, 104, 142), (38, 130, 142), (31, 158, 137), (53, 183, 121),
+        (110, 206, 88), (181, 222, 43), (253, 231, 37),
+    ]
+)  # fmt: skip
+"""Red, green and blue of the colours of 0 … 1, from dark blue to yellow, at equal distances."""
 
 
 def check_tensorboard() -> None:
@@ -133,10 +140,10 @@ def draw_matrix(matrix: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     >>> draw_matrix(np.array([[1.0, 0.2], [0.4, 1.0]]), [1, 1]).shape
     (480, 480, 3)
     """
-    from matplotlib import colormaps
-
-    off_diagonal = np.where(np.eye(len(matrix), dtype=bool), np.nan, np.clip(matrix, 0, 1))
-    colours = colormaps["viridis"].with_extremes(bad="white")(np.ma.masked_invalid(off_diagonal), bytes=True)[..., :3]
+    values = np.where(np.isfinite(matrix), np.clip(matrix, 0, 1), 0)
+    stops = np.linspace(0, 1, len(_PALETTE))
+    colours = np.stack([np.interp(values, stops, channel) for channel in _PALETTE.T], -1).round().astype(np.uint8)
+    colours[np.eye(len(matrix), dtype=bool) | ~np.isfinite(matrix)] = 255
     scale = max(1, _SIDE // len(matrix))
     picture = colours.repeat(scale, 0).repeat(scale, 1)
     for border in np.cumsum(sizes)[:-1].tolist() if scale > 3 else ():
