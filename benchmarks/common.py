@@ -65,8 +65,8 @@ def write_json(
         given.json,
         command=shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         date=about["date"],
-        machine=f"{about['device']}, {about['threads']} threads, torch {about['torch']}",
-        commit=str(commit())[:7],
+        machine=f"{about['device']}, threads: {about['threads']}, torch {about['torch'].partition('+')[0]}",
+        commit=None if (at := commit()) is None else at[:7] + at[40:],  # with + if files differ from it
         row=row,
         columns=columns,
         **more,

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lifelabel.report.columns import Stat
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, LEVEL, NO_VERDICT, SOURCES, Difference, difference
+from lifelabel.report.text_tables import Stat
 
 __all__ = ["CHART", "add", "chart", "load", "names", "pages", "rewrite", "unmarked", "write"]
 

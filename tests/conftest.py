@@ -123,7 +123,7 @@ def refused(main):
 @pytest.fixture
 def tables_only(monkeypatch):
     """Commands in this process write tables and no report with figures, which takes seconds."""
-    monkeypatch.setattr("lifelabel.cli.report.chart_obstacle", lambda: "is not made here")
+    monkeypatch.setattr("lifelabel.report.vega.chart_obstacle", lambda: "is not made here")
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lifelabel.nn.method_setting import Setting
     from lifelabel.options import option
     from lifelabel.registry import load_plugin
-    from lifelabel.report.model_evaluation import evaluate
+    from lifelabel.report.evaluation import evaluate
     from lifelabel.search.planned_run import PlannedRun
     from lifelabel.search.scheduler import run_all
     from lifelabel.streams import STREAMS, Stream
@@ -94,7 +94,7 @@ _HOMES = {
     "lifelabel.nn.method_setting": ("Setting",),
     "lifelabel.options": ("option",),
     "lifelabel.registry": ("load_plugin",),
-    "lifelabel.report.model_evaluation": ("evaluate",),
+    "lifelabel.report.evaluation": ("evaluate",),
     "lifelabel.search.planned_run": ("PlannedRun",),
     "lifelabel.search.scheduler": ("run_all",),
     "lifelabel.streams": ("STREAMS", "Stream"),

@@ -128,7 +128,7 @@ def test_the_same_command_repeats_nothing_and_fewer_methods_make_a_smaller_table
     assert again.stderr == "12 of 12 runs are finished already\n"
     assert {name: (out / name).read_bytes() for name in FILES[:4]} == tables
     copy = shutil.copytree(out, tmp_path / "copy")
-    monkeypatch.setattr("lifelabel.cli.report.chart_obstacle", lambda: "is not made here")  # it takes seconds
+    monkeypatch.setattr("lifelabel.report.vega.chart_obstacle", lambda: "is not made here")  # it takes seconds
     part = main("compare", "--methods", "frozen", "--seeds", "0", *SMALL, "--out", copy, "-q")
     assert (part.returncode, part.stderr) == (0, "")
     assert [(row["name"], len(row["runs"])) for row in read(copy)["rows"]] == [("frozen", 1)]
@@ -227,7 +227,7 @@ def test_a_run_that_fails_is_listed_and_the_others_are_in_the_table(main, tables
     lines = table_of(table)
     assert lines[3][:4] == ["fine-tuning", "–", "–", "–"]
     assert lines[2][1] == f"{100 * read(out / 'multi-task-s0', 'metrics.json')['final']['mAP']:.2f}"
-    assert "fine-tuning: 0 of 1 runs." in table
+    assert "| 0/1 |" in table
     # other options are another run: the folder is not changed, and this is reported
     before = snapshot(out / "multi-task-s0")
     done = main(*args, "--set", "later_backbone_lr=1e-3", "-q")
@@ -281,7 +281,7 @@ def test_a_study(main, tables_only, tmp_path, pytestconfig, name):
     assert [tuple(row["cells"].values()) for row in table["rows"]] == [cells for cells, _ in study.rows]
     written = table_of((out / "table.md").read_text(encoding="utf-8"))
     costs = ["stored images", "stored MB", "seconds", "images/s", "peak GB"] if study.costs else []
-    assert written[0] == [*study.head, "mAP ↑", "CF1 ↑", "OF1 ↑", *costs]
+    assert written[0] == [*study.head, "mAP ↑", "CF1 ↑", "OF1 ↑", "n", *costs]
     for number, (row, (cells, options)) in enumerate(zip(table["rows"], study.rows, strict=True), start=1):
         run = out / f"{name}-{number}-s0"
         config = yaml.safe_load((run / "config.yaml").read_text())

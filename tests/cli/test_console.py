@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lifelabel.cli.console import make_console
 from lifelabel.cli.progress_bars import ProgressBar
-from lifelabel.report.grids import rich_grid
+from lifelabel.report.text_tables import rich_grid
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -50,7 +50,7 @@ def test_report(main, agcn_run, agcn_copy, tmp_path):
 
 @pytest.mark.parametrize("module", ["vl_convert", "jinja2"])
 def test_without_the_packages_of_the_report_there_are_tables(main, agcn_run, tmp_path, monkeypatch, module):
-    monkeypatch.setattr(report, "find_spec", lambda name: None if name == module else True)
+    monkeypatch.setattr("lifelabel.report.vega.find_spec", lambda name: None if name == module else True)
     monkeypatch.setattr(report, "_write_report", lambda *_: ["report.html"])
     done = main("report", agcn_run, "--out", tmp_path / "report")
     assert done.returncode == 0 and "mAP" in done.stdout
@@ -190,8 +190,7 @@ def test_list_has_one_line_per_name(main, what, names):
     ],
     ids=["text", "brackets", "bytes", "pipe", "folder", "missing"],
 )
-def test_a_damaged_run_does_not_cost_the_others(main, agcn_run, agcn_copy, tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(report, "chart_obstacle", lambda: "is not made here")
+def test_a_damaged_run_does_not_cost_the_others(main, agcn_run, agcn_copy, tmp_path, tables_only, damage):
     damage(agcn_copy / "metrics.json")
     done = main("report", agcn_run, agcn_copy, "--out", tmp_path / "report")
     assert (done.returncode, done.stderr) == (1, "")

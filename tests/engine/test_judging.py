@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from lifelabel.engine.judging import _acm_error, judge, judge_earlier
 from lifelabel.images.source import Names
-from lifelabel.runs.summary import summarise
+from lifelabel.runs.records import summarise
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.stream import Split, Stream, classes_to_tasks, equal_tasks
 

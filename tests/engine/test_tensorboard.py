@@ -133,7 +133,7 @@ def test_a_log_that_cannot_be_written_does_not_end_the_run(whole, tmp_path, monk
 
 def test_the_picture_of_a_matrix():
     picture = draw_matrix(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), [2, 1])
-    yellow, dark = (253, 231, 36), (68, 1, 84)
+    yellow, dark = (253, 231, 37), (68, 1, 84)
     assert picture.dtype == np.uint8 and picture.shape == (480, 480, 3)
     assert tuple(picture[80, 80]) == (255, 255, 255) and tuple(picture[80, 240]) == dark
     assert tuple(picture[80, 400]) == yellow and tuple(picture[319, 10]) == (160, 160, 160)

@@ -18,7 +18,7 @@ from lifelabel.engine.verification import FAILED, NOT_CHECKED, OK
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
-from lifelabel.runs.summary import summarise
+from lifelabel.runs.records import summarise
 from lifelabel.streams.stream import classes_to_tasks
 
 COMMON = {"backbone": "tiny", "weights": "none", "image_size": 32, "batch_size": 4, "device": "cpu", "pictures": 0}

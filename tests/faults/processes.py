@@ -42,6 +42,17 @@ def finish(process, seconds=LIMIT_SECONDS):
     return process.returncode, out, errors
 
 
+def complete(*args):
+    """Run `lifelabel ARGS`, which must succeed."""
+    code, _, errors = finish(begin(*args))
+    assert code == 0, errors
+
+
+def continue_run(folder, args):
+    """Continue the run of `lifelabel ARGS` in a folder to its end, from the beginning if it had not begun."""
+    complete(*(("train", "--resume", folder, "-q") if (folder / "config.yaml").exists() else args))
+
+
 def session(pid):
     """The processes of the session of a command."""
     found = []

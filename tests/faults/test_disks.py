@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from faults.processes import assert_none_left, begin, files_of, finish, names_of, wait_until
+from faults.processes import assert_none_left, begin, complete, continue_run, files_of, finish, names_of, wait_until
 from faults.test_kills import MODEL, OFTEN, SMALL, write_photographs
 
 RUN = ("train", "--method", "er", *SMALL, *OFTEN)
@@ -40,8 +40,7 @@ def error_line(process):
 def undisturbed(tmp_path_factory):
     """The files of a run, their names, and the bytes that the folder takes."""
     folder = tmp_path_factory.mktemp("disk") / "run"
-    code, _, errors = finish(begin(*RUN, "--out", folder))
-    assert code == 0, errors
+    complete(*RUN, "--out", folder)
     return files_of(folder), names_of(folder), sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -66,10 +65,7 @@ def test_a_full_disk(undisturbed, tmp_path, size, seed, count):
                 assert "No space left" in errors or "disk" in errors, errors
             assert not list((folder / "run").glob(".*.new"))
             subprocess.run(["mount", "-o", f"remount,size={4 * whole}", str(folder)], check=True)
-            begun = (folder / "run" / "config.yaml").exists()
-            again = ("train", "--resume", folder / "run", "-q") if begun else (*RUN, "--out", folder / "run")
-            code, _, errors = finish(begin(*again))
-            assert code == 0, errors
+            continue_run(folder / "run", (*RUN, "--out", folder / "run"))
             assert files_of(folder / "run") == files and names_of(folder / "run") == names
         count(full_disks=1)
 
@@ -83,8 +79,7 @@ def test_a_disk_that_fills_up_while_a_run_trains(undisturbed, tmp_path, count):
         line = error_line(process)
         assert f"lifelabel train --resume {folder / 'run'}" in line
         (folder / "ballast").unlink()
-        code, _, errors = finish(begin("train", "--resume", folder / "run", "-q"))
-        assert code == 0, errors
+        complete("train", "--resume", folder / "run", "-q")
         assert files_of(folder / "run") == files
     count(full_disks=1)
 
@@ -132,15 +127,14 @@ def photographs(tmp_path):
 
 def train_on(folder, out, *args):
     stream = ("--stream", folder / "photos.csv", "--root", folder, "--tasks", "2")
-    return begin("train", "--method", "fine-tuning", *stream, *MODEL, *OFTEN, *args, "--out", out)
+    return "train", "--method", "fine-tuning", *stream, *MODEL, *OFTEN, *args, "--out", out
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_all_photographs_vanish(photographs, tmp_path, workers, count):
     """The run stops and keeps its checkpoint. When they are back, it ends with the same bytes."""
-    code, _, errors = finish(train_on(photographs, tmp_path / "whole"))
-    assert code == 0, errors
-    process = train_on(photographs, tmp_path / "run", "--workers", workers, "--max-skipped", "0")
+    complete(*train_on(photographs, tmp_path / "whole"))
+    process = begin(*train_on(photographs, tmp_path / "run", "--workers", workers, "--max-skipped", "0"))
     assert wait_until(process, (tmp_path / "run/checkpoint.pt").exists)
     (tmp_path / "away").mkdir()
     for path in photographs.glob("*.jpg"):
@@ -149,8 +143,7 @@ def test_all_photographs_vanish(photographs, tmp_path, workers, count):
     assert f"lifelabel train --resume {tmp_path / 'run'}" in line
     for path in (tmp_path / "away").iterdir():
         path.rename(photographs / path.name)
-    code, _, errors = finish(begin("train", "--resume", tmp_path / "run", "-q"))
-    assert code == 0, errors
+    complete("train", "--resume", tmp_path / "run", "-q")
     same, other = files_of(tmp_path / "whole"), files_of(tmp_path / "run")
     assert {**other, "config.yaml": b""} == {**same, "config.yaml": b""}
     count(vanished_photographs=120)
@@ -160,7 +153,7 @@ def test_photographs_vanish_one_by_one(photographs, tmp_path, seed, count):
     """The run goes on without them and lists them, or stops with the command that resumes it."""
     rng, names = random.Random(seed), sorted(path.name for path in photographs.glob("*.jpg"))
     rng.shuffle(names)
-    process = train_on(photographs, tmp_path / "run", "--workers", "2")
+    process = begin(*train_on(photographs, tmp_path / "run", "--workers", "2"))
     wait_until(process, (tmp_path / "run/history.jsonl").exists)
     removed = 0
     while process.poll() is None and removed < len(names):

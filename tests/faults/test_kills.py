@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from faults.processes import assert_none_left, begin, files_of, finish, moment, names_of
+from faults.processes import assert_none_left, begin, complete, files_of, finish, moment, names_of
 from PIL import Image
 
 SMALL = (
@@ -38,8 +38,7 @@ class Job:
 def undisturbed(job):
     """Run a command to its end: its files and its time."""
     started = time.monotonic()
-    code, _, errors = finish(begin(*job.args))
-    assert code == 0, errors
+    complete(*job.args)
     return files_of(job.folder), names_of(job.folder), time.monotonic() - started
 
 
@@ -133,8 +132,7 @@ def test_a_killed_comparison(tmp_path, size, seed, count):
 
 def test_a_killed_extension(tmp_path, photographs, size, seed, count):
     stream = ("--stream", photographs / "photos.csv", "--root", photographs, "--tasks", "2")
-    code, _, errors = finish(begin("train", "--method", "agcn", *stream, *MODEL, *OFTEN, "--out", tmp_path / "old"))
-    assert code == 0, errors
+    complete("train", "--method", "agcn", *stream, *MODEL, *OFTEN, "--out", tmp_path / "old")
 
     def make(folder):
         args = ("extend", tmp_path / "old", photographs / "new.csv", "--root", photographs, "-q", "--out", folder)

@@ -10,32 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.drawn_images import noise
 from support.models import learned, write
+from support.web_client import make_client
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
-
-LIMITS = {
-    "max_bytes": 1_000_000,
-    "max_pixels": 1_000_000,
-    "max_images": 4,
-    "max_requests": 8,
-    "timeout": 20,
-    "workers": 1,
-}
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    from starlette.testclient import TestClient
-
-    from lifelabel.serve.app import create_app
-    from lifelabel.serve.models import Models
-    from lifelabel.serve.requests import Limits
-    from lifelabel.serve.service import Service
-
     folder = tmp_path_factory.mktemp("requests")
     write(folder / "model", method=learned("fine-tuning"))
-    service = Service(Models(folder, "cpu"), Limits(**LIMITS))
-    with TestClient(create_app(service), raise_server_exceptions=False) as client:
+    with make_client(folder) as client:
         yield client
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from faults.mutations import ODD_VALUES, damaged, json_lines, yaml_file
-from faults.processes import assert_none_left, begin, files_of, finish, wait_until
+from faults.processes import assert_none_left, begin, complete, files_of, finish, wait_until
 from faults.readers import checkpoint_file
 from faults.settings import generate
 from faults.test_kills import OFTEN
@@ -36,8 +36,7 @@ STATE = (
 def runs(tmp_path_factory):
     """The folder of an interrupted run, and that of the same run undisturbed."""
     folder = tmp_path_factory.mktemp("resumes")
-    code, _, errors = finish(begin(*RUN, "--out", folder / "whole"))
-    assert code == 0, errors
+    complete(*RUN, "--out", folder / "whole")
     process = begin(*RUN, "--out", folder / "cut")
     # in the second task, so that there are two checkpoints
     assert wait_until(process, (folder / "cut/details/task-1.npz").exists)

@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from faults.processes import SECONDS_TO_END, assert_none_left, begin, children, files_of, finish, moment, wait_until
+from faults import processes
+from faults.processes import SECONDS_TO_END, begin, children, continue_run, files_of, finish, moment, wait_until
 from faults.test_kills import OFTEN, SMALL
 
 RUN = ("train", "--method", "er", *SMALL, *OFTEN, "--workers", "2")
@@ -16,8 +17,7 @@ RUN = ("train", "--method", "er", *SMALL, *OFTEN, "--workers", "2")
 def undisturbed(tmp_path_factory):
     """The files of a run, and its seconds."""
     folder, started = tmp_path_factory.mktemp("signals") / "run", time.monotonic()
-    code, _, errors = finish(begin(*RUN, "--out", folder))
-    assert code == 0, errors
+    continue_run(folder, (*RUN, "--out", folder))
     return files_of(folder), time.monotonic() - started
 
 
@@ -26,18 +26,25 @@ def training(folder, process):
     return lambda: (folder / "history.jsonl").exists() and children(process.pid)
 
 
-def assert_same_in_the_end(folder, undisturbed):
-    """The run is continued to its end, from the beginning if it had not begun."""
-    begun = (folder / "config.yaml").exists()
-    args = ("train", "--resume", folder, "-q") if begun else (*RUN, "--out", folder)
-    code, _, errors = finish(begin(*args))
-    assert code == 0, errors
-    assert files_of(folder) == undisturbed[0]
-
-
 def assert_line(errors):
     """At most one line after the one at once: a command that is stopped before it begins may print nothing."""
     assert "Traceback" not in errors and errors.count("\n") <= 1 + errors.count("stopping, saving a checkpoint"), errors
+
+
+def assert_ends_well(process, folder, undisturbed, allowed):
+    """The command ends with an allowed code, one line and no processes, and the run is continued to the same files.
+
+    Returns the code, the errors and the seconds until it ended.
+    """
+    started = time.monotonic()
+    code, _, errors = finish(process, 60)
+    seconds = time.monotonic() - started
+    assert code in allowed, (code, errors)
+    assert_line(errors)
+    processes.assert_none_left(process.pid)
+    continue_run(folder, (*RUN, "--out", folder))
+    assert files_of(folder) == undisturbed[0]
+    return code, errors, seconds
 
 
 def send(process, *numbers):
@@ -63,15 +70,9 @@ def test_a_signal_at_a_random_moment(name, undisturbed, tmp_path, size, seed, co
         text, wait = moment(rng, folder, undisturbed[1])
         came = wait(process)
         send(process, *SIGNALS[name])
-        started = time.monotonic()
-        code, _, errors = finish(process)
         allowed = {0} if name in GOES_ON else {0, 130, *(-number for number in SIGNALS[name])}
-        assert code in allowed, (text, code, errors)
-        assert_line(errors)
-        if came and name not in GOES_ON:
-            assert time.monotonic() - started < SECONDS_TO_END, text
-        assert_none_left(process.pid)
-        assert_same_in_the_end(folder, undisturbed)
+        _, _, seconds = assert_ends_well(process, folder, undisturbed, allowed)
+        assert not came or name in GOES_ON or seconds < SECONDS_TO_END, text
         count(signals=len(SIGNALS[name]))
 
 
@@ -85,13 +86,8 @@ def test_a_stopped_child_does_not_prevent_the_end(numbers, undisturbed, tmp_path
         os.kill(rng.choice(children(process.pid)), signal.SIGSTOP)
         time.sleep(rng.uniform(0, 0.5))
         send(process, *numbers)
-        started = time.monotonic()
-        code, _, errors = finish(process, 60)
-        assert code in (0, 130), (code, errors)
-        assert time.monotonic() - started < SECONDS_TO_END
-        assert_line(errors)
-        assert_none_left(process.pid)
-        assert_same_in_the_end(folder, undisturbed)
+        _, _, seconds = assert_ends_well(process, folder, undisturbed, {0, 130})
+        assert seconds < SECONDS_TO_END
         count(signals=1 + len(numbers))
 
 
@@ -102,10 +98,6 @@ def test_a_killed_child_ends_the_run_in_one_line(undisturbed, tmp_path, size, se
         process = begin(*RUN, "--out", folder)
         assert wait_until(process, training(folder, process))
         os.kill(rng.choice(children(process.pid)), signal.SIGKILL)
-        code, _, errors = finish(process, 60)
-        assert code in (0, 2), (code, errors)  # 0: the child had nothing left to do
-        assert_line(errors)
+        code, errors, _ = assert_ends_well(process, folder, undisturbed, {0, 2})  # 0: it had nothing left to do
         assert code == 0 or f"lifelabel train --resume {folder}" in errors, errors
-        assert_none_left(process.pid)
-        assert_same_in_the_end(folder, undisturbed)
         count(signals=1)

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-from PIL import Image, ImageFont
+from PIL import Image
 from support.drawn_images import noise
 
-from lifelabel.model import annotate as module
 from lifelabel.model.annotate import annotate
 
 
@@ -32,11 +31,3 @@ def test_any_name_can_be_drawn(labels):
 
 def test_more_labels_than_fit_are_left_out():
     assert annotate(noise(640, 100), {f"label {i}": 0.5 for i in range(1000)}).size == (640, 100)
-
-
-def test_a_name_without_glyphs_is_escaped(monkeypatch):
-    assert module._drawable("sky", 12)[0] == "sky"
-    assert module._drawable("\U000f0000", 12)[0] == r"\U000f0000"  # no font has a character for private use
-    monkeypatch.setattr(module, "_fonts", lambda size: (ImageFont.load_default_imagefont(),))  # without FreeType
-    assert module._drawable("été", 12)[0].isascii() and module._drawable("sky", 12)[0] == "sky"
-    assert annotate(noise(640, 480), {"été": 0.5, "浜": 0.5}).size == (640, 480)

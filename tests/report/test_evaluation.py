@@ -14,8 +14,8 @@ from lifelabel.images.source import Problems
 from lifelabel.metrics.functions import average_precision
 from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.report import evaluation as module
-from lifelabel.report.charts import save_figure
 from lifelabel.report.evaluation import Evaluation
+from lifelabel.report.vega import chart_text
 from lifelabel.streams.labelled_set import LabelledPart, LabelledSet
 from lifelabel.streams.labels import Labels, Unknown
 
@@ -127,8 +127,8 @@ def test_without_positives_there_is_no_nan(tmp_path):
     found = complete(evaluation.found)
     assert "NaN" not in json.dumps(found, allow_nan=False) and "nan" not in module.markdown(found)
     assert found["headline"]["0.5"]["mAP"] is None and module.class_lines(found) == []
-    assert not module.draw_per_class(found, tmp_path / "c.png")
-    assert not module.write_mistakes(evaluation, tmp_path / "m.png")
+    module.draw_per_class(found, tmp_path)
+    module.write_mistakes(evaluation, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -150,52 +150,50 @@ def test_the_best_and_the_worst_classes(made):
     assert worst.startswith(f"worst classes by AP: {ranked[-1]['name']} ")
 
 
-def test_hostile_names_are_escaped(made, tmp_path):
+def test_hostile_names_are_escaped(made, chart_texts, tmp_path):
     names = (HOSTILE, r"$\frac", "$$", "犬")
     evaluation = evaluate(*made, classes=names)
     evaluation.found["set"]["name"] = r"$\alpha" * 50
     found = complete(evaluation.found)
     tags, lines = render(module.markdown(found))
     assert not tags & {"img", "em", "s", "script"} and any(PRINTABLE[:30] in line for line in lines)
-    assert module.draw_per_class(found, tmp_path / "c.png")
-    assert module.write_mistakes(evaluation, tmp_path / "m.png")
+    module.draw_per_class(found, tmp_path)
+    module.write_mistakes(evaluation, tmp_path)
+    assert (tmp_path / "mistakes.png").exists()
+    drawn = {text.rpartition(" (")[0] for text in chart_texts(tmp_path / "per_class.svg")}
+    assert {"$$", "犬", r"$\frac", chart_text(HOSTILE, 28)} <= drawn
 
 
 # Pictures
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are saved."""
-    saved = []
-    monkeypatch.setattr(module, "save_figure", lambda figure, path: (saved.append(figure), save_figure(figure, path)))
-    return saved
-
-
-def bars(figure):
-    """The name and the length of each bar, from the top."""
-    (axis,) = figure.axes
-    names = [label.get_text() for label in axis.get_yticklabels()]
-    return [(name, bar.get_width()) for name, bar in zip(names, axis.patches, strict=True)]
-
-
-def test_the_chart_has_a_bar_for_each_class(made, drawn, tmp_path):
+def test_the_chart_has_a_line_for_each_class(made, chart_texts, tmp_path):
     found = evaluate(*made).found
-    module.draw_per_class(found, tmp_path / "c.png")
-    ranked = sorted(found["per_class"], key=lambda row: -row["AP"])
-    assert bars(drawn[0]) == [(f"{row['name']} ({row['positives']})", 100 * row["AP"]) for row in ranked]
-    assert Image.open(tmp_path / "c.png").size[0] > 500
+    module.draw_per_class(found, tmp_path)
+    names = [f"{row['name']} ({row['positives']})" for row in sorted(found["per_class"], key=lambda row: -row["AP"])]
+    drawn = chart_texts(tmp_path / "per_class.svg")
+    assert [text for text in drawn if text in names] == names
+    assert {"photos.csv: average precision of each class", "AP", "precision at the threshold"} <= {*drawn}
+    with Image.open(tmp_path / "per_class.png") as image:
+        assert image.width > 900
 
 
-def test_a_chart_of_many_classes_has_the_best_and_the_worst(drawn, tmp_path):
+def test_a_chart_of_many_classes_has_the_best_and_the_worst(chart_texts, tmp_path):
     rng = np.random.default_rng(0)
     labels = rng.random((60, 300)) < 0.3
     found = evaluate(rng.normal(size=(60, 300)) + labels, labels, classes=tuple(f"class {k}" for k in range(300))).found
-    module.draw_per_class(found, tmp_path / "c.png")
-    shown = bars(drawn[0])
-    ap = sorted((100 * row["AP"] for row in found["per_class"] if row["AP"] is not None), reverse=True)
-    assert [length for _, length in shown] == pytest.approx([*ap[:40], *ap[-40:]])
-    assert f"the 40 best and the 40 worst of {len(ap)} classes" in drawn[0].axes[0].get_title()
+    module.draw_per_class(found, tmp_path)
+    ranked = sorted((row for row in found["per_class"] if row["AP"] is not None), key=lambda row: -row["AP"])
+    drawn = chart_texts(tmp_path / "per_class.svg")
+    shown = [text.rpartition(" (")[0] for text in drawn if text.startswith("class ")]
+    assert shown == [row["name"] for row in [*ranked[:40], *ranked[-40:]]]
+    assert f"photos.csv: the 40 best and the 40 worst of {len(ranked)} classes" in drawn
+
+
+def test_without_vega_there_is_no_chart(made, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "chart_obstacle", lambda: "needs other packages")
+    module.draw_per_class(evaluate(*made).found, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def captions(evaluation, monkeypatch, path):
@@ -204,7 +202,7 @@ def captions(evaluation, monkeypatch, path):
     monkeypatch.setattr(
         module, "draw_sheet", lambda title, key, groups: seen.append(groups) or Image.new("RGB", (9, 9))
     )
-    assert module.write_mistakes(evaluation, path)
+    module.write_mistakes(evaluation, path)
     return [(heading, [photo.labels for photo in photos]) for heading, photos in seen[0]]
 
 
@@ -213,7 +211,7 @@ def test_the_sheet_has_the_mistakes_with_the_highest_confidence(monkeypatch, tmp
     labels = [[0, 1, 0, 0], [0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
     known = np.ones((5, 4), bool)
     known[2, 2] = False  # it would be the surest mistake
-    (wrong, first), (missed, second) = captions(evaluate(logits, labels, known), monkeypatch, tmp_path / "m.png")
+    (wrong, first), (missed, second) = captions(evaluate(logits, labels, known), monkeypatch, tmp_path)
     assert wrong.startswith("Wrong labels") and missed.startswith("Missed labels")
     assert first == [[("cat 99 %", True), ("dog", False)], [("dog 98 %", True), ("cup", False), ("fork", False)]]
     assert second == [
@@ -226,7 +224,7 @@ def test_the_sheet_has_the_mistakes_with_the_highest_confidence(monkeypatch, tmp
 def test_unreadable_images_and_one_class_do_not_fill_the_sheet(monkeypatch, tmp_path):
     logits = np.full((40, 4), -9.0)
     logits[:30, 0], logits[30:, 1] = np.linspace(9, 8, 30), np.linspace(5, 4, 10)
-    groups = captions(evaluate(logits, np.zeros((40, 4)), broken=[0, 2]), monkeypatch, tmp_path / "m.png")
+    groups = captions(evaluate(logits, np.zeros((40, 4)), broken=[0, 2]), monkeypatch, tmp_path)
     names = [caption[0][0].split()[0] for caption in groups[0][1]]
     assert len(groups) == 1 and len(names) == 12
     assert names == ["cat"] * 2 + ["dog"] * 4 + ["cat"] * 6  # four of each, two of them unreadable, then the rest

@@ -1,4 +1,4 @@
-"""Figures of runs, from run folders written by hand."""
+"""Figures of runs, from run folders written by hand: what a reader of the drawn figure sees, and the data in it."""
 
 import json
 import re
@@ -10,14 +10,21 @@ from report.test_vega import contrast
 
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.report import figures, vega
-from lifelabel.report.figure_parts import COLOURS, GRAY
-from lifelabel.report.matrices import Change, changed_relations, strongest_relations
+from lifelabel.report import cost_figures, matrix_figures, method_figures, run_figures, vega
+from lifelabel.report.matrix_figures import Change, changed_relations, strongest_relations
 from lifelabel.report.tables import ResultTable
+from lifelabel.report.vega import COLOURS, GRAY
 from lifelabel.runs.finished import read_run
-from lifelabel.utils import arrays
 
 vl_convert = pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
+
+OF_METHODS = (
+    method_figures.class_ap, method_figures.precision_recall, method_figures.reliability,
+    method_figures.false_positives,
+)  # fmt: skip
+OF_A_RUN = (
+    matrix_figures.matrix, matrix_figures.label_graph, run_figures.forgetting, run_figures.class_changes,
+)  # fmt: skip
 
 MATRIX = np.array([[1, 0.5, 0.25, 0.2], [0.125, 1, 0.75, 0.04], [0.5, 0.625, 1, 0.04], [0.2, 0.04, 0.3, 1]])
 TRUTH = np.full((4, 4), 0.5)
@@ -45,14 +52,15 @@ def marks(drawn, layer):
     return len(re.findall("<(?:path|line|text)", group[0])) if group else 0
 
 
-def curve_heights(drawn):
-    """The vertical positions of the points of the first line."""
-    path = re.search(r'aria-roledescription="line mark container".*? d="([^"]*)"', drawn)[1]
-    return [point.split(",")[1] for point in re.findall(r"[-\d.]+,[-\d.]+", path)]
-
-
 def param(figure, name):
     return next(each["value"] for each in figure.spec["params"] if each["name"] == name)
+
+
+def data(figure, *keys, **wanted):
+    """The drawn values, or some of their fields, where the others are as wanted."""
+    drawn = figure.spec.get("data") or figure.spec["layer"][0]["data"]
+    values = [value for value in drawn["values"] if wanted.items() <= value.items()]
+    return [tuple(value[key] for key in keys) for value in values] if keys else values
 
 
 def write_details(folder, numbers=(1, 2), classes=2):
@@ -110,33 +118,12 @@ def rows_of(runs):
 def all_figures(runs):
     rows = rows_of(runs)
     first = {row.name: row.first_run for row in rows}
-    found = [figures.learning_curves(rows), figures.cost(rows)]
-    found += [
-        make(first)
-        for make in (figures.class_ap, figures.precision_recall, figures.reliability, figures.false_positives)
-    ]
-    for label, run in first.items():
-        one = (figures.matrix, figures.label_graph, figures.forgetting, figures.class_changes)
-        found += [make(run, label) for make in one]
+    found = [method_figures.learning_curves(rows), cost_figures.cost(rows), *(make(first) for make in OF_METHODS)]
+    found += [make(run, label) for label, run in first.items() for make in OF_A_RUN]
     return [figure for figure in found if figure]
 
 
 # All figures
-
-
-def strings(value):
-    """All strings in a specification that are not data."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "data" or (key == "value" and "name" in value):
-                continue
-            yield key
-            yield from strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from strings(inner)
-    elif isinstance(value, str):
-        yield value
 
 
 def test_every_figure_fits_its_inputs_and_files(runs):
@@ -148,8 +135,6 @@ def test_every_figure_fits_its_inputs_and_files(runs):
     for figure in made:
         json.dumps(figure.spec, allow_nan=False)
         assert figure.alt.endswith(".")
-        assert figure.spec["width"] == "container"
-        assert "bind" not in set(strings(figure.spec))
         for control in figure.controls:
             assert param(figure, control.signal) == control.default
             if control.kind == "slider":
@@ -161,60 +146,55 @@ def test_every_figure_fits_its_inputs_and_files(runs):
             assert values.keys() <= {"width", *(each["name"] for each in figure.spec["params"])}
 
 
+def without_data(value):
+    """A specification without data: without values, and without the values of parameters."""
+    if isinstance(value, dict):
+        return {k: without_data(v) for k, v in value.items() if k != "data" and not (k == "value" and "name" in value)}
+    return [without_data(each) for each in value] if isinstance(value, list) else value
+
+
 def test_hostile_names_are_data_only(tmp_path):
-    """The specifications of runs that differ in names only differ in data only, and the names are drawn as text."""
+    """Names change the data of a specification alone, and are drawn as text."""
     made = {}
     for kind, names, label in (("plain", CLASSES, "agcn"), ("hostile", HOSTILE, "</script>' + alert(1) + '")):
-        changed = make_run(tmp_path / kind, names=names, label=label, matrices=FROZEN)
-        other = make_run(tmp_path / f"{kind}2", names=names, label=f"{label} 2", matrices=FROZEN)
-        made[kind] = all_figures([changed, other])
+        first, second = (
+            make_run(tmp_path / f"{kind}{n}", names=names, label=f"{label}{n}", matrices=FROZEN) for n in (1, 2)
+        )
+        made[kind] = all_figures([first, second])
     for plain, hostile in zip(made["plain"], made["hostile"], strict=True):
-        assert list(strings(plain.spec)) == list(strings(hostile.spec))
-        for names in (each["value"] for each in hostile.spec["params"] if each["name"] in ("names", "methods")):
-            assert all(len(name) <= 48 and name.isprintable() for name in names)
+        assert without_data(plain.spec) == without_data(hostile.spec)
         drawn = svg(hostile)
-        assert "<b>" not in drawn
-        assert "script>" not in drawn.replace("/script&gt;", "")
+        assert "<b>" not in drawn and "script>" not in drawn.replace("/script&gt;", "") and "\x1b" not in drawn
         if hostile.name.startswith(("matrix", "label-graph", "class-ap")):
             assert {"$5_to_$10", "&lt;b&gt;x&lt;/b&gt;"} <= set(texts(drawn))
 
 
-def test_every_method_has_its_own_style_with_contrast(tmp_path):
-    made = [make_run(tmp_path / name, label=name, method=name, joint=name == "multi-task") for name in METHODS]
-    figure = figures.learning_curves(rows_of(made))
-    line, points = (layer["encoding"] for layer in figure.spec["layer"])  # no bands: each method has one run
-    ranges = [each["scale"]["range"] for each in (line["color"], line["strokeDash"], points["shape"])]
-    colours, dashes, shapes = ranges
-    assert len(set(zip(colours, map(str, dashes), strict=True))) == len(METHODS)
-    assert len(set(zip(colours, shapes, strict=True))) == len(METHODS)
-    joint = list(METHODS).index("multi-task")
-    assert colours.count(GRAY) == 1
-    assert colours[joint] == GRAY
-    assert dashes.count(dashes[joint]) == 1
+def test_every_method_has_its_own_style_with_contrast():
+    joint = [name == "multi-task" for name in METHODS]
+    style = vega.method_styles(joint, range(len(joint)))
+    colours, dashes, shapes = (style[name]["scale"]["range"] for name in ("color", "strokeDash", "shape"))
+    for others in (dashes, shapes):
+        assert len(set(zip(colours, map(str, others), strict=True))) == len(METHODS)
+    assert [colour == GRAY for colour in colours] == joint
+    assert dashes.count(dashes[joint.index(True)]) == 1
     for colour in (*COLOURS, GRAY):
-        assert contrast(colour, "#ffffff") > 3
-        assert contrast(colour, "#16181d") > 3
+        assert contrast(colour, "#ffffff") > 3 and contrast(colour, "#16181d") > 3
 
 
 def test_a_real_run(agcn_run, tmp_path):
     run = read_run(agcn_run)
-    made = {figure.name: figure for figure in all_figures([run])}
-    one = ("matrix-agcn", "label-graph-agcn", "forgetting-agcn", "class-changes-agcn")
-    several = ("learning-curves", "class-ap", "precision-recall", "reliability", "false-positives")
-    assert {re.sub("agcn.*", "agcn", name) for name in made} == {*one, *several}
-    points = [p for p in made["learning-curves"].spec["data"]["values"] if p["s"] == 0]
-    assert [p["t"] for p in points] == [1, 2, 3, 4, 5]
-    records = run.metrics["per_task"]
-    assert [p["v"] for p in points] == pytest.approx([100 * record["seen"]["mAP"] for record in records], abs=0.006)
-    (name,) = (name for name in made if name.startswith("matrix"))
-    (group,) = made[name].spec["layer"][0]["data"]["values"]  # old entries are frozen
-    assert (group["from"], group["to"], group["size"]) == (1, 5, 20)
-    assert group["v"] == pytest.approx((1000 * run.matrices()["task_5"]).ravel(), abs=0.501)
-    assert changed_relations(run) == (0, [])
+    made = {re.sub("-agcn.*", "", figure.name): figure for figure in all_figures([run])}
+    assert made.keys() == {
+        "learning-curves", "class-ap", "precision-recall", "reliability", "false-positives", "matrix", "label-graph",
+        "forgetting", "class-changes",
+    }  # fmt: skip
+    curve = dict(data(made["learning-curves"], "t", "v", s=0))
+    expected = {record["task"]: 100 * record["seen"]["mAP"] for record in run.metrics["per_task"]}
+    assert curve == pytest.approx(expected, abs=0.006)
+    assert marks(svg(made["matrix"], view="matrix", width=900), "layer_0") == 20 * 19
+    assert changed_relations(run) == (0, [])  # old entries are frozen
     strongest = strongest_relations(run)
-    assert len(strongest) == 12
-    off_diagonal = run.matrices()["task_5"] - np.eye(20)
-    assert strongest[0].p == off_diagonal.max()
+    assert len(strongest) == 12 and strongest[0].p == (run.matrices()["task_5"] - np.eye(20)).max()
     files = vega.write_figure(made["learning-curves"], tmp_path)
     assert len(files) == len(list(tmp_path.iterdir())) == 9
 
@@ -225,21 +205,34 @@ def test_the_run_of_a_row_is_that_of_the_lowest_seed(runs):
     assert row.first_run == runs[1]
 
 
+def test_runs_without_data_have_no_figure(tmp_path):
+    run = read_run(write_run(tmp_path / "a"))
+    assert not any(make(run, "agcn") for make in OF_A_RUN) and not any(make({"agcn": run}) for make in OF_METHODS)
+    assert strongest_relations(run) == [] and changed_relations(run) == (0, [])
+    assert method_figures.learning_curves([]) is None
+
+
+@pytest.mark.parametrize("change", [{"by_task": {"mAP": [["x"]]}}, {"by_task": {"mAP": 3}}, {"by_task": []}])
+def test_damaged_metrics(tmp_path, change):
+    run = make_run(tmp_path / "a")
+    edit_json(run.path / "metrics.json", **change)
+    with pytest.raises(UserError, match=r"metrics\.json .*of .* is damaged, or of another version of lifelabel$"):
+        run_figures.forgetting(read_run(run.path), "agcn")
+    edit_json(run.path / "metrics.json", final={**run.metrics["final"], "ap": {"sky": "x"}})
+    with pytest.raises(UserError, match=r"metrics\.json .*of .* is damaged"):
+        method_figures.class_ap({"agcn": read_run(run.path)})
+
+
 # Learning curves and cost
 
 
 def test_learning_curves(runs):
-    figure = figures.learning_curves(rows_of(runs))
-    points = figure.spec["data"]["values"]
-    assert [p for p in points if p["m"] == 0 and p["s"] == 0] == [
-        {"m": 0, "t": 1, "s": 0, "v": 80, "l": 80, "h": 80, "n": 2},
-        {"m": 0, "t": 2, "s": 0, "v": 55, "l": 50, "h": 60, "n": 2},
-    ]
-    assert [p["v"] for p in points if p["m"] == 0 and p["t"] == 2] == [55, 27.5, 13.75]  # mAP, CF1, OF1
-    assert [p["v"] for p in points if p["m"] == 2 and p["s"] == 0] == [80, 90]  # of the joint run on the same images
+    figure = method_figures.learning_curves(rows_of(runs))
+    assert data(figure, "t", "v", "l", "h", "n", m=0, s=0) == [(1, 80, 80, 80, 2), (2, 55, 50, 60, 2)]
+    assert data(figure, "v", m=0, t=2) == [(55,), (27.5,), (13.75,)]  # mAP, CF1, OF1
+    assert data(figure, "v", m=2, s=0) == [(80,), (90,)]  # of the joint run on the same images
     assert "agcn 55.0, fine-tuning 25.0, multi-task 90.0" in figure.alt
     assert list(figure.static) == ["-mAP", "-CF1", "-OF1"]
-
     drawn = svg(figure)
     assert {"mAP of the classes seen so far (%)", "55.0  agcn", "90.0  multi-task"} <= set(texts(drawn))
     assert marks(drawn, "layer_2") == 6
@@ -250,19 +243,17 @@ def test_learning_curves(runs):
 
 def test_a_curve_with_a_gap(tmp_path):
     folder = write_run(tmp_path / "a")
-    metrics = json.loads((folder / "metrics.json").read_text())
-    metrics["per_task"][0]["seen"]["mAP"] = None
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    figure = figures.learning_curves(rows_of([read_run(folder)]))
-    assert [(p["t"], p["v"]) for p in figure.spec["data"]["values"] if p["s"] == 0] == [(2, 50)]
+    records = json.loads((folder / "metrics.json").read_text())["per_task"]
+    records[0]["seen"]["mAP"] = None
+    edit_json(folder / "metrics.json", per_task=records)
+    assert data(method_figures.learning_curves(rows_of([read_run(folder)])), "t", "v", s=0) == [(2, 50)]
 
 
 def test_the_curve_of_a_run_that_extends_another_begins_later(tmp_path):
     folder = write_run(tmp_path / "a")
     records = [{"task": t, "seen": scores(0.5), "by_task": []} for t in (2, 3)]
     edit_json(folder / "metrics.json", tasks=[["a"], ["b"], ["c"]], per_task=records)
-    figure = figures.learning_curves(rows_of([read_run(folder)]))
-    assert [p["t"] for p in figure.spec["data"]["values"] if p["s"] == 0] == [2, 3]
+    assert data(method_figures.learning_curves(rows_of([read_run(folder)])), "t", s=0) == [(2,), (3,)]
 
 
 def test_runs_with_different_numbers_of_tasks_have_no_common_curve(tmp_path):
@@ -270,40 +261,36 @@ def test_runs_with_different_numbers_of_tasks_have_no_common_curve(tmp_path):
     with pytest.raises(UserError, match=r"^runs of 'agcn' have different numbers of tasks: report them separately$"):
         rows_of([two, one])
     edit_json(one.path / "environment.json", label="one task")
-    figure = figures.learning_curves(rows_of([two, read_run(one.path)]))
-    assert [(p["m"], p["t"]) for p in figure.spec["data"]["values"] if p["s"] == 0] == [(0, 1), (0, 2), (1, 1)]
+    figure = method_figures.learning_curves(rows_of([two, read_run(one.path)]))
+    assert data(figure, "m", "t", s=0) == [(0, 1), (0, 2), (1, 1)]
 
 
-def test_cost(runs, tmp_path):
-    figure = figures.cost(rows_of(runs))
-    points = figure.spec["data"]["values"]
-    assert [(p["x"], p["v"], p["l"], p["h"]) for p in points] == [(2, 55, 50, 60), (0, 25, 25, 25), (0, 90, 90, 90)]
-    drawn = svg(figure)
-    assert {"agcn", "fine-tuning", "multi-task", "0", "0.1", "10"} <= set(texts(drawn))
-    assert figures.cost(rows_of(runs[:2])) is None  # one point says nothing
+def test_cost(runs):
+    figure = cost_figures.cost(rows_of(runs))
+    assert data(figure, "x", "v", "l", "h") == [(2, 55, 50, 60), (0, 25, 25, 25), (0, 90, 90, 90)]
+    assert {"agcn", "fine-tuning", "multi-task", "0", "0.1", "10"} <= set(texts(svg(figure)))
+    assert cost_figures.cost(rows_of(runs[:2])) is None  # one point says nothing
 
 
 def test_the_texts_of_close_points_are_apart(tmp_path):
     made = [make_run(tmp_path / str(n), label=f"method {n}", mAP=0.5 + n / 10_000) for n in range(12)]
     made.append(make_run(tmp_path / "high", label="high", mAP=0.9))
-    figure = figures.cost(rows_of(made))
-    low, high = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    places = sorted(p["place"] for p in figure.spec["data"]["values"])
-    assert low < places[0]
-    assert places[-1] < high
-    assert min(np.diff(places)) * figure.spec["height"] / (high - low) > 13.5  # pixels
+    drawn = svg(cost_figures.cost(rows_of(made)))
+    found = re.findall(r'<text[^>]*translate\([-\d.]+,([-\d.]+)\)"[^>]*>(?:method|high)', drawn)
+    heights = sorted(float(y) for y in found)
+    assert len(heights) == 13 and min(np.diff(heights)) > 13
 
 
 # Matrices
 
 
 def test_matrix(runs):
-    figure = figures.matrix(runs[1], "agcn")
+    figure = matrix_figures.matrix(runs[1], "agcn")
     assert list(figure.static) == ["-task-1", "-task-2", "-truth", "-error", "-beside-truth"]
     assert [control.signal for control in figure.controls] == ["task", "view"]
     assert "sea given boat 0.62" not in figure.alt  # of a pair, the direction with the higher P
     assert "boat given sea 0.75" in figure.alt
-    (group,) = figure.spec["layer"][0]["data"]["values"]
+    (group,) = data(figure)
     assert group == {"from": 1, "to": 2, "size": 4, "v": [round(1000 * v) for v in MATRIX.ravel()]}
     drawn = svg(figure, view="matrix")
     assert [texts(drawn).count(name) for name in CLASSES] == [2] * len(CLASSES)
@@ -318,7 +305,7 @@ def test_matrix(runs):
 
 
 def test_the_true_matrix_is_beside_the_other_where_there_is_room(runs):
-    figure = figures.matrix(runs[1], "agcn")
+    figure = matrix_figures.matrix(runs[1], "agcn")
     drawn = svg(figure)
     assert "agcn, after task 2: P(row | column), and the true one on the right" in texts(drawn)
     assert [texts(drawn).count(name) for name in CLASSES] == [3] * len(CLASSES)  # rows, and columns twice
@@ -333,8 +320,8 @@ def test_the_true_matrix_is_beside_the_other_where_there_is_room(runs):
 
 def test_a_matrix_that_changes_and_has_gaps(tmp_path):
     run = make_run(tmp_path / "a", matrices=CHANGED)
-    figure = figures.matrix(run, "agcn")
-    second, first = figure.spec["layer"][0]["data"]["values"]
+    figure = matrix_figures.matrix(run, "agcn")
+    second, first = data(figure)
     assert (second["from"], second["to"], second["size"]) == (2, 2, 4)
     assert first == {"from": 1, "to": 1, "size": 2, "v": [900, 250, None, 1000]}
     assert marks(svg(figure, task=1), "layer_0") == 1
@@ -356,19 +343,19 @@ def test_many_classes(tmp_path):
     matrix[np.arange(100, 219), 299] = 0.9  # 120 classes have a stronger relation
     np.savez(folder / "acm.npz", task_1=matrix[:150, :150], task_2=matrix, classes=np.array(names))
     run = read_run(folder)
-    figure = figures.matrix(run, "agcn")
+    figure = matrix_figures.matrix(run, "agcn")
     shown = param(figure, "names")
     assert shown == [*names[100:219], "c299"]
     assert "The 120 classes with the strongest relations, of 300" in figure.note
     assert list(figure.static) == ["-task-2"]
-    graph = figures.label_graph(run, "agcn")
+    graph = matrix_figures.label_graph(run, "agcn")
     assert param(graph, "names") == shown
     assert len(json.dumps(figure.spec)) < 100_000
 
 
 def test_a_matrix_of_very_many_classes_is_read_in_part(tmp_path, monkeypatch):
     """1,200 classes, of which 1,000 are in memory. Only blocks of the file are read at a time."""
-    monkeypatch.setattr(arrays, "_BLOCK", 1 << 17)
+    monkeypatch.setattr("lifelabel.utils.arrays._BLOCK", 1 << 17)
     count = 1200
     folder, names = write_run(tmp_path / "a"), [f"c{n}" for n in range(count)]
     edit_json(folder / "metrics.json", tasks=[names[:600], names[600:]])
@@ -387,12 +374,12 @@ def test_a_matrix_of_very_many_classes_is_read_in_part(tmp_path, monkeypatch):
     assert np.array_equal(run.matrices()["task_1"], before[np.ix_(kept[kept < 600], kept[kept < 600])])
     assert [(r.i, r.j) for r in strongest_relations(run, 2)] == [("c3", "c700"), ("c1150", "c5")]
     assert changed_relations(run) == (1, [Change("c3", "c599", "task 2", 0.5, pytest.approx(0.005))])
-    assert "The 120 classes with the strongest relations, of 1200" in figures.matrix(run, "agcn").note
+    assert "The 120 classes with the strongest relations, of 1200" in matrix_figures.matrix(run, "agcn").note
 
 
 def test_label_graph(runs):
-    figure = figures.label_graph(runs[1], "agcn")
-    lines = {(line["i"], line["j"]): line for line in figure.spec["layer"][0]["data"]["values"]}
+    figure = matrix_figures.label_graph(runs[1], "agcn")
+    lines = {(line["i"], line["j"]): line for line in data(figure)}
     assert lines == {
         (0, 1): {"from": 1, "to": 2, "i": 0, "j": 1, "p": 500, "q": 125},
         (1, 2): {"from": 2, "to": 2, "i": 1, "j": 2, "p": 750, "q": 625},
@@ -408,24 +395,13 @@ def test_label_graph(runs):
 
 
 def test_forgetting(runs):
-    figure = figures.forgetting(runs[1], "agcn")
-    assert figure.spec["data"]["values"] == [
+    figure = run_figures.forgetting(runs[1], "agcn")
+    assert data(figure) == [
         {"t": 1, "j": 1, "v": 80}, {"t": 2, "j": 1, "v": 25}, {"t": 2, "j": 2, "v": 75},
     ]  # fmt: skip
     assert "task 1 from 80.0 to 25.0" in figure.alt
     assert {"80.0", "25.0", "75.0"} <= set(texts(svg(figure)))
-    assert figures.forgetting(runs[3], "multi-task") is None
-
-
-def test_runs_without_data_have_no_figure(tmp_path):
-    run = read_run(write_run(tmp_path / "a"))
-    for make in (figures.matrix, figures.label_graph, figures.forgetting, figures.class_changes):
-        assert make(run, "agcn") is None
-    for make in (figures.class_ap, figures.precision_recall, figures.reliability, figures.false_positives):
-        assert make({"agcn": run}) is None
-    assert strongest_relations(run) == []
-    assert changed_relations(run) == (0, [])
-    assert figures.learning_curves([]) is None
+    assert run_figures.forgetting(runs[3], "multi-task") is None
 
 
 def test_relations_as_text(runs, tmp_path):
@@ -439,8 +415,8 @@ def test_relations_as_text(runs, tmp_path):
 
 
 def test_class_ap(runs):
-    figure = figures.class_ap({"agcn": runs[1], "fine-tuning": runs[2]})
-    assert figure.spec["data"]["values"] == [{"m": m, "v": [500, 600, 300]} for m in (0, 1)]
+    figure = method_figures.class_ap({"agcn": runs[1], "fine-tuning": runs[2]})
+    assert data(figure) == [{"m": m, "v": [500, 600, 300]} for m in (0, 1)]
     names = [text for text in texts(svg(figure)) if text in CLASSES]
     assert names == ["boat", "sky", "sea"]  # the highest first; trees are not in the test images
     assert "agcn 46.7" in figure.alt
@@ -448,18 +424,18 @@ def test_class_ap(runs):
 
 
 def test_class_changes(runs):
-    figure = figures.class_changes(runs[1], "agcn")
-    assert figure.spec["data"]["values"] == [{"c": 0, "t": 1, "a": 90, "b": 50}, {"c": 1, "t": 1, "a": 40, "b": 60}]
+    figure = run_figures.class_changes(runs[1], "agcn")
+    assert data(figure) == [{"c": 0, "t": 1, "a": 90, "b": 50}, {"c": 1, "t": 1, "a": 40, "b": 60}]
     assert param(figure, "names") == ["sky", "boat"]  # the largest loss first
     assert "sky lost most: from 90.0 to 50.0 %. boat gained most: from 40.0 to 60.0 %." in figure.alt
     assert "AP (%)" in texts(svg(figure))
-    assert figures.class_changes(runs[2], "fine-tuning") is None  # no details
-    assert figures.class_changes(runs[3], "multi-task") is None  # one task
+    assert run_figures.class_changes(runs[2], "fine-tuning") is None  # no details
+    assert run_figures.class_changes(runs[3], "multi-task") is None  # one task
 
 
 def test_precision_recall(runs):
-    figure = figures.precision_recall({"agcn": runs[1], "fine-tuning": runs[2], "multi-task": runs[3]})
-    curves = {(row["m"], row["c"]): row["v"] for row in figure.spec["data"]["values"]}
+    figure = method_figures.precision_recall({"agcn": runs[1], "fine-tuning": runs[2], "multi-task": runs[3]})
+    curves = {(row["m"], row["c"]): row["v"] for row in data(figure)}
     assert curves.keys() == {(m, c) for m in (0, 2) for c in (0, 1, 2, 3)}  # the fourth has no positive image
     assert curves[0, 1][::50] == [1000, 750, 500]
     assert set(curves[0, 2]) == {250}
@@ -467,15 +443,15 @@ def test_precision_recall(runs):
     assert figure.controls[0].values[:2] == ((0, "mean of all classes"), (1, "sky"))
     drawn = svg(figure, chosen=2)
     assert {"Class: boat", "AP 60.0  agcn", "AP 60.0  multi-task"} <= set(texts(drawn))
-    heights = {chosen: curve_heights(svg(figure, chosen=chosen)) for chosen in (1, 2)}
-    assert len(heights[1]) == 101
-    assert len(set(heights[1])) > 90
-    assert len(set(heights[2])) == 1
+    for chosen, is_flat in ((1, False), (2, True)):
+        path = re.search(r'aria-roledescription="line mark container".*? d="([^"]*)"', svg(figure, chosen=chosen))[1]
+        heights = [point.split(",")[1] for point in re.findall(r"[-\d.]+,[-\d.]+", path)]
+        assert len(heights) == 101 and (len(set(heights)) == 1 if is_flat else len(set(heights)) > 90)
 
 
 def test_reliability(runs):
-    figure = figures.reliability({"fine-tuning": runs[2], "agcn": runs[1]})
-    assert figure.spec["data"]["values"] == [
+    figure = method_figures.reliability({"fine-tuning": runs[2], "agcn": runs[1]})
+    assert data(figure) == [
         {"m": 1, "bin": "0.0 to 0.1", "x": 0.055, "y": 0.2, "n": 200},
         {"m": 1, "bin": "0.5 to 0.6", "x": 0.505, "y": 0.25, "n": 40},
         {"m": 1, "bin": "0.9 to 1.0", "x": 0.905, "y": 0.75, "n": 40},
@@ -487,22 +463,11 @@ def test_reliability(runs):
 
 
 def test_false_positives(runs):
-    figure = figures.false_positives({"agcn": runs[1], "multi-task": runs[3]})
-    values = figure.spec["data"]["values"]
+    figure = method_figures.false_positives({"agcn": runs[1], "multi-task": runs[3]})
+    values = data(figure)
     assert [(row["m"], row["t"]) for row in values] == [(0, 2), (1, 2)]  # after task 1 there are no earlier classes
     rates = dict(zip([round(0.05 * n, 2) for n in range(1, 20)], values[0]["v"], strict=True))
     assert [rates[threshold] for threshold in (0.05, 0.1, 0.5, 0.55, 0.9, 0.95)] == [100, 20, 20, 5, 5, 0]
     assert "agcn 20.00, multi-task 20.00" in figure.alt
     drawn = svg(figure, threshold=0.55)
     assert "false-positive rate (%) at threshold 0.55" in texts(drawn)
-
-
-@pytest.mark.parametrize("change", [{"by_task": {"mAP": [["x"]]}}, {"by_task": {"mAP": 3}}, {"by_task": []}])
-def test_damaged_metrics(tmp_path, change):
-    run = make_run(tmp_path / "a")
-    edit_json(run.path / "metrics.json", **change)
-    with pytest.raises(UserError, match=r"metrics\.json .*of .* is damaged, or of another version of lifelabel$"):
-        figures.forgetting(read_run(run.path), "agcn")
-    edit_json(run.path / "metrics.json", final={**run.metrics["final"], "ap": {"sky": "x"}})
-    with pytest.raises(UserError, match=r"metrics\.json .*of .* is damaged"):
-        figures.class_ap({"agcn": read_run(run.path)})

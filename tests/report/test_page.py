@@ -17,7 +17,7 @@ from report.page_runs import FILE, HOSTILE, LABELS, PROBABILITIES, STREAM, jpeg,
 from report.run_folders import make_run, table_of
 
 from lifelabel.report import page, vega
-from lifelabel.report.page_data import configuration, run_sections, threshold_section
+from lifelabel.report.page import configuration, run_sections
 from lifelabel.report.page_pictures import SCALE, pictures
 from lifelabel.report.tables import Failure, ResultTable, notes, write_tables
 
@@ -113,8 +113,8 @@ def test_the_texts_for_the_clipboard_are_those_of_the_files(parsed, table, tmp_p
     assert copies["CSV"] == (tmp_path / "table.csv").read_text()
     assert copies["LaTeX"] == (tmp_path / "table.tex").read_text()
     assert copies["Markdown"] in (tmp_path / "table.md").read_text()
-    assert table_of(copies["Markdown"])[0] == ["method", "mAP ↑", "CF1 ↑", "OF1 ↑", "stored images", "stored MB",
-                                               "seconds", "images/s", "peak GB"]  # fmt: skip
+    assert table_of(copies["Markdown"])[0] == ["method", "mAP ↑", "CF1 ↑", "OF1 ↑", "n", "stored images",
+                                               "stored MB", "seconds", "images/s", "peak GB"]  # fmt: skip
 
 
 def test_every_figure_has_its_data_and_its_text_alternative(parsed):
@@ -159,20 +159,20 @@ def test_changed_relations_are_listed(tmp_path):
 
 
 def test_the_best_thresholds_by_hand(table):
-    first, empty, never, last = threshold_section(table.rows).panels[0].thresholds
-    assert (first.name, first.task, last.task) == (HOSTILE[0], "1", "2")
-    assert (first.recall, first.precision, first.threshold) == pytest.approx((1, 0.5, 0))
-    assert first.f1 == pytest.approx(2 / 3)
-    assert (empty.threshold, empty.f1, empty.precision, empty.recall) == (None, None, None, None)
-    assert never.f1 == 0
-    assert (last.recall, last.precision) == pytest.approx((0.5, 0.5))  # precision 1 - r: F1 is 2 r (1 - r)
+    found = run_sections(table.rows)["thresholds"].panels[0].table
+    assert found.heads() == ["class", "task", "threshold", "F1 %", "precision %", "recall %"]
+    first, empty, never, last = found.texts()
+    assert first == [HOSTILE[0], "1", "0.000", "66.7", "50.0", "100.0"]
+    assert empty[2:] == ["–", "–", "–", "–"]  # no positive image
+    assert never[3] == "0.0"
+    assert last[1] == "2" and last[4:] == ["50.0", "50.0"]  # precision 1 - r: F1 is 2 r (1 - r)
 
 
 def test_the_configuration(tmp_path):
     runs = [make_run(tmp_path / "a", "er"), make_run(tmp_path / "b", "lwf", options={"batch_size": 4})]
     found = configuration(ResultTable.from_runs(runs))
     assert "backbone" in found.equal and "batch_size" not in found.equal
-    assert {(option, value) for option, value, _ in found.different} >= {("batch_size", "4")}
+    assert [cells[:2] for cells in found.different.texts() if cells[1] == "4"] == [["batch_size", "4"]]
     options = dict(found.methods[0][1])
     assert "method.buffer_images" in options and options["seed"] == "0"
 

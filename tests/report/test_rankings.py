@@ -2,8 +2,8 @@
 
 import pytest
 
-from lifelabel.report.columns import Stat
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, LEVEL, NO_VERDICT, SOURCES, difference
+from lifelabel.report.text_tables import Stat
 
 
 @pytest.mark.parametrize(

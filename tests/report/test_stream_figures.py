@@ -1,6 +1,7 @@
 """Figures of a stream: contact sheets, frequencies and co-occurrence."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from report.small_streams import CLASSES, Photographs, split
 
 from lifelabel.images.source import Names
 from lifelabel.report import stream_figures as figures
-from lifelabel.report.charts import save_figure
 from lifelabel.report.stream import describe
+from lifelabel.report.vega import chart_text
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.stream import Split, Stream, classes_to_tasks
 
@@ -49,56 +50,48 @@ def test_visible_labels_are_black_and_come_first_hidden_ones_grey(stream):
 
 
 @pytest.mark.parametrize("classes", [(r"$\alpha", "$$", "犬", "_^"), ("$5_to_$10", "$" * 99, "a$\\", "\x1b[2J\n")])
-def test_hostile_names_are_drawn(stream, tmp_path, classes):
+def test_hostile_names_are_drawn(stream, tmp_path, chart_texts, classes):
     odd = dataclasses.replace(stream, name=r"$\frac$" * 1000, tasks=classes_to_tasks(classes, [2, 2]))
-    found = describe(odd)
-    figures.draw_frequencies(found, tmp_path / "f.png")
-    assert figures.draw_cooccurrence(found, tmp_path / "c.png")
+    assert figures.write_charts(describe(odd), tmp_path) == ["frequencies.png", "cooccurrence.png"]
     assert figures.write_sheets(odd, tmp_path) == ["task-1.png", "task-2.png"]
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are saved."""
-    saved = []
-    monkeypatch.setattr(figures, "save_figure", lambda figure, path: (saved.append(figure), save_figure(figure, path)))
-    return saved
+    names = {chart_text(name, 24) for name in classes}
+    assert all(names <= {*chart_texts(tmp_path / f"{name}.svg")} for name in ("frequencies", "cooccurrence"))
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_the_chart_of_frequencies_has_the_counts_of_all_classes(complete, stream, drawn, tmp_path):
+def test_the_chart_of_frequencies(complete, stream, tmp_path, chart_texts):
     """Bars of true labels are behind those of visible ones, and only if true labels are known."""
     stream = dataclasses.replace(stream, train=dataclasses.replace(stream.train, complete=complete))
-    figures.draw_frequencies(describe(stream), tmp_path / "f.png")
-    (axis,) = drawn[0].axes
-    bars = {patch.get_label(): patch.get_data().values[::2].tolist() for patch in axis.patches}
-    assert bars == {**({"true label": [3, 2, 3, 2]} if complete else {}), "visible label": [3, 1, 1, 1]}
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == list(bars)
-    assert [label.get_text() for label in axis.get_xticklabels()] == list(CLASSES)
-    assert [line.get_xdata()[0] for line in axis.get_lines()] == [1.5]  # the border between the two tasks
+    figures.write_charts(describe(stream), tmp_path)
+    drawn = chart_texts(tmp_path / "frequencies.svg")
+    assert [text for text in drawn if text in CLASSES] == list(CLASSES)
+    series = [*(["true label"] if complete else []), "visible label"]
+    assert [text for text in drawn if text.endswith(" label")] == series
+    svg = (tmp_path / "frequencies.svg").read_text()
+    bars = re.search(r'class="mark-rect role-mark layer_0_marks".*?</g>', svg)[0]
+    heights = [round(float(height) / (280 / 3)) for height in re.findall(r"v(\d[\d.]*)", bars)]
+    assert heights == [*([3, 2, 3, 2] if complete else []), 3, 1, 1, 1]
+    assert len(re.findall("<line", re.search(r'class="mark-rule role-mark layer_1_marks".*?</g>', svg)[0])) == 1
 
 
-def test_the_chart_of_cooccurrence_has_the_matrix_without_its_diagonal(stream, drawn, tmp_path):
-    found = describe(stream)
-    assert figures.draw_cooccurrence(found, tmp_path / "c.png")
-    axis, bar = drawn[0].axes
-    (image,) = axis.get_images()
-    off_diagonal = ~np.eye(4, dtype=bool)
-    matrix = np.array(found["cooccurrence"]["matrix"])
-    assert np.array_equal(image.get_array()[off_diagonal], matrix[off_diagonal]) and matrix[off_diagonal].any()
-    assert image.get_array().mask[~off_diagonal].all() and image.get_clim() == (0, 1)
-    for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
-        assert [label.get_text() for label in labels] == list(CLASSES)
-    borders = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.get_lines()]
-    assert borders == [(1.5, 0), (0, 1.5)]  # one vertical and one horizontal line
-    assert bar.get_ylabel() == "P(row | column)"
+def test_the_chart_of_cooccurrence_has_the_matrix_without_its_diagonal(stream, tmp_path, chart_texts):
+    figures.write_charts(describe(stream), tmp_path)
+    drawn = chart_texts(tmp_path / "cooccurrence.svg")
+    assert [drawn.count(name) for name in CLASSES] == [2, 2, 2, 2] and "P(row | column)" in drawn
+    svg = (tmp_path / "cooccurrence.svg").read_text()
+    cells = re.search(r'class="mark-rect role-mark layer_0_marks".*?</g>', svg)[0]
+    assert len(re.findall("<path", cells)) == 12
 
 
 @pytest.mark.parametrize(("classes", "named"), [(80, True), (81, False)])
-def test_up_to_eighty_classes_are_named(classes, named, drawn, tmp_path):
+def test_up_to_eighty_classes_are_named(classes, named, tmp_path, chart_texts):
     names = tuple(f"class {n}" for n in range(classes))
     labels = Labels.from_lists([[n] for n in range(classes)], classes)
     one = Split(Photographs(classes), Names(map(str, range(classes))), labels, (np.arange(classes),))
-    figures.draw_frequencies(describe(Stream("wide", classes_to_tasks(names, [classes]), one, one)), tmp_path / "f.png")
-    (axis,) = drawn[0].axes
-    assert ("class 7" in {label.get_text() for label in axis.get_xticklabels()}) == named
+    figures.write_charts(describe(Stream("wide", classes_to_tasks(names, [classes]), one, one)), tmp_path)
+    assert ("class 7" in chart_texts(tmp_path / "frequencies.svg")) == named
+
+
+def test_without_vega_there_are_no_charts(stream, monkeypatch, tmp_path):
+    monkeypatch.setattr(figures, "chart_obstacle", lambda: "needs other packages")
+    assert figures.write_charts(describe(stream), tmp_path) == [] == list(tmp_path.iterdir())

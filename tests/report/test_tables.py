@@ -4,33 +4,29 @@ import csv
 import dataclasses
 import io
 import json
-import math
 import re
 import statistics
 from pathlib import Path
 
 import pytest
-from report.run_folders import GIGA, forgetting, make_run, table_of, write_run
+from report.run_folders import GIGA, forgetting, make_run, table_file, table_of, write_run
 from report.untrusted import HOSTILE, PRINTABLE, render
 from rich.console import Console
 
-from lifelabel.report.tables import (
-    Failure,
-    ResultTable,
-    Row,
-    Stat,
-    _json,
-    _latex,
-    _markdown,
-    _tex,
-    csv_text,
-    notes,
-    one_line,
-    terminal,
-    write_tables,
-)
-from lifelabel.runs.finished import read_run
+from lifelabel.errors import UserError
+from lifelabel.report.page import report_html
+from lifelabel.report.tables import Failure, ResultTable, Row, csv_text, notes, one_line, terminal, write_tables
+from lifelabel.report.text_tables import tex
+from lifelabel.runs.finished import provenance, read_run
 from lifelabel.utils.markdown import escape
+
+
+def latex(table):
+    return table_file(table, ".tex")
+
+
+def as_json(table):
+    return json.loads(table_file(table, ".json"))
 
 
 @pytest.fixture
@@ -51,38 +47,27 @@ def table(tmp_path):
 
 
 def test_markdown_by_hand(table):
-    text = _markdown(table)
+    text = table_file(table)
     head, rule, joint, er, er_forgets, agcn, agcn_forgets = table_of(text)[:7]
-    assert head == ["method", "mAP ↑", "CF1 ↑", "OF1 ↑", "stored images", "stored MB", "seconds", "images/s", "peak GB"]
-    assert rule == ["---", *["---:"] * 8]
+    costs = ["stored images", "stored MB", "seconds", "images/s", "peak GB"]
+    assert head == ["method", "mAP ↑", "CF1 ↑", "OF1 ↑", "n", *costs]
+    assert rule == ["---", *["---:"] * 9]
     # no forgetting for a joint run, and it is not compared with the others
-    assert joint == ["multi-task", "90.00", "45.00", "22.50", "0", "0.0", "10", "40", "1.00"]
+    assert joint == ["multi-task", "90.00", "45.00", "22.50", "1", "0", "0.0", "10", "40", "1.00"]
     # mAP 50 and 52: mean 51, sd sqrt(2); CF1 is half of it, OF1 a quarter
-    assert er == ["er", "51.00 ± 1.41", "25.50 ± 0.71", "12.75 ± 0.35", "2,000", "12.5", "10", "40", "3.00"]
-    assert er_forgets == ["Forgetting ↓", "20.00 ± 0.00", "10.00 ± 0.00", "5.00 ± 0.00", "", "", "", "", ""]
+    assert er == ["er", "51.00 ± 1.41", "25.50 ± 0.71", "12.75 ± 0.35", "2/3", "2,000", "12.5", "10", "40", "3.00"]
+    assert er_forgets == ["Forgetting ↓", "20.00 ± 0.00", "10.00 ± 0.00", "5.00 ± 0.00", "", "", "", "", "", ""]
     assert agcn[:4] == ["agcn", "**65.00 ± 7.07**", "**32.50 ± 3.54**", "**16.25 ± 1.77**"]
     assert agcn_forgets[1] == "-12.50 ± 0.00"
     assert ["agcn", "0.125 ± 0.000", "0.250 ± 0.000", "0.500 ± 0.000", "0.062 ± 0.000"] in table_of(text)
-    assert "er: 2 of 3 runs." in text
+    assert "n: finished runs / planned runs" in text
     assert "All 5 runs are on the same stream (fingerprint f00df00d)." in text
     assert "- er, seed 2: task 1, step 3: the loss 'cls' is \\| nan_50 % &lt;b>\n" in text
 
 
-def test_sd_is_the_sample_standard_deviation(tmp_path):
-    values = [0.31, 0.52, 0.47, 0.3]
-    runs = [make_run(tmp_path / str(s), "er", s, mAP=v) for s, v in enumerate(values)]
-    stat = Row(("er",), tuple(runs), 4).stats["mAP"]
-    mean = sum(values) / 4
-    assert stat.mean == pytest.approx(100 * mean)
-    assert stat.sd == pytest.approx(100 * math.sqrt(sum((v - mean) ** 2 for v in values) / 3))
-    assert stat.sd == pytest.approx(statistics.stdev(100 * v for v in values))
-    assert Stat.from_values([None, 3.0, float("nan")]) == Stat(3.0, None, 1)
-    assert Stat.from_values([]) == Stat(None, None, 0)
-
-
 def test_csv_and_json_hold_the_same_plain_numbers(table):
     rows = list(csv.DictReader(io.StringIO(csv_text(table))))
-    written = json.loads(json.dumps(_json(table), allow_nan=False))
+    written = as_json(table)
     assert [row["method"] for row in rows] == ["multi-task", "er", "agcn"]
     assert [(row["runs"], row["planned"]) for row in rows] == [("1", "1"), ("2", "3"), ("2", "2")]
     for row, other in zip(rows, written["rows"], strict=True):
@@ -130,17 +115,16 @@ def check_latex(text):
     return code
 
 
-def test_latex(table):
-    code = check_latex(_latex(table))
+def testlatex(table):
+    code = check_latex(latex(table))
     lines = [line.strip() for line in code]
-    assert r"er & 51.00 $\pm$ 1.41 & 25.50 $\pm$ 0.71 & 12.75 $\pm$ 0.35 & 2,000 & 12.5 & 10 & 40 & 3.00 \\" in lines
+    assert (
+        r"er & 51.00 $\pm$ 1.41 & 25.50 $\pm$ 0.71 & 12.75 $\pm$ 0.35 & 2/3 & 2,000 & 12.5 & 10 & 40 & 3.00 \\" in lines
+    )
     assert any(line.startswith(r"agcn & \textbf{65.00 $\pm$ 7.07} & ") for line in lines)
     assert any(line.startswith(r"Forgetting $\downarrow$ & $-$12.50 $\pm$ 0.00 & ") for line in lines)
     assert sum(r"\begin{tabular}" in line for line in lines) == 2  # and the matrix's errors
     assert any(r"3 methods on \$scenes\_1. Stream scenes, seeds 0, 1;" in line for line in lines)
-    assert [_tex(text) for text in ("λ1", "10^4", "a\\b", "x-s0", "50 ± -3")] == [
-        r"$\lambda_1$", "$10^4$", r"a\textbackslash{}b", "x-s0", r"50 $\pm$ $-$3",
-    ]  # fmt: skip
 
 
 def printed(table, width=100):
@@ -176,7 +160,7 @@ def test_options_that_are_not_equal_are_reported(tmp_path, table):
         "NOT equal: batch_size (8: multi-task, er, agcn; 16: fine-tuning).",
         "NOT equal: augment (flip: multi-task, er, agcn; none: fine-tuning).",
     ]
-    assert set(_json(mixed)["not_equal"]) == {"augment", "batch_size"}
+    assert set(as_json(mixed)["not_equal"]) == {"augment", "batch_size"}
 
 
 def test_the_buffer_size_is_compared_among_methods_with_a_buffer(tmp_path):
@@ -217,27 +201,18 @@ def test_a_row_without_runs_and_a_single_method(tmp_path):
         (Row(("0", "1", "2"), (make_run(tmp_path / "a", "agcn", **forgetting(0.1)),), 1), Row(("3", "4", "5"), (), 1)),
         costs=False,
     )
-    lines = table_of(_markdown(single))
-    assert lines[2] == ["0", "1", "2", "50.00", "25.00", "12.50"]  # a single row is not the best
-    assert lines[3] == ["", "Forgetting ↓", "", "10.00", "5.00", "2.50"]
-    assert lines[4] == ["3", "4", "5", "–", "–", "–"]
-    check_latex(_latex(single))
-    assert _json(single)["rows"][1]["runs"] == []
-    assert "3 / 4 / 5: 0 of 1 runs." in _markdown(single)
+    lines = table_of(table_file(single))
+    assert lines[2] == ["0", "1", "2", "50.00", "25.00", "12.50", "1"]  # a single row is not the best
+    assert lines[3] == ["", "Forgetting ↓", "", "10.00", "5.00", "2.50", ""]
+    assert lines[4] == ["3", "4", "5", "–", "–", "–", "0/1"]
+    check_latex(latex(single))
+    assert as_json(single)["rows"][1]["runs"] == []
 
 
 def test_costs_that_are_not_recorded_are_unknown(tmp_path):
     write_run(tmp_path / "a", method="er")
     old = ResultTable("t", ("method",), (Row(("er",), (read_run(tmp_path / "a"),), 1),))
-    assert table_of(_markdown(old))[2][4:] == ["–", "–", "10", "–", "–"]
-
-
-def test_all_formats_are_written(table, tmp_path):
-    names = write_tables(table, tmp_path)
-    assert names == ["table.md", "table.csv", "table.tex", "table.json"]
-    texts = [(tmp_path / name).read_text(encoding="utf-8") for name in names]
-    assert texts[:3] == [_markdown(table), csv_text(table), _latex(table)]
-    assert json.loads(texts[3]) == _json(table)
+    assert table_of(table_file(old))[2][5:] == ["–", "–", "10", "–", "–"]
 
 
 # Untrusted text: names of streams and labels are those of a file
@@ -256,8 +231,8 @@ def hostile(tmp_path):
     return dataclasses.replace(ResultTable.from_runs(runs), failures=(failed,))
 
 
-def test_hostile_text_is_rendered_as_it_is_by_markdown(hostile):
-    text = _markdown(hostile)
+def test_hostile_text_is_rendered_as_it_is_bytable_file(hostile):
+    text = table_file(hostile)
     assert text.startswith(f"# Runs on {escape(HOSTILE)}\n")
     tags, lines = render(text)
     assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "strong", "p", "ul", "li"}
@@ -268,19 +243,16 @@ def test_hostile_text_is_rendered_as_it_is_by_markdown(hostile):
     assert measured.startswith(f"Stream {PRINTABLE}, seeds 0; {PRINTABLE}, 2 threads")
 
 
-def test_hostile_text_is_escaped_in_latex(hostile):
-    text = _latex(hostile)
+def test_hostile_text_is_escaped_inlatex(hostile):
+    text = latex(hostile)
     (caption,) = (line for line in check_latex(text) if r"\caption" in line)
-    assert caption.startswith(rf"  \caption{{Runs on {_tex(HOSTILE)}. Stream {_tex(HOSTILE)}, seeds 0;")
+    assert caption.startswith(rf"  \caption{{Runs on {tex(HOSTILE)}. Stream {tex(HOSTILE)}, seeds 0;")
     code = "\n".join(check_latex(text))
     commands = set(re.findall(r"\\([A-Za-z]+)", code))
     assert commands == {
         "begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "textbf", "medskip", "smallskip",
         "textbackslash", "textasciitilde", "textasciicircum", "textbar", "uparrow", "downarrow",
     }  # fmt: skip
-    assert _tex("x^{\\input{i}}") == r"x\textasciicircum{}\{\textbackslash{}input\{i\}\}"
-    assert _tex("x^{\\input j}") == r"x\textasciicircum{}\{\textbackslash{}input j\}"
-    assert _tex("b_c_d^e") == r"b\_c\_$d^e$"
     assert "\x1b" not in text
     assert all(line.startswith("  % ") for line in text.splitlines() if "not finished" in line or "Equal for" in line)
 
@@ -302,11 +274,11 @@ def test_control_characters_are_replaced_in_the_terminal_and_in_csv(hostile, tmp
 def test_a_label_has_no_effect_at_the_beginning_of_a_line_or_cell(label, tmp_path):
     run = make_run(tmp_path / "a", "er", environment={"label": label})
     table = ResultTable("t", ("method",), (Row((label,), (run,), 2),))
-    code = "\n".join(check_latex(_latex(table)))
+    code = "\n".join(check_latex(latex(table)))
     assert not re.search(r"\\(midrule|toprule|\\)\s*[\[*]", code) and "^^" not in code  # no optional argument
-    tags, lines = render(_markdown(table))
+    tags, lines = render(table_file(table))
     assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "p"}
-    assert label in lines and f"{label}: 1 of 2 runs." in lines
+    assert label in lines
     (row,) = csv.reader(io.StringIO(csv_text(table).split("\n", 1)[1]))
     assert row[0] == (f"'{label}" if label[0] in "=+-@" else label)
 
@@ -316,9 +288,9 @@ def test_a_metric_of_a_plug_in_has_no_effect_as_a_head(tmp_path):
     run = make_run(tmp_path / "a", "er", conventions={name: 0.5})
     table = ResultTable.from_runs([run])
     assert [column.key for column in table.metric_columns] == [name]
-    assert "\x1b" not in printed(table) + _latex(table) + csv_text(table) + _markdown(table)
-    assert "'=1+1" in csv_text(table).splitlines()[0] and r"=1+1 ?{[}2J \textbar{} \$x\_1\$" in _latex(table)
-    check_latex(_latex(table))
+    assert "\x1b" not in printed(table) + latex(table) + csv_text(table) + table_file(table)
+    assert "'=1+1" in csv_text(table).splitlines()[0] and r"=1+1 ?{[}2J \textbar{} \$x\_1\$" in latex(table)
+    check_latex(latex(table))
 
 
 def test_images_that_could_not_be_read_are_reported(tmp_path):
@@ -329,4 +301,132 @@ def test_images_that_could_not_be_read_are_reported(tmp_path):
     expected = "NOT all images: agcn skipped 1,200 training and 3 test images that could not be read, in 1 run."
     assert [line for line in notes(found) if "skipped" in line] == [expected]
     assert "1,203 images skipped" in one_line(some) and "skipped" not in one_line(none)
-    assert expected in _markdown(found)
+    assert expected in table_file(found)
+
+
+# Groups of classes, orders, and passes
+
+VALUES = {("er", 0): (0.5, 0.52), ("er", 1): (0.3, 0.34), ("er", 2): (0.4, 0.42), ("lwf", 0): (0.25, 0.27)}
+"""mAP by method and class order, of two seeds."""
+
+
+@pytest.fixture
+def ordered(tmp_path):
+    rows = {}
+    for (method, order), values in VALUES.items():
+        for seed, value in enumerate(values):
+            options = {"class_order": order, "epochs": 20}
+            folder = tmp_path / f"{method}{order}{seed}"
+            run = make_run(folder, method, seed, mAP=value, options=options, fingerprint=f"{order}" * 16)
+            rows.setdefault(method, []).append(run)
+    return ResultTable("t", ("method",), tuple(Row((name,), tuple(runs), 6) for name, runs in rows.items()))
+
+
+def test_the_spread_over_orders_by_hand(ordered):
+    means = [51.0, 32.0, 41.0]
+    sd = f"{statistics.stdev(means):.2f}"
+    er = ["er", "51.00", "32.00", "41.00", "41.33", sd, "32.00", "51.00"]
+    lwf = ["lwf", "26.00", "–", "–", "26.00", "–", "26.00", "26.00"]
+    lines = table_of(table_file(ordered))
+    assert ["method", "order 0", "order 1", "order 2", "mean", "sd", "smallest", "largest"] in lines
+    assert er in lines and lwf in lines and "mAP ↑ by class order:" in table_file(ordered)
+    assert er in [line.split() for line in printed(ordered).splitlines()]
+    assert " & ".join(er[1:]) in latex(ordered) and r"mAP $\uparrow$ by class order" in latex(ordered)
+    first, second = csv.DictReader(io.StringIO(csv_text(ordered)))
+    assert (float(first["mAP_order_1_mean"]), first["mAP_order_1_n"]) == (pytest.approx(32), "2")
+    assert [first[f"mAP_orders_{name}"][:5] for name in ("mean", "sd", "min", "max")] == [
+        "41.33",
+        "9.504",
+        "32.0",
+        "51.0",
+    ]
+    assert (first["orders"], second["orders"], second["mAP_order_2_mean"]) == ("3", "1", "")
+    assert as_json(ordered)["rows"][0]["by_order"]["mAP_orders_max"] == pytest.approx(51)
+    found = notes(ordered)
+    assert any("class orders 0, 1, 2, 20 passes over the images of each task;" in note for note in found)
+    assert any(note.startswith("All 8 runs are on the same stream (fingerprints by class order") for note in found)
+
+
+def test_one_order_has_no_table_and_many_have_the_spread_only(ordered, tmp_path):
+    one = dataclasses.replace(ordered, rows=ordered.rows[1:])
+    assert "by class order" not in table_file(one) + printed(one) + latex(one) and "orders" not in csv_text(one)
+    runs = [make_run(tmp_path / f"o{k}", "er", 0, k, mAP=k / 20) for k in range(12)]
+    many = ResultTable.from_runs(runs)
+    assert ["method", "mean", "sd", "smallest", "largest"] in table_of(table_file(many))
+    assert "mAP ↑ by task order:" in table_file(many) and "mAP_order_11_mean" in csv_text(many)
+    both = make_run(tmp_path / "both", "er", 0, 1, options={"class_order": 2})
+    text = table_file(ResultTable.from_runs([*runs[:3], both]))
+    assert "mAP ↑ by order:" in text and "| class order 2, task order 1 |" in text
+
+
+def test_runs_that_differ_in_the_order_of_classes_are_different_runs(tmp_path):
+    orders = enumerate((0, 1, 1))
+    runs = [make_run(tmp_path / f"{n}", "er", 0, 0, options={"class_order": k}) for n, k in orders]
+    assert len(ResultTable.from_runs(runs[:2]).rows) == 1
+    with pytest.raises(UserError, match=r"same seed and the same order of classes \(1\): give one of them$"):
+        ResultTable.from_runs(runs)
+
+
+def test_every_table_states_the_number_of_passes(ordered):
+    lines = table_of(table_file(ordered))
+    assert lines[0][4:6] == ["n", "passes"] and lines[2][4:6] == ["6", "20"]
+    assert all(len(line) == len(lines[0]) for line in lines[:4])
+    assert "passes" in printed(ordered) and r"\textbf{passes}" in latex(ordered)
+    assert "20 passes over the images of each task" in next(t for t in latex(ordered).splitlines() if "caption" in t)
+    assert [row["epochs"] for row in csv.DictReader(io.StringIO(csv_text(ordered)))] == ["20", "20"]
+    assert as_json(ordered)["rows"][0]["runs"][0]["epochs"] == 20
+    page = report_html(ordered)
+    assert '<button type="button">passes</button>' in page and "mAP ↑ by class order" in page
+    run = ordered.rows[0].runs[0]
+    assert "20 passes" in one_line(run) and "20 passes over" in provenance([run])
+    assert any(
+        note.startswith("Equal for all:") and note.endswith("; 20 passes over the images of each task.")
+        for note in notes(ordered)
+    )
+
+
+def test_another_number_of_passes_is_not_equal(ordered, tmp_path):
+    one = make_run(tmp_path / "one", "prs")
+    mixed = dataclasses.replace(ordered, rows=(*ordered.rows, Row(("prs",), (one,), 1)))
+    assert "NOT equal: passes over the images (20: er, lwf; 1: prs)." in notes(mixed)
+    alone = ResultTable.from_runs([one])
+    assert "passes" not in table_file(alone) + printed(alone) + latex(alone) + one_line(one)
+    assert "epochs" not in csv_text(alone) and "passes" not in report_html(alone)
+
+
+def groups(major, minor):
+    return {
+        "groups": {name: {"mAP": v, "CF1": v / 2, "OF1": v / 4} for name, v in (("major", major), ("minor", minor))}
+    }
+
+
+def test_groups_of_classes_by_hand(tmp_path):
+    er = [make_run(tmp_path / f"e{s}", "er", s, **groups(0.6 + s / 10, 0.2)) for s in (0, 1)]
+    lwf = make_run(tmp_path / "l", "lwf")
+    table = ResultTable.from_runs([*er, lwf])
+    lines = table_of(table_file(table))
+    assert lines[lines.index(["method", "classes", "mAP ↑", "CF1 ↑", "OF1 ↑"]) + 2 :] == [
+        ["er", "major", "65.00 ± 7.07", "32.50 ± 3.54", "16.25 ± 1.77"],
+        ["er", "minor", "20.00 ± 0.00", "10.00 ± 0.00", "5.00 ± 0.00"],
+        ["lwf", "major", "–", "–", "–"],
+        ["lwf", "minor", "–", "–", "–"],
+    ]
+    assert "65.0±7.1" in printed(table) and "Groups of classes" in latex(table)
+    assert "<td>minor</td>" in report_html(table)
+    first, _ = csv.DictReader(io.StringIO(csv_text(table)))
+    assert float(first["groups_major_mAP_mean"]) == pytest.approx(65)
+    assert "Groups of classes" not in table_file(ResultTable.from_runs([lwf]))
+
+
+def test_the_name_of_a_group_has_no_effect(tmp_path):
+    run = make_run(tmp_path / "a", "er", groups={HOSTILE: {"mAP": 0.5, "CF1": 0.5, "OF1": None}})
+    table = ResultTable.from_runs([run])
+    tags, _ = render(table_file(table))
+    assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "p"}
+    assert "\x1b" not in printed(table) + latex(table) + csv_text(table)
+
+
+@pytest.mark.parametrize("found", [[1], {"major": 3}, {"major": {"mAP": 2, "CF1": 0, "OF1": 0}}, {"major": {}}])
+def test_damaged_groups_are_refused(tmp_path, found):
+    with pytest.raises(UserError, match="is damaged, or of another version of lifelabel"):
+        make_run(tmp_path / "a", "er", groups=found)

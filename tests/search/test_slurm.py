@@ -20,7 +20,7 @@ from lifelabel.methods import METHODS, FineTuning
 from lifelabel.search import slurm
 from lifelabel.search.planned_run import PlannedRun
 from lifelabel.search.scheduler import run_all
-from lifelabel.search.slurm_job import TIME_LIMIT_SIGNAL, JobState, read_runs, run_job, state_file, write_runs
+from lifelabel.search.slurm_job import TIME_LIMIT_SIGNAL, read_runs, read_state, run_job, write_runs
 from lifelabel.utils.yaml_reader import read_yaml
 
 TINY = {"classes": 4, "tasks": 2, "train_images": 24, "test_images": 16}
@@ -118,13 +118,13 @@ def run_in_this_process(folder, plan):
     folder.mkdir()
     write_runs(folder, [plan], [])
     run_job(str(folder), 0)
-    return JobState.read(state_file(folder, 0))
+    return read_state(folder, 0)
 
 
 def test_a_job_trains_its_run_as_train_does(tmp_path, signals):
     one = plan(tmp_path, method_options={}, lr=3e-4)
     state = run_in_this_process(tmp_path / "job", one)
-    assert (state.end, state.tasks, state.images, state.total) == (["finished", ""], 2, 24, 24)
+    assert (state.end, state.tasks, state.images, state.total) == (("finished", ""), 2, 24, 24)
     assert read_runs(tmp_path / "job")[0][0].config == one.config
     engine.train(tmp_path / "single", one.values)
     for name in ("metrics.json", "config.yaml", "history.jsonl"):

@@ -11,13 +11,11 @@ import pytest
 from PIL import Image
 from support import command_server
 from support.models import learned, write
+from support.web_client import make_client
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 
 RELATIONS = (((1, 0.8), (2, 0.5)), ((0, 0.7),), ((0, 0.6),), ((0, 0.5),), ((0, 0.4),))
-LIMITS = {
-    "max_bytes": 1_000_000, "max_pixels": 1_000_000, "max_images": 4, "max_requests": 8, "timeout": 20, "workers": 1,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -38,27 +36,7 @@ def model(run_folder):
 
 
 @pytest.fixture(scope="session")
-def make_client():
-    """A client of an application, within its start and end."""
-    from starlette.testclient import TestClient
-
-    from lifelabel.serve.app import create_app
-    from lifelabel.serve.models import Models
-    from lifelabel.serve.requests import Limits
-    from lifelabel.serve.service import Service
-
-    @contextlib.contextmanager
-    def make(path, hosts=None, **limits):
-        service = Service(Models(path, "cpu"), Limits(**{**LIMITS, **limits}))
-        with TestClient(create_app(service, hosts), raise_server_exceptions=False) as client:
-            client.service = service
-            yield client
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def client(make_client, run_folder):
+def client(run_folder):
     with make_client(run_folder) as client:
         yield client
 

@@ -4,6 +4,7 @@ import shutil
 import pytest
 from report.run_folders import write_run
 from support.models import CLASSES, write
+from support.web_client import make_client
 
 
 def test_classes(client):
@@ -70,7 +71,7 @@ def test_our_own_page_can(client, image):
     assert client.post("/predict", files=[("files", image())], headers=headers).status_code == 200
 
 
-def test_other_names_of_the_server_are_refused(make_client, run_folder):
+def test_other_names_of_the_server_are_refused(run_folder):
     with make_client(run_folder, hosts={"localhost", "127.0.0.1", "::1"}) as client:
         for host in ("localhost", "127.0.0.1:8000", "LOCALHOST:1", "[::1]:8000"):
             assert client.get("/health", headers={"Host": host}).status_code == 200, host
@@ -80,7 +81,7 @@ def test_other_names_of_the_server_are_refused(make_client, run_folder):
         assert client.get("/report").status_code == 400  # the client calls itself testserver
 
 
-def test_the_report_of_the_run_is_in_a_sandbox(make_client, run_folder, tmp_path):
+def test_the_report_of_the_run_is_in_a_sandbox(run_folder, tmp_path):
     (tmp_path / "run").mkdir()
     shutil.copytree(run_folder / "model", tmp_path / "run" / "model")
     (tmp_path / "run" / "report.html").write_text("<p>the report</p>")
@@ -94,14 +95,14 @@ def test_the_report_of_the_run_is_in_a_sandbox(make_client, run_folder, tmp_path
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts allow-downloads; default-src")
 
 
-def test_a_report_is_made_of_a_run_without_one(make_client, run_folder, tmp_path):
+def test_a_report_is_made_of_a_run_without_one(run_folder, tmp_path):
     shutil.copytree(run_folder / "model", write_run(tmp_path / "run") / "model")
     with make_client(tmp_path / "run") as client:
         first, second = client.get("/report"), client.get("/report")
     assert first.status_code == 200 and "<html" in first.text and second.text == first.text
 
 
-def test_folders_without_a_report(make_client, run_folder, client, caplog):
+def test_folders_without_a_report(run_folder, client, caplog):
     answer = client.get("/report")  # this run has a model only
     assert (answer.status_code, str(run_folder) in answer.text, str(run_folder) in caplog.text) == (404, False, True)
     assert answer.json()["error"].startswith("no report: ")
@@ -111,7 +112,7 @@ def test_folders_without_a_report(make_client, run_folder, client, caplog):
     assert answer.status_code == 404 and "only a model" in answer.json()["error"]
 
 
-def test_hostile_names_stay_data(make_client, tmp_path):
+def test_hostile_names_stay_data(tmp_path):
     names = ("<script>alert(1)</script>", '"', "a", "b", "c")
     write(tmp_path / "model", classes=names)
     with make_client(tmp_path / "model") as client:
@@ -121,7 +122,7 @@ def test_hostile_names_stay_data(make_client, tmp_path):
         assert client.get("/model").status_code == 200
 
 
-def test_a_damaged_model_of_a_task(make_client, run_folder, tmp_path, image, caplog):
+def test_a_damaged_model_of_a_task(run_folder, tmp_path, image, caplog):
     (tmp_path / "run" / "model-task-1").mkdir(parents=True)
     shutil.copytree(run_folder / "model", tmp_path / "run" / "model")
     with make_client(tmp_path / "run") as client:

@@ -632,20 +632,21 @@ def test_files_that_cannot_be_read(here, name, text, message):
     here.refused(message, name.split("/")[0])
 
 
-def test_text_that_is_not_utf_8(here):
-    here.write("x.csv", "").write_bytes(b"image,annotator,choice\na.jpg,1,caf\xe9\n")
-    here.refused("is not UTF-8: see line 2; save it as UTF-8", "x.csv")
-
-
-def test_large_files_are_refused_before_they_are_read(here, monkeypatch):
-    monkeypatch.setattr("lifelabel.streams.label_files._MAX_BYTES", 10)
-    here.write("x.json", coco("a.jpg"))
-    here.refused("more than 10 bytes", "x.json")
-
-
-def test_a_pipe_is_refused(here):
-    os.mkfifo(here.folder / "x.json")
-    here.refused("not a regular file", "x.json")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda path: path.write_bytes(b"image,annotator,choice\na.jpg,1,caf\xe9\n"),
+            "is not UTF-8: see line 2; save it as",
+        ),
+        (lambda path: path.write_bytes(b"x" * 2000), "more than 1,000 bytes"),
+        (os.mkfifo, "not a regular file"),
+    ],
+)
+def test_bytes_that_are_not_read(here, monkeypatch, make, message):
+    monkeypatch.setattr("lifelabel.streams.label_files._MAX_BYTES", 1000)
+    make(here.folder / "x.csv")
+    here.refused(message, "x.csv")
 
 
 def test_the_format_must_fit(here):

@@ -99,14 +99,13 @@ def test_the_draw_does_not_depend_on_machine_or_version(tmp_path):
 
 def test_wrong_arguments_are_refused(tmp_path):
     make(tmp_path)
-    with pytest.raises(UserError, match="unknown split of NUS-WIDE 'oficial': did you mean 'official'"):
-        nus_wide.read(tmp_path, "oficial")
-    with pytest.raises(UserError, match="the share of test images must be between 0 and 1, not 1"):
-        nus_wide.read(tmp_path, "share", share=1.0)
-    with pytest.raises(
-        UserError, match=r"there is no folder .*nowhere: give the folder that contains NUS-WIDE's folders"
+    for root, options, message in (
+        (tmp_path, {"split": "oficial"}, "unknown split of NUS-WIDE 'oficial': did you mean 'official'"),
+        (tmp_path, {"split": "share", "share": 1.0}, "the share of test images must be between 0 and 1, not 1"),
+        (tmp_path / "nowhere", {}, r"there is no folder .*nowhere: give the folder that contains NUS-WIDE's folders"),
     ):
-        nus_wide.read(tmp_path / "nowhere")
+        with pytest.raises(UserError, match=message):
+            nus_wide.read(root, **options)
 
 
 @pytest.mark.parametrize("name", ["ConceptsList/Concepts81.txt", "ImageList/TestImagelist.txt"])

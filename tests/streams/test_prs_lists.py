@@ -10,7 +10,7 @@ from support.data_sets import write, write_instances, write_nus_wide
 from lifelabel.engine import judging
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import Scored
-from lifelabel.runs.summary import summarise
+from lifelabel.runs.records import summarise
 from lifelabel.streams import build, manifest
 from lifelabel.streams.subsets import Part, part_of, sort_by_name
 

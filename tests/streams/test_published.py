@@ -123,17 +123,6 @@ def test_problems_are_counted(tmp_path):
     assert by_task(stream.test)[1] == ["empty.jpg"]
 
 
-def test_rows_that_cannot_be_used_are_left_out(tmp_path):
-    rows = "name,x,y\n../a.jpg,1,0\n/b.jpg,1,0\nshort.jpg,1\nlong.jpg,1,0,1\nodd.jpg,1,2\n\n,1,0\nok.jpg,1,0\nx\n"
-    stream = published.read(lay(tmp_path, SMALL | {"task0/train.csv": "\ufeff" + rows}), None)
-    assert by_task(stream.train)[0] == ["ok.jpg"]
-    assert labels_of(stream.train)["ok.jpg"] == [0]
-    assert (
-        "8 rows left out because they are not an image and 2 times 0 or 1: task0/train.csv line 1, "
-        "task0/train.csv line 4, task0/train.csv line 6, task0/train.csv line 8, task0/train.csv line 10, …\n"
-    ) in problems_of(stream)
-
-
 def parse(text):
     """The names and labels of a file, and its problems."""
     problems = Problems()
@@ -167,12 +156,6 @@ LEFT_OUT = "rows left out because they are not an image and 2 times 0 or 1: f.cs
 )
 def test_why_a_row_cannot_be_used(row, why):
     assert parse(f"ok.jpg,1,0\n{row}\r\n") == ({"ok.jpg": [0]}, [f"{counted(1, LEFT_OUT)} 2{why}"])
-
-
-def test_malformed_rows_are_reported_before_names_that_are_not_allowed():
-    rows = ["/a.jpg,1,0", "x", "b.jpg,1,0,1", "y", "ok.jpg,1,0"]
-    lines = "2, f.csv line 4, f.csv line 1: an absolute path, f.csv line 3: too many fields"
-    assert parse("\n".join(rows)) == ({"ok.jpg": [0]}, [f"4 {LEFT_OUT} {lines}"])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -235,8 +218,8 @@ def test_agreement_is_counted_in_parts_as_in_one(monkeypatch):
     ("change", "why"),
     [
         (
-            {"task1/test.csv": "t.jpg,1,1\n"},
-            r"task1/test.csv has 2 labels per row, but the training files up to task 1 have 3: a test file must have",
+            {"task1/test.csv": "t,1,1\n"},
+            r"task1/test.csv has 2 labels per row, but the training files up to task 1 have 3",
         ),
         (
             {"task1/test.csv": ""},
@@ -244,32 +227,29 @@ def test_agreement_is_counted_in_parts_as_in_one(monkeypatch):
         ),
         ({"task3/train.csv": "x,1\n"}, "has no task2/train.csv: add the file"),
         ({"task1/train.csv": None}, "has no task1/train.csv: add the file"),
-        ({"other/task0/train.csv": "x,1\n"}, None),
     ],
 )
 def test_an_error_in_the_files_is_one_line(tmp_path, change, why):
     files = {name: text for name, text in (SMALL | change).items() if text is not None}
-    if why is None:  # files in deeper folders are ignored once the task folders are found
-        assert len(published.read(lay(tmp_path, files), None).tasks) == 2
-        return
     with pytest.raises(UserError, match=why) as error:
         published.read(lay(tmp_path, files), None)
     assert "\n" not in str(error.value)
 
 
+def test_files_in_deeper_folders_are_ignored_once_the_task_folders_are_found(tmp_path):
+    assert len(published.read(lay(tmp_path, SMALL | {"other/task0/train.csv": "x,1\n"}), None).tasks) == 2
+
+
 def test_two_splits_or_none(tmp_path):
     lay(tmp_path / "one", SMALL)
     lay(tmp_path / "two", SMALL)
-    with pytest.raises(UserError, match="contains several splits, one/, two/: give the folder of one"):
-        published.read(tmp_path, None)
-    with pytest.raises(
-        UserError, match=r"holds no task0/train.csv: give the folder or the zip that contains task0, task1, …"
+    for path, why in (
+        (tmp_path, "contains several splits, one/, two/: give the folder of one"),
+        (tmp_path / "one/task0", r"holds no task0/train.csv: give the folder or the zip that contains task0, task1, …"),
+        (tmp_path / "three", r"there is no .*three: give the folder or the zip that contains task0, task1, …"),
     ):
-        published.read(tmp_path / "one/task0", None)
-    with pytest.raises(
-        UserError, match=r"there is no .*three: give the folder or the zip that contains task0, task1, …"
-    ):
-        published.read(tmp_path / "three", None)
+        with pytest.raises(UserError, match=why):
+            published.read(path, None)
 
 
 def test_a_damaged_zip_is_refused(tmp_path):
@@ -286,9 +266,7 @@ def test_a_damaged_zip_is_refused(tmp_path):
 
 def test_a_zip_with_extreme_compression_is_refused(tmp_path, monkeypatch):
     path = pack(tmp_path / "a.zip", SMALL | {"task0/train.csv": "a.jpg,1,0\n" * 100_000})
-    with pytest.raises(
-        UserError, match=r"task0/train.csv is compressed more than 200 times: unpack the zip and give the folder"
-    ):
+    with pytest.raises(UserError, match=r"task0/train.csv is compressed more than 200 times: unpack the zip and give"):
         published.read(path, None)
     monkeypatch.setattr(published, "_MAX_BYTES", 20)
     for path in (pack(tmp_path / "b.zip", SMALL), lay(tmp_path / "folder", SMALL)):

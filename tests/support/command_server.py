@@ -334,7 +334,7 @@ def import_all():
     for module in pkgutil.walk_packages(lifelabel.__path__, "lifelabel."):
         if not module.name.endswith((".__main__", ".decoder")):
             importlib.import_module(module.name)
-    for name in ("torchvision.transforms.v2", "matplotlib.pyplot", "jinja2", "safetensors.torch", "typer.rich_utils"):
+    for name in ("torchvision.transforms.v2", "jinja2", "safetensors.torch", "typer.rich_utils"):
         importlib.import_module(name)
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: a fork of this process is not safe"

@@ -7,39 +7,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, progress_bar
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Inference, Plugins, load_plugins, with_flags
+from lifelabel.cli.flags import Inference, Plugins, load_plugins
 from lifelabel.cli.labelled_images import LabelledImages
 from lifelabel.utils.text import counted, task_cell
 
 if TYPE_CHECKING:
     from lifelabel.engine.calibrator import Calibrated
 
-__all__ = ["commands"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
 _FEW_IMAGES = 100
 _NAMED = 200
 """Characters of a list of classes."""
 
 
-@commands.command(
+@command(
     "calibrate",
-    epilog="""
-Examples:
-
-`lifelabel calibrate runs/mine photos.csv --root photos` (the rows that the run held out)
-
-`lifelabel calibrate runs/mine new-photos.csv --root new-photos --precision 0.95 --out models/careful`
-
-`lifelabel calibrate runs/mine new-photos.csv --cost 1:5` (a missed label costs as much as 5 wrong ones)
-
-`lifelabel calibrate runs/mine new-photos.csv --by none --dry-run`
+    """
+lifelabel calibrate runs/mine photos.csv --root photos  # the rows that the run held out
+lifelabel calibrate runs/mine new-photos.csv --root new-photos --precision 0.95 --out models/careful
+lifelabel calibrate runs/mine new-photos.csv --cost 1:5  # a missed label costs as much as 5 wrong ones
+lifelabel calibrate runs/mine new-photos.csv --by none --dry-run
 """,
 )
-@with_flags()
 def _calibrate(
     images: LabelledImages,
     inference: Inference,
@@ -91,8 +82,7 @@ def _print(found: Calibrated) -> None:
     from rich import box
 
     from lifelabel.metrics.functions import average_precision
-    from lifelabel.report.grids import rich_grid
-    from lifelabel.report.per_class import per_class_table
+    from lifelabel.report.text_tables import per_class_table, rich_grid
 
     model, scores, columns, set_of = found.model, found.scores, found.figures, found.images.images
     print_line(f"{model.info.label}: {counted(len(scores), 'images')} ({set_of.kind} of {set_of.name})")

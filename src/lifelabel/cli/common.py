@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from lifelabel.search.scheduler import Display
 
 __all__ = [
-    "CONTEXT", "check_jobs", "make_callback", "make_display", "make_folder", "parse_methods", "parse_seeds",
+    "check_jobs", "make_callback", "make_display", "make_folder", "parse_methods", "parse_seeds",
     "parse_settings", "print_class_table", "progress_bar", "read_config", "stream_settings",
 ]  # fmt: skip
-
-CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 _MAX_SEEDS = 1000
 
@@ -143,7 +141,7 @@ def print_class_table(
     metrics: Mapping[str, Any], ap: Mapping[str, float | None], more: Mapping[str, Sequence[Any]] | None = None
 ) -> None:
     """The AP of classes after a run, with the number of their test images. `metrics` is metrics.json."""
-    from lifelabel.report.per_class import per_class_table
+    from lifelabel.report.text_tables import per_class_table
 
     names = metrics.get("task_names") or []
     task_of = {name: task_cell(number, names) for number, of in enumerate(metrics["tasks"], 1) for name in of}

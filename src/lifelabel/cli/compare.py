@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, parse_methods, parse_seeds, read_config
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import parse_methods, parse_seeds, read_config
 from lifelabel.cli.completion import complete_name, study_names
-from lifelabel.cli.flags import ConfigFile, GivenOptions, Methods, Quiet, Seeds, with_flags
+from lifelabel.cli.flags import ConfigFile, GivenOptions, Methods, OptionFlags, Quiet, Seeds
 from lifelabel.cli.many_runs import Place, RepeatRuns, train_plans
-from lifelabel.cli.report import show_table
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import unknown
 from lifelabel.utils.processes import start_fork_server
@@ -21,10 +21,6 @@ from lifelabel.utils.text import counted
 
 if TYPE_CHECKING:
     from lifelabel.search.comparison import Variant
-
-__all__ = ["commands"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
 _DEMO_METHODS = ("fine-tuning", "agcn", "multi-task")
 
@@ -53,6 +49,7 @@ class _Comparison:
         title: Callable[[str], str], **columns: Any,
     ) -> None:  # fmt: skip
         """Train the missing runs, and show their table. `title` makes its title from the name of the stream."""
+        from lifelabel.cli.report import show_table
         from lifelabel.search.comparison import make_plan
 
         seeds, file, here = parse_seeds(self.seeds), read_config(self.config, given), not place.is_cluster
@@ -66,29 +63,20 @@ class _Comparison:
             raise typer.Exit(1)
 
 
-@commands.command(
+@command(
     "compare",
-    epilog="""
-Examples:
-
-`lifelabel compare`
-
-`lifelabel compare --methods er,lwf,agcn --seeds 0-4 --orders 3 --out runs/three`
-
-`lifelabel compare --stream split-coco --root DIR --words glove.6B.300d.txt --seeds 0-4 --out runs/coco`
-
-`lifelabel compare --stream voc-b0-c4 --root DIR --methods er,lwf --orders 5 --epochs 20 --out runs/orders`
-
-`lifelabel compare --methods er,prs --set method.buffer_images=500 --jobs 2 --out runs/small-buffer`
-
-`lifelabel compare --methods fine-tuning,my_method.py:MyMethod --out runs/mine`
-
-`lifelabel compare --on slurm --slurm partition=gpu --slurm time=4:00:00 --device cuda --jobs 8 --out runs/cluster`
-
-`lifelabel compare --on slurm --slurm partition=gpu --device cuda --dry-run --out runs/cluster`
+    """
+lifelabel compare
+lifelabel compare --methods er,lwf,agcn --seeds 0-4 --orders 3 --out runs/three
+lifelabel compare --stream split-coco --root DIR --words glove.6B.300d.txt --seeds 0-4 --out runs/coco
+lifelabel compare --stream voc-b0-c4 --root DIR --methods er,lwf --orders 5 --epochs 20 --out runs/orders
+lifelabel compare --methods er,prs --set method.buffer_images=500 --jobs 2 --out runs/small-buffer
+lifelabel compare --methods fine-tuning,my_method.py:MyMethod --out runs/mine
+lifelabel compare --on slurm --slurm partition=gpu --slurm time=4:00:00 --device cuda --jobs 8 --out runs/cluster
+lifelabel compare --on slurm --slurm partition=gpu --device cuda --dry-run --out runs/cluster
 """,
+    OptionFlags(without=tuple(VARIED), stream_argument=True),
 )
-@with_flags(without=tuple(VARIED), stream_argument=True)
 def _compare(
     comparison: _Comparison,
     place: Place,
@@ -108,23 +96,17 @@ def _compare(
     comparison.run(variants, out_folder, place, given, lambda on: f"{counted(len(variants), 'methods')} on {on}")
 
 
-@commands.command(
+@command(
     "study",
-    epilog="""
-Examples:
-
-`lifelabel study acm`
-
-`lifelabel study lambdas --seeds 0-4 --out runs/lambdas`
-
-`lifelabel study acm --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/acm-coco`
-
-`lifelabel study weighted-ridge --stream split-coco --root DIR --seeds 0 --out runs/ridge-coco`
-
-`lifelabel study acm --on slurm --slurm partition=gpu --device cuda --out runs/acm-cluster`
+    """
+lifelabel study acm
+lifelabel study lambdas --seeds 0-4 --out runs/lambdas
+lifelabel study acm --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/acm-coco
+lifelabel study weighted-ridge --stream split-coco --root DIR --seeds 0 --out runs/ridge-coco
+lifelabel study acm --on slurm --slurm partition=gpu --device cuda --out runs/acm-cluster
 """,
+    OptionFlags(without=tuple(VARIED)),
 )
-@with_flags(without=tuple(VARIED))
 def _study(
     name: Annotated[
         str,
@@ -160,7 +142,13 @@ def _study(
     comparison.run(variants, out, place, given, lambda on: f"{study.title}, on {on}", **columns)
 
 
-@commands.command("demo", epilog="Examples:\n\n`lifelabel demo`\n\n`lifelabel demo --seeds 0-2 --out runs/results`")
+@command(
+    "demo",
+    """
+lifelabel demo
+lifelabel demo --seeds 0-2 --out runs/results
+""",
+)
 def _demo(
     out_folder: _OutFolder = Path("runs/demo"),
     seeds: Seeds = "0",

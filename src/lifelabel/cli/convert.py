@@ -8,34 +8,22 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import command
 from lifelabel.cli.console import print_line
-
-__all__ = ["commands"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
 _SHOWN_CLASSES = 10
 
 
-@commands.command(
-    "convert",
-    epilog="""
-Examples:
-
-`lifelabel data convert photos --out photos.csv` (folders photos/dog, photos/cat …, or photos/train/dog …)
-
-`lifelabel data convert project-3.json --out photos.csv --root photos` (Label Studio: JSON, JSON-MIN or CSV)
-
-`lifelabel data convert cvat-export --out photos.csv` (CVAT: Datumaro, COCO or ImageNet, unpacked)
-
-`lifelabel data convert fiftyone-export --out photos.csv --field ground_truth`
-
-`lifelabel data convert annotations --out photos.csv --root images` (COCO: train.json and val.json)
-
-`lifelabel data convert my-yolo --out photos.csv` (YOLO: data.yaml, images and labels)
-
-`lifelabel data convert my-images --out photos.csv` (Hugging Face: metadata.jsonl beside the images)
+@command(
+    "data convert",
+    """
+lifelabel data convert photos --out photos.csv  # folders photos/dog, photos/cat …, or photos/train/dog …
+lifelabel data convert project-3.json --out photos.csv --root photos  # Label Studio: JSON, JSON-MIN or CSV
+lifelabel data convert cvat-export --out photos.csv  # CVAT: Datumaro, COCO or ImageNet, unpacked
+lifelabel data convert fiftyone-export --out photos.csv --field ground_truth
+lifelabel data convert annotations --out photos.csv --root images  # COCO: train.json and val.json
+lifelabel data convert my-yolo --out photos.csv  # YOLO: data.yaml, images and labels
+lifelabel data convert my-images --out photos.csv  # Hugging Face: metadata.jsonl beside the images
 """,
 )
 def _convert(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder, progress_bar, stream_settings
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_folder, progress_bar, stream_settings
 from lifelabel.cli.completion import complete_name, stream_names
 from lifelabel.cli.console import print_line, print_wide
-from lifelabel.cli.flags import Plugins, load_plugins, with_flags
+from lifelabel.cli.flags import OptionFlags, Plugins, load_plugins
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
 from lifelabel.utils.text import counted, printable
@@ -21,14 +22,6 @@ from lifelabel.utils.text import counted, printable
 if TYPE_CHECKING:
     from lifelabel.report.stream import Progress
     from lifelabel.streams import Stream
-
-__all__ = ["commands"]
-
-commands = typer.Typer(
-    help="Inspect a stream: its content and its problems; write its manifest.",
-    rich_markup_mode="markdown",
-    context_settings=CONTEXT,
-)
 
 _StreamName = Annotated[
     str,
@@ -44,21 +37,16 @@ _StreamSettings = Annotated[
 ]
 
 
-@commands.command(
-    "inspect",
-    epilog="""
-Examples:
-
-`lifelabel data inspect scenes`
-
-`lifelabel data inspect Split-COCO.zip`
-
-`lifelabel data inspect split-coco --root /data/coco --decode`
-
-`lifelabel data inspect photos.csv --root photos --tasks 4 --out runs/look`
+@command(
+    "data inspect",
+    """
+lifelabel data inspect scenes
+lifelabel data inspect Split-COCO.zip
+lifelabel data inspect split-coco --root /data/coco --decode
+lifelabel data inspect photos.csv --root photos --tasks 4 --out runs/look
 """,
+    OptionFlags(stream_only=True),
 )
-@with_flags(stream_only=True)
 def _inspect(
     stream: _StreamName,
     set_: _StreamSettings = None,
@@ -81,6 +69,7 @@ def _inspect(
     """Describe a stream: images, tasks, classes, hidden labels, co-occurrence and problems, in numbers and figures."""
     from lifelabel.report.stream import describe
     from lifelabel.report.stream_text import TERMINAL_WIDTH, terminal
+    from lifelabel.report.vega import chart_obstacle
 
     options = {**flags, **stream_settings(set_ or [])}
     source = _make_stream(stream, options, plugin or [])
@@ -94,19 +83,18 @@ def _inspect(
         missing = _write_missing(source, folder / "missing.txt")
     listed = f", missing.txt ({counted(missing, 'images without a file')})" if missing else ""
     print_line(f"written to {folder}: report.md, stream.json{listed} and {counted(len(images), 'figures')}")
+    if obstacle := chart_obstacle():
+        print_line(f"the charts {obstacle}")
 
 
-@commands.command(
-    "build",
-    epilog="""
-Examples:
-
-`lifelabel data build photos.csv --root photos --tasks 4 --out stream.yaml`
-
-`lifelabel data build coco --root /data/coco --set order=frequency --set top=20 --tasks 5 --out top20.yaml`
+@command(
+    "data build",
+    """
+lifelabel data build photos.csv --root photos --tasks 4 --out stream.yaml
+lifelabel data build coco --root /data/coco --set order=frequency --set top=20 --tasks 5 --out top20.yaml
 """,
+    OptionFlags(stream_only=True),
 )
-@with_flags(stream_only=True)
 def _build(
     stream: _StreamName,
     out_file: Annotated[Path, typer.Option("--out", help="The manifest to write (.yaml).")],
@@ -172,10 +160,7 @@ def _write(description: dict[str, Any], folder: Path, source: Stream | None, pro
     from lifelabel.report import stream_figures
     from lifelabel.report.stream_text import markdown
 
-    stream_figures.draw_frequencies(description, folder / "frequencies.png")
-    images = ["frequencies.png"]
-    if stream_figures.draw_cooccurrence(description, folder / "cooccurrence.png"):
-        images.append("cooccurrence.png")
+    images = stream_figures.write_charts(description, folder)
     if source:
         images += stream_figures.write_sheets(source, folder, progress)
     write_text(folder / "stream.json", json.dumps(description, indent=1) + "\n")

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import command
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.errors import UserError, reason
 from lifelabel.utils.memory import available_memory, total_memory
@@ -26,14 +26,12 @@ from lifelabel.utils.processes import num_cores
 from lifelabel.utils.text import counted
 from lifelabel.version import __version__
 
-__all__ = ["Check", "commands", "examine"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+__all__ = ["Check", "examine"]
 
 _PYTHON = (3, 10)
 _REQUIRED = {
     "torch": "2.11", "torchvision": "0.26", "numpy": "2.0", "Pillow": "11.2.1", "typer": "0.20", "rich": "13.9.4",
-    "matplotlib": "3.9", "PyYAML": "6.0", "safetensors": "0.4",
+    "PyYAML": "6.0", "safetensors": "0.4",
 }  # fmt: skip
 """Packages without which no command works, with their lowest versions."""
 _MODULES = {"Pillow": "PIL", "PyYAML": "yaml"}
@@ -69,7 +67,13 @@ class Check:
     advice: str = ""
 
 
-@commands.command("doctor", epilog="Examples:\n\n`lifelabel doctor`\n\n`lifelabel doctor --json > machine.json`")
+@command(
+    "doctor",
+    """
+lifelabel doctor
+lifelabel doctor --json > machine.json
+""",
+)
 def _doctor(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object in place of the table.")] = False,
 ) -> None:
@@ -90,7 +94,7 @@ def _doctor(
 def _print(checks: list[Check]) -> None:
     from rich import box
 
-    from lifelabel.report.grids import rich_grid
+    from lifelabel.report.text_tables import rich_grid
 
     rows = [[check.state, check.name, "; ".join(filter(None, (check.found, check.advice)))] for check in checks]
     print_table(rich_grid(("state", "check", "found"), rows, 3, max_width=84, box=box.SIMPLE))

@@ -9,34 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, progress_bar
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Inference, Plugins, load_plugins, with_flags
+from lifelabel.cli.flags import Inference, Plugins, load_plugins
 from lifelabel.cli.labelled_images import LabelledImages
-from lifelabel.cli.metrics import print_metrics
 from lifelabel.utils.files import below
 from lifelabel.utils.text import counted
 
-__all__ = ["commands"]
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-
-@commands.command(
+@command(
     "evaluate",
-    epilog="""
-Examples:
-
-`lifelabel evaluate runs/mine photos.csv --root photos` (the rows that the run held out)
-
-`lifelabel evaluate runs/mine new-photos.csv --root new-photos --threshold 0.8`
-
-`lifelabel evaluate runs/a --stream scenes --out runs/a-scenes`
-
-`lifelabel evaluate runs/coco --stream voc --root VOCdevkit --save-scores voc.npz; lifelabel metrics voc.npz`
+    """
+lifelabel evaluate runs/mine photos.csv --root photos  # the rows that the run held out
+lifelabel evaluate runs/mine new-photos.csv --root new-photos --threshold 0.8
+lifelabel evaluate runs/a --stream scenes --out runs/a-scenes
+lifelabel evaluate runs/coco --stream voc --root VOCdevkit --save-scores voc.npz; lifelabel metrics voc.npz
 """,
 )
-@with_flags()
 def _evaluate(
     images: LabelledImages,
     inference: Inference,
@@ -59,7 +49,8 @@ def _evaluate(
     """
     load_plugins(plugin)
     from lifelabel.model.model_folder import find_model
-    from lifelabel.report.model_evaluation import FILES, evaluate
+    from lifelabel.report.evaluation import FILES, evaluate
+    from lifelabel.report.vega import chart_obstacle
 
     folder = out_folder or _default_folder(images.run, find_model(images.run))
     with progress_bar("images") as progress:
@@ -70,6 +61,8 @@ def _evaluate(
     _print(found)
     written = ", ".join(name for name in FILES if (folder / name).exists())
     print_line(f"written to {folder}: {written}" + (f"; scores in {save_scores}" if save_scores else ""))
+    if obstacle := chart_obstacle():
+        print_line(f"the chart of the classes {obstacle}")
 
 
 def _default_folder(run: Path, model_folder: Path) -> Path:
@@ -84,9 +77,9 @@ def _default_folder(run: Path, model_folder: Path) -> Path:
 def _print(found: dict[str, Any]) -> None:
     from rich import box
 
+    from lifelabel.cli.metrics import print_metrics
     from lifelabel.report import evaluation as text
-    from lifelabel.report.grids import rich_grid
-    from lifelabel.report.per_class import per_class_table
+    from lifelabel.report.text_tables import per_class_table, rich_grid
 
     given = found["set"]
     print_line(

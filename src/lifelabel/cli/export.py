@@ -7,25 +7,17 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import command
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 
-__all__ = ["commands"]
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-
-@commands.command(
+@command(
     "export",
-    epilog="""
-Examples:
-
-`lifelabel export runs/a --format onnx --out exports/a`
-
-`lifelabel export runs/a --format onnx --preprocess --images photos --out exports/a --overwrite`
-
-`lifelabel export runs/a --format torch-export --out exports/a-torch`
+    """
+lifelabel export runs/a --format onnx --out exports/a
+lifelabel export runs/a --format onnx --preprocess --images photos --out exports/a --overwrite
+lifelabel export runs/a --format torch-export --out exports/a-torch
 """,
 )
 def _export(

@@ -9,35 +9,30 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_callback, print_class_table
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_callback, print_class_table
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import FinishedRunArgument, GivenOptions, OverwriteRun, Quiet, with_flags
+from lifelabel.cli.flags import FinishedRunArgument, GivenOptions, OptionFlags, OverwriteRun, Quiet
 from lifelabel.config.run_options import RunOptions
 from lifelabel.options import declared
 from lifelabel.parallel.torchrun import is_first_process
 from lifelabel.utils.processes import start_fork_server
 from lifelabel.utils.text import counted
 
-__all__ = ["commands", "print_extension"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+__all__ = ["print_extension"]
 
 _FIXED = tuple(name for name in declared(RunOptions, "flag") if name not in declared(RunOptions, "resume"))
 
 
-@commands.command(
+@command(
     "extend",
-    epilog="""
-Examples:
-
-`lifelabel extend runs/mine june.csv --root photos --out runs/june`
-
-`lifelabel extend runs/june july.csv --root photos --out runs/july`
-
-`lifelabel predict runs/july new.jpg`
+    """
+lifelabel extend runs/mine june.csv --root photos --out runs/june
+lifelabel extend runs/june july.csv --root photos --out runs/july
+lifelabel predict runs/july new.jpg
 """,
+    OptionFlags(without=_FIXED),
 )
-@with_flags(without=_FIXED)
 def _extend(
     run: FinishedRunArgument,
     table: Annotated[

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,8 +21,8 @@ from lifelabel.options import declared
 from lifelabel.utils.text import shorten
 
 __all__ = [
-    "ConfigFile", "Device", "FinishedRunArgument", "GivenOptions", "Inference", "Json", "Methods", "OverwriteFile",
-    "OverwriteRun", "Plugins", "Quiet", "RunArgument", "Seeds", "Settings", "load_plugins", "with_flags",
+    "ConfigFile", "Device", "FinishedRunArgument", "GivenOptions", "Inference", "Json", "Methods", "OptionFlags",
+    "OverwriteFile", "OverwriteRun", "Plugins", "Quiet", "RunArgument", "Seeds", "Settings", "load_plugins",
 ]  # fmt: skip
 
 _NAMES = {"method": method_names, "stream": stream_names}
@@ -110,66 +109,27 @@ class Inference:
         return dict(vars(self))
 
 
-def with_flags(
-    *, without: Sequence[str] = (), stream_only: bool = False, stream_argument: bool = False
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command: a parameter that is a dataclass stands for the flags and arguments that its fields declare.
+class OptionFlags:
+    """A flag for every option of a run that declares one, or with `stream_only` for those of the stream.
 
-    `flags`, a parameter or a field, stands for a flag for every option of a run that declares one, or for those of the
-    stream only. The command gets those that were given as one dict. Their values are text: they are checked like the
-    values of a YAML file. `without` lists the options that the command sets itself. With `stream_argument` the stream
-    can be given without --stream, as an argument.
+    Their values are text: they are checked like the values of a YAML file. `without` lists the options that the command
+    sets itself. With `stream_argument` the stream can be given without --stream, as an argument.
     """
-    owners: dict[str, type] = {} if stream_only else dict.fromkeys(declared(RunOptions, "flag"), RunOptions)
-    owners |= {name: cls for name, cls in stream_flags().items() if name not in owners}
-    owners = {name: cls for name, cls in owners.items() if name not in without}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters: dict[str, inspect.Parameter] = {}
-        groups: dict[str, Any] = {}
-        own = inspect.signature(command, eval_str=True).parameters
-        for name, parameter in own.items():
-            if dataclasses.is_dataclass(parameter.annotation):
-                groups[name] = parameter.annotation
-                parameters |= _group_parameters(parameter.annotation)
-            else:
-                parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        generated = owners if parameters.pop("flags", None) else {}
-        parameters |= {name: _parameter(name, cls) for name, cls in generated.items()}
+    def __init__(self, *, without: Sequence[str] = (), stream_only: bool = False, stream_argument: bool = False):
+        owners: dict[str, type] = {} if stream_only else dict.fromkeys(declared(RunOptions, "flag"), RunOptions)
+        owners |= {name: cls for name, cls in stream_flags().items() if name not in owners}
+        self.parameters = {name: _parameter(name, cls) for name, cls in owners.items() if name not in without}
         if stream_argument:
             kind = inspect.Parameter.KEYWORD_ONLY
-            parameters[_ARGUMENT] = inspect.Parameter(_ARGUMENT, kind, default=None, annotation=_StreamArgument)
+            self.parameters[_ARGUMENT] = inspect.Parameter(_ARGUMENT, kind, default=None, annotation=_StreamArgument)
 
-        @functools.wraps(command)
-        def with_groups(**arguments: Any) -> None:
-            flags = {name: arguments.pop(name) for name in generated}
-            if stream_argument:
-                flags["stream"] = _one_stream(arguments.pop(_ARGUMENT), flags["stream"])
-            arguments["flags"] = {name: value for name, value in flags.items() if value not in (None, False, [])}
-            for name, group in groups.items():
-                arguments[name] = group(**{each.name: arguments.pop(each.name) for each in dataclasses.fields(group)})
-            command(**{name: arguments[name] for name in own})
-
-        with_groups.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-        with_groups.__annotations__ = {name: p.annotation for name, p in parameters.items()}
-        return with_groups
-
-    return decorate
-
-
-def _group_parameters(group: Any) -> dict[str, inspect.Parameter]:
-    """The parameters that the fields of a dataclass stand for."""
-    hints = typing.get_type_hints(group, include_extras=True)
-    empty = inspect.Parameter.empty
-    return {
-        each.name: inspect.Parameter(
-            each.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=empty if each.default is dataclasses.MISSING else each.default,
-            annotation=hints[each.name],
-        )
-        for each in dataclasses.fields(group)
-    }
+    def take(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Remove the values of these flags from the arguments. Returns those that were given."""
+        flags = {name: arguments.pop(name) for name in self.parameters}
+        if _ARGUMENT in flags:
+            flags["stream"] = _one_stream(flags.pop(_ARGUMENT), flags["stream"])
+        return {name: value for name, value in flags.items() if value not in (None, False, [])}
 
 
 def _one_stream(argument: str | None, flag: str | None) -> str | None:

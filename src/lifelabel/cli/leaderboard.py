@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder, parse_methods, parse_seeds
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_folder, parse_methods, parse_seeds
 from lifelabel.cli.completion import complete_list, complete_name, stream_names
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import GivenOptions, Methods, Quiet, Seeds, with_flags
+from lifelabel.cli.flags import GivenOptions, Methods, OptionFlags, Quiet, Seeds
 from lifelabel.cli.many_runs import Place, RepeatRuns, given_command, train_plans
-from lifelabel.cli.report import chart_obstacle
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError, unknown
@@ -27,31 +27,21 @@ if TYPE_CHECKING:
     from lifelabel.search.leaderboard_plan import Board
     from lifelabel.search.planned_run import Outcome, PlannedRun
 
-__all__ = ["commands"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
 _COMMAND, _MAX_COMMAND = "command.txt", 1 << 20
 """The file with the command that trained the runs, and its largest size in bytes."""
 
 
-@commands.command(
+@command(
     "leaderboard",
-    epilog="""
-Examples:
-
-`lifelabel leaderboard`
-
-`lifelabel leaderboard --methods er,lwf,agcn --seeds 0-4 --out runs/three`
-
-`lifelabel leaderboard --stream scenes --stream coco/Split-COCO --stream coco-b0-c10 --root coco --words glove.txt`
-
-`lifelabel leaderboard --on slurm --slurm partition=gpu --device cuda --jobs 8`
-
-`lifelabel leaderboard --page-only`
+    """
+lifelabel leaderboard
+lifelabel leaderboard --methods er,lwf,agcn --seeds 0-4 --out runs/three
+lifelabel leaderboard --stream scenes --stream coco/Split-COCO --stream coco-b0-c10 --root coco --words glove.txt
+lifelabel leaderboard --on slurm --slurm partition=gpu --device cuda --jobs 8
+lifelabel leaderboard --page-only
 """,
+    OptionFlags(without=("stream", "fidelity", *VARIED)),
 )
-@with_flags(without=("stream", "fidelity", *VARIED))
 def _leaderboard(
     place: Place,
     options: GivenOptions,
@@ -173,7 +163,7 @@ def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
     """Write the page, the CSV file and the picture, and print the tables."""
     from lifelabel.report.cost_figures import leaderboard_spec
     from lifelabel.report.leaderboard_page import PICTURE, ranking_summary, terminal_table, write_page
-    from lifelabel.report.vega import write_spec
+    from lifelabel.report.vega import chart_obstacle, write_spec
 
     tables = [table for board in boards for table in board.tables.values()]
     failures = [failure for table in tables for failure in table.failures]

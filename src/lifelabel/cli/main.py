@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -13,8 +14,7 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli import doctor
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import app
 from lifelabel.cli.console import discard_output, err, prepare_streams, print_line
 from lifelabel.cli.stopping import claim_last_line, end_watch, exit_at_once, release_last_line, stopped_line
 from lifelabel.errors import OtherProcess, Stopped, UserError, reason
@@ -24,52 +24,21 @@ from lifelabel.version import __version__
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    help="Lifelong multi-label image recognition: a stream of tasks, partial labels, no old images.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings=CONTEXT,
-)
-
-
-def _add_commands() -> None:
-    from lifelabel.cli import (
-        calibrate,
-        compare,
-        convert,
-        data,
-        evaluate,
-        export,
-        extend,
-        leaderboard,
-        metrics,
-        predict,
-        report,
-        runs,
-        serve,
-        train,
-        tune,
-        verify,
-    )
-
-    for module in (
-        train, predict, evaluate, calibrate, extend, export, compare, leaderboard, tune, report, runs, verify, serve,
-        metrics,
-    ):  # fmt: skip
-        app.add_typer(module.commands)
-    data.commands.add_typer(convert.commands)
-    app.add_typer(data.commands, name="data")
-
-
+_COMMANDS = (
+    "train", "predict", "evaluate", "calibrate", "extend", "export", "compare", "leaderboard", "tune", "report", "runs",
+    "verify", "serve", "metrics", "data", "convert",
+)  # fmt: skip
+"""The modules that add a command, in the order of the help."""
 _broken = ""
 """Why there are no commands but `doctor`: a package is missing or cannot be loaded."""
 try:
-    _add_commands()
+    for _name in _COMMANDS:
+        importlib.import_module(f"lifelabel.cli.{_name}")
 except ImportError as _error:
     if (_error.name or "").startswith("lifelabel"):
         raise
     _broken = str(_error)
-app.add_typer(doctor.commands)
+importlib.import_module("lifelabel.cli.doctor")  # it needs no other package
 
 _LESS_MEMORY = "lower batch_size, image_size or workers, end other programs, or raise ulimit -v if it is set"
 _OUTPUT_ONLY = ("predict", "runs", "verify", "metrics", "list", "doctor")

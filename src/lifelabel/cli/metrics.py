@@ -9,25 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import command
 from lifelabel.cli.console import print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.utils.files import write_text
 from lifelabel.utils.text import counted
 
-__all__ = ["commands", "print_metrics"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+__all__ = ["print_metrics"]
 
 
-@commands.command(
+@command(
     "metrics",
-    epilog="""
-Examples:
-
-`lifelabel train --method agcn --save-scores --out runs/a; lifelabel metrics runs/a/scores.npz`
-
-`lifelabel metrics mine.npz --json mine.json`
+    """
+lifelabel train --method agcn --save-scores --out runs/a; lifelabel metrics runs/a/scores.npz
+lifelabel metrics mine.npz --json mine.json
 """,
 )
 def _metrics(

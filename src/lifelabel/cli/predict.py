@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO, cast
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_folder, progress_bar
 from lifelabel.cli.console import err, print_line
-from lifelabel.cli.flags import Inference, OverwriteFile, Plugins, RunArgument, load_plugins, with_flags
+from lifelabel.cli.flags import Inference, OverwriteFile, Plugins, RunArgument, load_plugins
 from lifelabel.errors import Stopped, UserError
 from lifelabel.images.arguments import STDIN, image_files
 from lifelabel.utils.files import atomic_write
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from lifelabel.model.model import Model
-
-__all__ = ["commands"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
 
 _MAX_LISTED = 20
 _MAX_WIDTH = 60
@@ -44,23 +41,16 @@ _Found = Sequence[tuple[str, _Labels]]
 _Write = Callable[[_Found], None]
 
 
-@commands.command(
+@command(
     "predict",
-    epilog="""
-Examples:
-
-`lifelabel predict runs/a photo.jpg`
-
-`lifelabel predict runs/a photos/ --out labels.csv`
-
-`lifelabel predict runs/a 'photos/**/*.jpg' --top 3 --json`
-
-`find photos -newer last | lifelabel predict runs/a - --threshold 0.8`
-
-`lifelabel predict runs/a photos/ --annotate labelled/`
+    """
+lifelabel predict runs/a photo.jpg
+lifelabel predict runs/a photos/ --out labels.csv
+lifelabel predict runs/a 'photos/**/*.jpg' --top 3 --json
+find photos -newer last | lifelabel predict runs/a - --threshold 0.8
+lifelabel predict runs/a photos/ --annotate labelled/
 """,
 )
-@with_flags()
 def _predict(
     run: RunArgument,
     images: Annotated[

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_folder, progress_bar
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_folder, progress_bar
 from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError
@@ -19,15 +19,15 @@ from lifelabel.errors import UserError
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
-__all__ = ["chart_obstacle", "commands", "show_table"]
-
-_NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
-"""Modules that the report needs, and their packages. The tables do not need them."""
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
+__all__ = ["show_table"]
 
 
-@commands.command("report", epilog="Example:\n\n`lifelabel report runs/demo/agcn-s0 runs/a --out runs/report`")
+@command(
+    "report",
+    """
+lifelabel report runs/demo/agcn-s0 runs/a --out runs/report
+""",
+)
 def _report(
     runs: Annotated[
         list[Path],
@@ -64,6 +64,7 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
     """Write a table in all formats into `folder`, print it with its notes, and write its report and figures."""
     from lifelabel.report.page import REPORT
     from lifelabel.report.tables import notes, terminal, write_tables
+    from lifelabel.report.vega import chart_obstacle
 
     if table.runs:
         with make_folder(folder):
@@ -84,20 +85,6 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
         print_line(last)
 
 
-def chart_obstacle() -> str:
-    """Why there can be no report and no charts; empty if there can."""
-    missing = [package for module, package in _NEEDED.items() if not find_spec(module)]
-    if missing:
-        return f"needs other packages: pip install {' '.join(missing)}"
-    with suppress(ImportError):  # there are no such limits on Windows
-        import resource
-
-        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-            # the JavaScript engine of vl-convert reserves many addresses, and ends the process without them
-            return "needs an address space without a limit: ulimit -v unlimited"
-    return ""
-
-
 def _write_report(table: ResultTable, folder: Path, quiet: bool) -> list[str]:
     """Write the report. Returns the names of its parts, of the figures only the folder and their number."""
     from lifelabel.report.page import write_report
@@ -111,8 +98,12 @@ class _Listing(str, Enum):
     methods, streams, backbones, metrics, presets = "methods", "streams", "backbones", "metrics", "presets"
 
 
-@commands.command(
-    "list", epilog="Examples:\n\n`lifelabel list methods`\n\n`lifelabel list methods --plugin my_method.py`"
+@command(
+    "list",
+    """
+lifelabel list methods
+lifelabel list methods --plugin my_method.py
+""",
 )
 def _list(what: Annotated[_Listing, typer.Argument(help="What to list.")], plugin: Plugins = None) -> None:
     """List methods, streams, backbones, metrics or presets, one per line. Plug-ins are included."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import command
 from lifelabel.cli.console import err, print_line, print_table
 from lifelabel.errors import UserError
 from lifelabel.utils.text import BELOW_ZERO
@@ -17,26 +17,18 @@ from lifelabel.utils.text import BELOW_ZERO
 if TYPE_CHECKING:
     from lifelabel.runs.listing import ListedRun
 
-__all__ = ["commands"]
-
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
 _HEADS = (
     "folder", "stream", "method", "state", "seed", "mAP", "CF1", "OF1", "forgetting", "s", "date", "commit",
 )  # fmt: skip
 _LEFT = 4
 
 
-@commands.command(
+@command(
     "runs",
-    epilog="""
-Examples:
-
-`lifelabel runs`
-
-`lifelabel runs /data/runs --unfinished`
-
-`lifelabel runs --json > runs.json`
+    """
+lifelabel runs
+lifelabel runs /data/runs --unfinished
+lifelabel runs --json > runs.json
 """,
 )
 def _runs(
@@ -65,7 +57,7 @@ def _runs(
 def _print(runs: list[ListedRun]) -> None:
     from rich import box
 
-    from lifelabel.report.grids import rich_grid
+    from lifelabel.report.text_tables import rich_grid
 
     print_table(rich_grid(_HEADS, map(_cells, runs), _LEFT, max_width=40, box=box.SIMPLE))
     if any((run.forgetting or 0) < 0 for run in runs):

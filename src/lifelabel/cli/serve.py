@@ -7,28 +7,20 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT
+from lifelabel.cli.commands import command
 from lifelabel.cli.console import err, print_line
 from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.errors import UserError
 from lifelabel.utils.memory import keep_freed_memory
 from lifelabel.utils.processes import num_cores
 
-__all__ = ["commands"]
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-
-@commands.command(
+@command(
     "serve",
-    epilog="""
-Examples:
-
-`lifelabel serve runs/a`
-
-`lifelabel serve runs/a --port 0 --device cpu`
-
-`curl -F files=@photo.jpg http://127.0.0.1:8000/predict`
+    """
+lifelabel serve runs/a
+lifelabel serve runs/a --port 0 --device cpu
+curl -F files=@photo.jpg http://127.0.0.1:8000/predict
 """,
 )
 def _serve(

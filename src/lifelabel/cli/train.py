@@ -8,47 +8,32 @@ from typing import Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_callback, print_class_table, read_config
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_callback, print_class_table, read_config
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import ConfigFile, GivenOptions, OverwriteRun, Quiet, with_flags
+from lifelabel.cli.flags import ConfigFile, GivenOptions, OptionFlags, OverwriteRun, Quiet
 from lifelabel.errors import UserError
 from lifelabel.parallel.torchrun import is_first_process
 from lifelabel.utils.processes import start_fork_server
 
-__all__ = ["commands"]
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-
-@commands.command(
+@command(
     "train",
-    epilog="""
-Examples:
-
-`lifelabel train --stream scenes --method agcn --out runs/a`
-
-`lifelabel train --method agcn --fidelity paper --seed 1 --out runs/paper`
-
-`lifelabel train --set method.mix=0.1 --set stream.train_images=2000 --out runs/small`
-
-`lifelabel train --print-config > my.yaml; lifelabel train --config my.yaml --out runs/b`
-
-`lifelabel train --resume runs/a`
-
-`lifelabel train --stream split-coco --root DIR --method agcn --out runs/coco`
-
-`lifelabel train --stream coco-b0-c10 --root DIR --epochs 20 --out runs/offline`
-
-`lifelabel train --stream cocoseq --root DIR --set stream.lists=LISTS --method prs --out runs/cocoseq`
-
-`lifelabel train photos.csv --root DIR --tasks 4 --out runs/mine`
-
-`lifelabel train --method my_method.py:MyMethod --out runs/my-method`
-
-`torchrun --nproc-per-node 8 -m lifelabel train --stream split-coco --root DIR --out runs/coco`
+    """
+lifelabel train --stream scenes --method agcn --out runs/a
+lifelabel train --method agcn --fidelity paper --seed 1 --out runs/paper
+lifelabel train --set method.mix=0.1 --set stream.train_images=2000 --out runs/small
+lifelabel train --print-config > my.yaml; lifelabel train --config my.yaml --out runs/b
+lifelabel train --resume runs/a
+lifelabel train --stream split-coco --root DIR --method agcn --out runs/coco
+lifelabel train --stream coco-b0-c10 --root DIR --epochs 20 --out runs/offline
+lifelabel train --stream cocoseq --root DIR --set stream.lists=LISTS --method prs --out runs/cocoseq
+lifelabel train photos.csv --root DIR --tasks 4 --out runs/mine
+lifelabel train --method my_method.py:MyMethod --out runs/my-method
+torchrun --nproc-per-node 8 -m lifelabel train --stream split-coco --root DIR --out runs/coco
 """,
+    OptionFlags(stream_argument=True),
 )
-@with_flags(stream_argument=True)
 def _train(
     options: GivenOptions,
     out_folder: Annotated[Path | None, typer.Option("--out", help="The new run folder.")] = None,

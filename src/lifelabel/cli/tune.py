@@ -10,39 +10,28 @@ from typing import Annotated, Any
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, make_display, parse_methods, parse_seeds, read_config
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import make_display, parse_methods, parse_seeds, read_config
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import ConfigFile, GivenOptions, Methods, Quiet, with_flags
+from lifelabel.cli.flags import ConfigFile, GivenOptions, Methods, OptionFlags, Quiet
 from lifelabel.cli.many_runs import Place
 from lifelabel.config.run_options import SET_BY_TUNE
 from lifelabel.utils.processes import start_fork_server
 
-__all__ = ["commands"]
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-
-@commands.command(
+@command(
     "tune",
-    epilog="""
-Examples:
-
-`lifelabel tune --method er --out runs/tune-er`
-
-`lifelabel train --config runs/tune-er/preset.yaml --out runs/er`
-
-`lifelabel tune --method agcn,lwf --trials 20 --seeds 0-2 --jobs 4 --out runs/tune`
-
-`lifelabel tune --method all --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/tune-coco`
-
-`lifelabel tune --method agcn --stream photos.csv --root DIR --set lr=1e-3 --out runs/tune-mine`
-
-`lifelabel tune --method er --stream split-coco --root DIR --proxy --proxy-images 8000 --out runs/tune-proxy`
-
-`lifelabel tune --method er,lwf --on slurm --slurm partition=gpu --device cuda --out runs/tune-cluster`
+    """
+lifelabel tune --method er --out runs/tune-er
+lifelabel train --config runs/tune-er/preset.yaml --out runs/er
+lifelabel tune --method agcn,lwf --trials 20 --seeds 0-2 --jobs 4 --out runs/tune
+lifelabel tune --method all --stream split-coco --root DIR --words glove.6B.300d.txt --out runs/tune-coco
+lifelabel tune --method agcn --stream photos.csv --root DIR --set lr=1e-3 --out runs/tune-mine
+lifelabel tune --method er --stream split-coco --root DIR --proxy --proxy-images 8000 --out runs/tune-proxy
+lifelabel tune --method er,lwf --on slurm --slurm partition=gpu --device cuda --out runs/tune-cluster
 """,
+    OptionFlags(without=SET_BY_TUNE, stream_argument=True),
 )
-@with_flags(without=SET_BY_TUNE, stream_argument=True)
 def _tune(
     place: Place,
     options: GivenOptions,

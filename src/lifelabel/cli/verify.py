@@ -9,31 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import CONTEXT, progress_bar, stream_settings
+from lifelabel.cli.commands import command
+from lifelabel.cli.common import progress_bar, stream_settings
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import FinishedRunArgument, Inference, Json, Plugins, load_plugins, with_flags
+from lifelabel.cli.flags import FinishedRunArgument, Inference, Json, Plugins, load_plugins
 
 if TYPE_CHECKING:
     from lifelabel.engine.verification import Check
 
-__all__ = ["commands"]
 
-commands = typer.Typer(rich_markup_mode="markdown", context_settings=CONTEXT)
-
-
-@commands.command(
+@command(
     "verify",
-    epilog="""
-Examples:
-
-`lifelabel verify runs/mine`
-
-`lifelabel verify runs/mine --root /data/photos` (the images have moved)
-
-`lifelabel verify runs/mine --no-score --json`
+    """
+lifelabel verify runs/mine
+lifelabel verify runs/mine --root /data/photos  # the images have moved
+lifelabel verify runs/mine --no-score --json
 """,
 )
-@with_flags()
 def _verify(
     run: FinishedRunArgument,
     inference: Inference,

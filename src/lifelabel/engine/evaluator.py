@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from lifelabel.methods import Method
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.runs import names
+from lifelabel.runs.records import TaskRecord
 from lifelabel.streams.stream import task_of_class
 from lifelabel.utils.transfer import HostCopy, to_device
 
@@ -41,7 +41,7 @@ class Evaluator:
         self.val_images = None if run.info.val_rows is None else TestImages(run.loader, run.info.val_rows, "val")
         self.val_features: list[Tensor] | None = None
 
-    def evaluate(self, done: int) -> dict[str, Any]:
+    def evaluate(self, done: int) -> TaskRecord:
         """The record of the metrics after `done` tasks.
 
         Raises `NotFinite` in every process if a score is not finite.
@@ -54,7 +54,7 @@ class Evaluator:
         matrix = run.method.matrix() if run.info.has_truth else None
         return run.group.share(lambda: self.judge(done, rows, scores, matrix))
 
-    def judge(self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None) -> dict[str, Any]:
+    def judge(self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None) -> TaskRecord:
         """The record of the metrics. Writes the details, and the scores if they are wanted."""
         run, tasks = self.run, self.run.info.tasks
         record, details = run.label_server.judge(done, rows, scores, matrix)

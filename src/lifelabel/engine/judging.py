@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from lifelabel.metrics.curves import precision_over_recall, score_counts
 from lifelabel.metrics.functions import Scored
 from lifelabel.metrics.over_tasks import HEADLINE, without_nan
+from lifelabel.runs.records import TaskRecord
 from lifelabel.streams.stream import Split, Stream, Task, task_of_class
 
 __all__ = ["judge", "judge_earlier", "task_of_image"]
@@ -25,7 +25,7 @@ def judge_earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarr
 
 def judge(
     stream: Stream, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # fmt: skip
+) -> tuple[TaskRecord, dict[str, np.ndarray]]:  # fmt: skip
     """The metrics after `done` tasks, from logits of the test images `rows`, and the details for reports.
 
     `seen` is over the classes so far on the cumulative test set (the images of the tasks so far). `by_task` is row t of
@@ -39,7 +39,7 @@ def judge(
     tasks = stream.tasks
     labels, logits = _labels(stream.test, rows, scores)
     by_task = [Scored.from_logits(logits[:, task.columns], labels[:, task.columns]) for task in tasks[:done]]
-    record: dict[str, Any] = {
+    record: TaskRecord = {
         "task": done,
         "seen": _headline(logits, labels, _cumulative(stream, done, rows)),
         "by_task": [scored.headline() for scored in by_task],

@@ -29,6 +29,7 @@ from lifelabel.images.source import ImageHandle
 from lifelabel.metrics.functions import METRICS
 from lifelabel.parallel.group import ALONE, Group
 from lifelabel.registry import register_items
+from lifelabel.runs.records import TaskRecord
 from lifelabel.streams.stream import Stream, Task, TrainView, manifest_lines, task_names
 from lifelabel.streams.subsets import Part, part_of, sort_by_name
 from lifelabel.utils.processes import end_child, init_child, receive, start_child
@@ -150,7 +151,7 @@ class LabelServer:
 
     def judge(
         self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    ) -> tuple[TaskRecord, dict[str, np.ndarray]]:
         """The metrics after `done` tasks, from scores of the test images `rows`, and details for reports (`judging`).
 
         Then the next task opens.
@@ -257,7 +258,7 @@ class LabelGate:
             raise HiddenLabel("the labels of all tasks together are hidden: only a joint method gets them")
         return self.stream.joint_view()
 
-    def judge(self, done: int, rows: np.ndarray, *scored: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def judge(self, done: int, rows: np.ndarray, *scored: Any) -> tuple[TaskRecord, dict[str, np.ndarray]]:
         if self.open_task is None or done != (len(self.stream.tasks) if self.joint else self.open_task + 1):
             raise HiddenLabel(f"task {done} cannot be judged now: each task is judged once, when it ends")
         record, details = judging.judge(self.stream, done, rows, *scored)

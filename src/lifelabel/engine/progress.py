@@ -20,6 +20,7 @@ from lifelabel.config.config import Config
 from lifelabel.errors import UserError
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.records import TaskRecord
 from lifelabel.utils.text import shorten
 
 __all__ = [
@@ -46,7 +47,7 @@ class Progress:
     step: int = 0
     images: int = 0
     seconds: float = 0.0
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: list[TaskRecord] = field(default_factory=list)
     learned: int = 0
     """Learned images of the current task."""
     bad_train: set[int] = field(default_factory=set)

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from lifelabel.registry import loaded_plugins
 from lifelabel.runs import names
 from lifelabel.runs.folder import json_text
 from lifelabel.runs.lines import JsonLines
-from lifelabel.runs.summary import summarise
+from lifelabel.runs.records import Environment, summarise
 from lifelabel.streams.stream import task_names, task_of_class
 
 __all__ = ["summary", "write_results"]
@@ -59,10 +59,10 @@ def write_results(run: Run, evaluator: Evaluator, lines: Mapping[str, JsonLines]
         folder.write_json(names.METRICS, summary(run))
 
 
-def _environment(run: Run, seconds: float) -> dict[str, Any]:
+def _environment(run: Run, seconds: float) -> Environment:
     """What the run ran on, and what it has cost so far."""
     c, p, setting = run.config, run.progress, run.method.setting
-    return {
+    found: dict[str, Any] = {
         **machine(run.device),
         "processes": run.group.size,
         "label": c.label,
@@ -82,6 +82,7 @@ def _environment(run: Run, seconds: float) -> dict[str, Any]:
         "images_skipped": len(p.bad_train) + len(p.bad_test),
         "weights": setting.backbone.provenance.to_dict(),
     }
+    return cast(Environment, found)
 
 
 def _images_by_task(run: Run) -> list[int | None]:

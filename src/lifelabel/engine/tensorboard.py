@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,9 @@ from lifelabel.errors import UserError
 from lifelabel.metrics.over_tasks import HEADLINE, forgetting
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.runs.summary import summarise
+from lifelabel.runs.lines import read_lines
+from lifelabel.runs.records import TaskRecord, summarise
 from lifelabel.streams.stream import Task
-from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable
 
 __all__ = ["EventLog", "check_tensorboard", "draw_matrix"]
@@ -28,6 +27,13 @@ _SIDE = 480
 """The side of the picture of a small matrix, in pixels."""
 _MAX_CLASSES = 1000
 """A matrix of more classes has no picture."""
+_PALETTE = np.array(
+    [
+        (68, 1, 84), (72, 40, 120), (62, 73, 137), (49, 104, 142), (38, 130, 142), (31, 158, 137), (53, 183, 121),
+        (110, 206, 88), (181, 222, 43), (253, 231, 37),
+    ]
+)  # fmt: skip
+"""Red, green and blue of the colours of 0 … 1, from dark blue to yellow, at equal distances."""
 
 
 def check_tensorboard() -> None:
@@ -73,7 +79,7 @@ class EventLog:
             self.writer = None
             self.note(f"cannot write {self.path}: {error.strerror or error}; the log for TensorBoard ends here")
 
-    def replay(self, history: Path, records: Sequence[dict[str, Any]], matrix: np.ndarray | None) -> None:
+    def replay(self, history: Path, records: Sequence[TaskRecord], matrix: np.ndarray | None) -> None:
         """Write the points of a run that resumes."""
         waiting = deque(range(1, len(records) + 1))
         for line in _history(history):
@@ -88,7 +94,7 @@ class EventLog:
         self.step = line["images"]
         self._scalars("loss", line["losses"])
 
-    def evaluated(self, records: Sequence[dict[str, Any]], matrix: np.ndarray | None) -> None:
+    def evaluated(self, records: Sequence[TaskRecord], matrix: np.ndarray | None) -> None:
         """Write the metrics after a task, from all records up to it.
 
         `matrix` is the correlation matrix after this task or a later one: entries of old classes do not change.
@@ -134,10 +140,10 @@ def draw_matrix(matrix: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     >>> draw_matrix(np.array([[1.0, 0.2], [0.4, 1.0]]), [1, 1]).shape
     (480, 480, 3)
     """
-    from matplotlib import colormaps
-
-    off_diagonal = np.where(np.eye(len(matrix), dtype=bool), np.nan, np.clip(matrix, 0, 1))
-    colours = colormaps["viridis"].with_extremes(bad="white")(np.ma.masked_invalid(off_diagonal), bytes=True)[..., :3]
+    values = np.where(np.isfinite(matrix), np.clip(matrix, 0, 1), 0)
+    stops = np.linspace(0, 1, len(_PALETTE))
+    colours = np.stack([np.interp(values, stops, channel) for channel in _PALETTE.T], -1).round().astype(np.uint8)
+    colours[np.eye(len(matrix), dtype=bool) | ~np.isfinite(matrix)] = 255
     scale = max(1, _SIDE // len(matrix))
     picture = colours.repeat(scale, 0).repeat(scale, 1)
     for border in np.cumsum(sizes)[:-1].tolist() if scale > 3 else ():
@@ -147,15 +153,16 @@ def draw_matrix(matrix: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 
 def _history(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of history.jsonl. A damaged one is a `UserError`."""
-    with open_regular(path, "r", encoding="utf-8", errors="replace") as lines:
-        for number, text in enumerate(lines, 1):
+    try:
+        for number, line in read_lines(path):
             try:
-                line = json.loads(text)
                 values = (line["task"], line["images"], *line["losses"].values())
                 damaged = not all(isinstance(value, int | float | None) for value in values)
-            except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            except (AttributeError, KeyError, TypeError):
                 damaged = True
             if damaged:
-                advice = f"give log: none in {path.parent / names.CONFIG} to continue without the log for TensorBoard"
-                raise UserError(f"{path}, line {number}, is damaged: {advice}")
+                raise UserError(f"{path}, line {number}, is damaged")
             yield line
+    except UserError as error:
+        advice = f"give log: none in {path.parent / names.CONFIG} to continue without the log for TensorBoard"
+        raise UserError(f"{error}: {advice}") from None

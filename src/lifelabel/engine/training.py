@@ -145,7 +145,7 @@ class Training:
         run.group.share(lambda: write_results(run, self.evaluator, self.lines, self.checkpoints.seconds()))
         self.checkpoints.save()
         release_freed_memory()  # of the evaluation
-        run.callback.evaluated(p.records[-1])
+        run.callback.evaluated(dict(p.records[-1]))
         if self.events:
             self.events.evaluated(p.records, run.method.matrix())
         if p.task < len(run.tasks):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -26,25 +25,24 @@ from lifelabel.engine.setup import Run, learns_jointly, start_label_server
 from lifelabel.errors import UserError
 from lifelabel.images.loader import TestImages
 from lifelabel.images.workers import WorkerDied
-from lifelabel.model.model import Model, load
+from lifelabel.model.model import load
 from lifelabel.model.model_folder import digests_before_calibration
 from lifelabel.nn.device import resolve_device
 from lifelabel.options import change_text, declared, read
+from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.runs.names import CHECKPOINT, MODEL, PREVIOUS_CHECKPOINT
-from lifelabel.runs.summary import summarise
+from lifelabel.runs.lines import read_lines
+from lifelabel.runs.records import summarise
 from lifelabel.streams import STREAMS
-from lifelabel.utils.files import open_regular, sha256
+from lifelabel.utils.files import sha256
 from lifelabel.utils.text import counted, printable, shorten
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "Check", "Verification", "verify"]
 
 OK, FAILED, NOT_CHECKED = "ok", "FAILED", "not checked"
-_METRICS = "metrics.json"
 _TOLERANCE = {"fp32": 0.001, "bf16": 0.01}
 """The largest difference of a figure, as a fraction, by the precision of the training. The folded network of a model
 rounds in another order than the method, and in bfloat16 with 8 bits."""
-_MAX_LINE = 1 << 20
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
 """What wrong types and missing keys in the files of a run folder raise."""
 _Progress = Callable[[int, int], None]
@@ -75,6 +73,14 @@ class _NotChecked(Exception):
     """A check cannot be made. The message is the reason."""
 
 
+class _Unreadable(Exception):
+    """A part of the run that cannot be read: the check `owner` fails, and the others that need it are not made."""
+
+    def __init__(self, owner: str, error: UserError):
+        super().__init__(str(error))
+        self.owner = owner
+
+
 def verify(
     run: str | Path, stream_options: Mapping[str, Any] | None = None, *, root: str | Path | None = None,
     score: bool = True, device: str = "auto", batch_size: int | None = None, workers: int | None = None,
@@ -95,7 +101,7 @@ def verify(
     """
     folder = RunFolder(run)
     if not folder.is_run:
-        raise UserError(f"{folder.path} is not a run folder: it has no config.yaml")
+        raise UserError(f"{folder.path} is not a run folder: it has no {names.CONFIG}")
     try:
         finished = folder.is_finished
     except UserError:  # a damaged metrics.json is a failed check
@@ -105,14 +111,19 @@ def verify(
     if root is not None and not Path(root).exists():
         raise UserError(f"there is no {root}: give another --root DIR")
     resolve_device(device)
-    moved = {**(stream_options or {}), **({} if root is None else {"root": str(root)})}
     checks: list[Check] = []
     with contextlib.ExitStack() as processes:
+        moved = {**(stream_options or {}), **({} if root is None else {"root": str(root)})}
         verifier = _Verifier(folder, moved, device, processes)
-        named = verifier.checks()
+        table: dict[str, Callable[[], str]] = {
+            names.CHECKPOINT: verifier.checkpoint, names.PREVIOUS_CHECKPOINT: verifier.previous_checkpoint,
+            names.ENVIRONMENT: verifier.environment_file, "files": verifier.files,
+            "configuration": verifier.configuration, "stream": verifier.stream, "images": verifier.images,
+            names.HISTORY: verifier.history, names.METRICS: verifier.metrics_file, "model": verifier.model,
+        }  # fmt: skip
         if score:
-            named["scores"] = lambda: verifier.scores(batch_size, workers, progress)
-        for name, check in named.items():
+            table["scores"] = lambda: verifier.scores(batch_size, workers, progress)
+        for name, check in table.items():
             checks.append(_checked(name, check))
             if on_check is not None:
                 on_check(checks[-1])
@@ -121,54 +132,100 @@ def verify(
 
 def _checked(name: str, check: Callable[[], str]) -> Check:
     try:
-        return Check(name, OK, printable(check()))
+        state, found = OK, check()
     except _NotChecked as reason:
-        return Check(name, NOT_CHECKED, printable(str(reason)))
+        state, found = NOT_CHECKED, str(reason)
+    except _Unreadable as part:
+        own = part.owner == name
+        state, found = (FAILED, str(part)) if own else (NOT_CHECKED, f"another check failed: {part}")
     except UserError as error:
-        return Check(name, FAILED, printable(str(error)))
+        state, found = FAILED, str(error)
     except OSError as error:
-        return Check(name, FAILED, printable(f"cannot read {error.filename}: {error.strerror}"))
+        state, found = FAILED, f"cannot read {error.filename}: {error.strerror}"
     except _DAMAGED as error:
-        return Check(name, FAILED, printable(f"a file is damaged ({type(error).__name__}: {shorten(error)})"))
+        state, found = FAILED, f"a file is damaged ({type(error).__name__}: {shorten(error)})"
+    return Check(name, state, printable(found))
 
 
 class _Verifier:
-    """The files of a run folder, read as far as they can be, and the checks of them."""
+    """The parts of a run folder, each read once and as far as it can be, and the checks of them."""
 
-    def __init__(
-        self, folder: RunFolder, moved: Mapping[str, Any], device: str, processes: contextlib.ExitStack
-    ):  # fmt: skip
+    def __init__(self, folder: RunFolder, moved: Mapping[str, Any], device: str, processes: contextlib.ExitStack):
         self.folder, self.device, self.processes = folder, device, processes
-        self.config = _Read(lambda: Config.make(folder.read_config()))
-        self.metrics = _Read(lambda: _object(folder, _METRICS))
-        self.environment = _Read(lambda: _object(folder, "environment.json"))
-        last = folder / CHECKPOINT
-        self.state = _Read(lambda: read_checkpoint(last) if last.exists() else None)
-        self.model_info = _Read(lambda: _object(folder, f"{MODEL}/model.json") if (folder / MODEL).is_dir() else None)
-        self.moved_config = _with_paths(self.config.value(), moved) if self.config.error is None else None
-        self.server = _Read(self.start_label_server)
-        self.loaded: Model | None = None
+        self.parts: dict[str, Any] = {}
+        with contextlib.suppress(_Unreadable):
+            self.moved = _with_paths(self.config, moved)
 
-    def checks(self) -> dict[str, Callable[[], str]]:
-        return {
-            "checkpoint.pt": self.checkpoint, PREVIOUS_CHECKPOINT: self.previous_checkpoint,
-            "environment.json": self.environment_file, "files": self.files, "configuration": self.configuration,
-            "stream": self.stream, "images": self.images, "history.jsonl": self.history,
-            "metrics.json": self.metrics_file, "model": self.model,
-        }  # fmt: skip
+    def part(self, owner: str, make: Callable[[], Any]) -> Any:
+        """A part of the run, which the check `owner` is about."""
+        if owner not in self.parts:
+            try:
+                self.parts[owner] = make()
+            except UserError as error:
+                self.parts[owner] = _Unreadable(owner, error)
+        if isinstance(self.parts[owner], _Unreadable):
+            raise self.parts[owner]
+        return self.parts[owner]
+
+    @property
+    def config(self) -> Config:
+        return self.part("configuration", lambda: Config.make(self.folder.read_config()))
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return self.part(names.METRICS, lambda: self.folder.read_json(names.METRICS))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self.part(names.ENVIRONMENT, lambda: self.folder.read_json(names.ENVIRONMENT))
+
+    @property
+    def model_info(self) -> dict[str, Any] | None:
+        """The content of model.json; None if there is no model folder."""
+        there = (self.folder / names.MODEL).is_dir()
+        name = f"{names.MODEL}/{names.MODEL_INFO}"
+        return self.part("model", lambda: self.folder.read_json(name) if there else None)
+
+    @property
+    def server(self) -> LabelServer:
+        """The label server of the stream of config.yaml."""
+        _ = self.config  # another check is about it
+
+        def start() -> LabelServer:
+            server = start_label_server(self.moved)
+            self.processes.callback(server.close)
+            return server
+
+        return self.part("stream", start)
+
+    def saved(self) -> dict[str, Any]:
+        """The checkpoint. A user may delete it to save space."""
+        last = self.folder / names.CHECKPOINT
+        state = self.part(names.CHECKPOINT, lambda: read_checkpoint(last) if last.exists() else None)
+        if state is None:
+            raise _NotChecked(f"there is no {names.CHECKPOINT}")
+        return state
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """The checkpoint; None if there is none, or if it is damaged, which its own check reports."""
+        with contextlib.suppress(_NotChecked, _Unreadable):
+            return self.saved()
+        return None
 
     # Digests
 
     def checkpoint(self) -> str:
-        self.state.required()
-        state, tasks = self.saved(), 1 if self.joint else len(self.metrics.value()["tasks"])
+        state, tasks = self.saved(), 1 if learns_jointly(self.config) else len(self.metrics["tasks"])
         if state["task"] != tasks:
-            raise UserError(f"checkpoint.pt is not that of the end of the run: task {state['task']} of {tasks} is done")
-        return f"SHA-256 {sha256(self.folder / 'checkpoint.pt')}"
+            raise UserError(
+                f"{names.CHECKPOINT} is not that of the end of the run: task {state['task']} of {tasks} is done"
+            )
+        return f"SHA-256 {sha256(self.folder / names.CHECKPOINT)}"
 
     def previous_checkpoint(self) -> str:
         """The checkpoint from which a run resumes if the last one is damaged."""
-        path = self.folder / PREVIOUS_CHECKPOINT
+        path = self.folder / names.PREVIOUS_CHECKPOINT
         if not path.exists():
             raise _NotChecked(f"there is no {path.name}")
         read_checkpoint(path)
@@ -176,51 +233,53 @@ class _Verifier:
 
     def environment_file(self) -> str:
         """environment.json has the digests of the other files, and the checkpoint has that of environment.json."""
-        self.environment.required()
-        if self.saved()["digests"]["environment.json"] != sha256(self.folder / "environment.json"):
-            raise UserError("environment.json has another SHA-256 than checkpoint.pt records")
-        return "has the SHA-256 that checkpoint.pt records"
+        _ = self.environment
+        if self.saved()["digests"][names.ENVIRONMENT] != sha256(self.folder / names.ENVIRONMENT):
+            raise UserError(f"{names.ENVIRONMENT} has another SHA-256 than {names.CHECKPOINT} records")
+        return f"has the SHA-256 that {names.CHECKPOINT} records"
 
     def files(self) -> str:
-        recorded = self.environment.value()["sha256"]
+        recorded = self.environment["sha256"]
         wrong, before = self.folder.changes(recorded), {}
-        if f"{MODEL}/model.json" in wrong:
+        if f"{names.MODEL}/{names.MODEL_INFO}" in wrong:
             with contextlib.suppress(UserError):  # it is damaged or missing
-                before = digests_before_calibration(self.folder / MODEL)
-        calibrated = {f"{MODEL}/{name}" for name, digest in before.items() if recorded[f"{MODEL}/{name}"] == digest}
+                before = digests_before_calibration(self.folder / names.MODEL)
+        before = {f"{names.MODEL}/{name}": digest for name, digest in before.items()}
+        calibrated = {name for name, digest in before.items() if recorded[name] == digest}
         what = [f"{name} ({how})" for name, how in wrong.items() if name not in calibrated]
         if what:
-            raise UserError(f"not as environment.json records: {', '.join(what[:5])}{' …' if len(what) > 5 else ''}")
+            more = " …" if len(what) > 5 else ""
+            raise UserError(f"not as {names.ENVIRONMENT} records: {', '.join(what[:5])}{more}")
         after = "; the model was calibrated after the run" if calibrated else ""
-        return f"{len(recorded):,} files have the SHA-256 that environment.json records{after}"
+        return f"{len(recorded):,} files have the SHA-256 that {names.ENVIRONMENT} records{after}"
 
     # The configuration against the results
 
     def configuration(self) -> str:
-        config, metrics, state = self.config.required(), self.metrics.value(), self.optional_state()
+        config, metrics, state = self.config, self.metrics, self.state
         for name in ("method", "fidelity", "seed"):
-            _compare(name, {"config.yaml": getattr(config, name), _METRICS: metrics[name]})
+            _compare(name, {names.CONFIG: getattr(config, name), names.METRICS: metrics[name]})
         if state is None:
-            return "method, fidelity and seed of config.yaml are those of metrics.json"
+            return f"method, fidelity and seed of {names.CONFIG} are those of {names.METRICS}"
         entries, saved = config.entries(), Config.make(state["config"]).entries()
         for name, entry in entries.items():
-            _compare(name, {"config.yaml": entry.value, "checkpoint.pt": saved[name].value})
+            _compare(name, {names.CONFIG: entry.value, names.CHECKPOINT: saved[name].value})
         changes = [f"; {change_text(change)}" for change in state["changed_options"]]
-        return f"{len(entries)} options of config.yaml are those of checkpoint.pt{''.join(changes)}"
+        return f"{len(entries)} options of {names.CONFIG} are those of {names.CHECKPOINT}{''.join(changes)}"
 
     def stream(self) -> str:
         """Build the stream again, and compare its SHA-256, its tasks and its files."""
-        info, metrics, state = self.server.required().info, self.metrics.value(), self.optional_state()
-        stated = {"config.yaml": info.fingerprint, "environment.json": self.environment.value()["stream_fingerprint"]}
-        if state is not None:
-            stated["checkpoint.pt"] = state["stream"]
-        if (model := self.model_info.value()) is not None:
-            stated["model.json"] = model["stream"]["fingerprint"]
+        info, metrics, state, model = self.server.info, self.metrics, self.state, self.model_info
+        stated = {names.CONFIG: info.fingerprint, names.ENVIRONMENT: self.environment["stream_fingerprint"]}
+        stated |= {} if state is None else {names.CHECKPOINT: state["stream"]}
+        stated |= {} if model is None else {names.MODEL_INFO: model["stream"]["fingerprint"]}
         _compare("SHA-256 of the stream", stated)
-        _compare("name of the stream", {"config.yaml": info.name, _METRICS: metrics["stream"]})
         tasks = [list(task.classes) for task in info.tasks]
-        _compare("tasks", {"config.yaml": tasks, _METRICS: metrics["tasks"]})
-        _compare("classes", {"config.yaml": list(info.classes), _METRICS: metrics["classes"]})
+        for what, own, key in (
+            ("name of the stream", info.name, "stream"), ("tasks", tasks, "tasks"),
+            ("classes", list(info.classes), "classes"),
+        ):  # fmt: skip
+            _compare(what, {names.CONFIG: own, names.METRICS: metrics[key]})
         if state is not None and state["files"] != info.files:
             raise UserError("other images have a file than during the run: if they moved, give --root DIR")
         sizes = {"tasks": len(tasks), "classes": len(info.classes), "test images": len(info.test_rows)}
@@ -229,104 +288,101 @@ class _Verifier:
 
     def images(self) -> str:
         """The numbers of images in the stream and in all files."""
-        info, environment, state = self.server.value().info, self.environment.value(), self.optional_state()
+        info, environment, state, model = self.server.info, self.environment, self.state, self.model_info
         by_task, new = environment["images_by_task"], slice(info.learned, None)  # those before are of another run
-        _compare("number of tasks", {"config.yaml": len(info.tasks), "environment.json": len(by_task)})
-        _compare("images by task", {"config.yaml": list(info.sizes[new]), "environment.json": by_task[new]})
-        if (model := self.model_info.value()) is not None:
-            _compare("images by task", {"environment.json": by_task, "model.json": model["training"]["images"]})
-        _compare(
-            "missing images", {"config.yaml": sum(info.missing), "environment.json": environment["images_missing"]}
-        )
-        epochs = self.config.value().epochs
-        total = info.joint_size if self.joint else sum(info.sizes[new])
+        _compare("number of tasks", {names.CONFIG: len(info.tasks), names.ENVIRONMENT: len(by_task)})
+        _compare("images by task", {names.CONFIG: list(info.sizes[new]), names.ENVIRONMENT: by_task[new]})
+        if model is not None:
+            _compare("images by task", {names.ENVIRONMENT: by_task, names.MODEL_INFO: model["training"]["images"]})
+        missing = environment["images_missing"]
+        _compare("missing images", {names.CONFIG: sum(info.missing), names.ENVIRONMENT: missing})
+        total = info.joint_size if learns_jointly(self.config) else sum(info.sizes[new])
         if state is None:
             return counted(total, "training images")
         skipped = len(state["bad_train"]) + len(state["bad_test"])
-        _compare("skipped images", {"checkpoint.pt": skipped, "environment.json": environment["images_skipped"]})
+        _compare("skipped images", {names.CHECKPOINT: skipped, names.ENVIRONMENT: environment["images_skipped"]})
         if not state["bad_train"]:
-            _compare("learned images", {"config.yaml": epochs * total, "checkpoint.pt": state["images"]})
+            _compare("learned images", {names.CONFIG: self.config.epochs * total, names.CHECKPOINT: state["images"]})
         return f"{counted(total, 'training images')}, {state['images']:,} learned, {skipped:,} skipped"
 
     def history(self) -> str:
         """Steps and images of history.jsonl add up, and are those of the stream and of the checkpoint."""
-        info, config, state = self.server.value().info, self.config.value(), self.optional_state()
-        size, epochs = config.batch_size, config.epochs
-        sizes = (info.joint_size,) if self.joint else info.sizes
-        steps = {  # of one pass
-            task: math.ceil(count / size) for task, count in enumerate(sizes, 1) if self.joint or task > info.learned
-        }
+        info, config, joint = self.server.info, self.config, learns_jointly(self.config)
+        sizes = enumerate((info.joint_size,) if joint else info.sizes, 1)
+        # steps of one pass, by task
+        steps = {task: math.ceil(n / config.batch_size) for task, n in sizes if joint or task > info.learned}
         position, images, lines = (0, 0), 0, 0
-        for line in _lines(self.folder / "history.jsonl"):
+        for _, line in read_lines(self.folder / names.HISTORY):
             at, learned, lines = (line["task"], line["step"]), line["images"] - images, lines + 1
-            follows = at > position and 1 <= at[1] <= epochs * steps.get(at[0], 0) and 1 <= learned <= size
+            follows = at > position and 1 <= at[1] <= config.epochs * steps.get(at[0], 0)
+            follows = follows and 1 <= learned <= config.batch_size
             follows = follows and line.get("pass", 1) == (at[1] - 1) // steps[at[0]] + 1
             if not follows or not all(map(math.isfinite, line["losses"].values())):
-                raise UserError(f"history.jsonl, line {lines}: its task, step, images or losses cannot be right")
+                raise UserError(f"{names.HISTORY}, line {lines}: its task, step, images or losses cannot be right")
             position, images = at, line["images"]
-        if state is not None:
-            _compare("learned images", {"history.jsonl": images, "checkpoint.pt": state["images"]})
-        if not self.environment.value()["images_skipped"]:
-            _compare("number of steps", {"history.jsonl": lines, "config.yaml": epochs * sum(steps.values())})
+        if (state := self.state) is not None:
+            _compare("learned images", {names.HISTORY: images, names.CHECKPOINT: state["images"]})
+        if not self.environment["images_skipped"]:
+            _compare("number of steps", {names.HISTORY: lines, names.CONFIG: config.epochs * sum(steps.values())})
         return f"{counted(lines, 'steps')}, {counted(images, 'images')}"
 
     def metrics_file(self) -> str:
         """All of metrics.json follows from the figures of each task, which the checkpoint has too."""
-        metrics, state = self.metrics.required(), self.optional_state()
-        records, source = (metrics["per_task"], "per_task") if state is None else (state["records"], "checkpoint.pt")
-        expected = json.loads(json.dumps(summarise(records, self.server.value().info.tasks)))
+        metrics, state, model = self.metrics, self.state, self.model_info
+        records, source = (metrics["per_task"], "per_task") if state is None else (state["records"], names.CHECKPOINT)
+        expected = json.loads(json.dumps(summarise(records, self.server.info.tasks)))
         for name, value in expected.items():
-            _compare(name, {_METRICS: metrics[name], source: value})
-        if (model := self.model_info.value()) is not None:
-            _compare("final", {_METRICS: metrics["final"], "model.json": model["training"]["final"]})
-        return f"all figures follow from {'per_task' if state is None else 'the records of checkpoint.pt'}"
+            _compare(name, {names.METRICS: metrics[name], source: value})
+        if model is not None:
+            _compare("final", {names.METRICS: metrics["final"], names.MODEL_INFO: model["training"]["final"]})
+        return f"all figures follow from {'per_task' if state is None else f'the records of {names.CHECKPOINT}'}"
 
     def model(self) -> str:
         """model.json against the configuration, and the tensors against model.json."""
-        values, config, state = self.model_info.required(), self.config.value(), self.optional_state()
+        values, config, state = self.model_info, self.config, self.state
         if values is None:
             raise _NotChecked("there is no model folder")
         for name in ("method", "backbone", "pool"):
-            _compare(name, {"config.yaml": getattr(config, name), "model.json": values[name]})
-        _compare("seed", {"config.yaml": config.seed, "model.json": values["training"]["seed"]})
-        _compare("classes", {_METRICS: self.metrics.value()["classes"], "model.json": values["classes"]})
+            _compare(name, {names.CONFIG: getattr(config, name), names.MODEL_INFO: values[name]})
+        _compare("seed", {names.CONFIG: config.seed, names.MODEL_INFO: values["training"]["seed"]})
+        _compare("classes", {names.METRICS: self.metrics["classes"], names.MODEL_INFO: values["classes"]})
         if state is not None:
-            _compare("image_size", {"checkpoint.pt": state["image_size"], "model.json": values["image_size"]})
-        self.loaded = load(self.folder / MODEL, self.device, "fp32" if values["precision"] == "fp32" else "auto")
-        return f"model.safetensors has the SHA-256 that model.json records, {values['sha256']}"
+            sizes = {names.CHECKPOINT: state["image_size"], names.MODEL_INFO: values["image_size"]}
+            _compare("image_size", sizes)
+        precision = "fp32" if values["precision"] == "fp32" else "auto"
+        self.parts["loaded"] = load(self.folder / names.MODEL, self.device, precision)
+        return f"{names.MODEL_TENSORS} has the SHA-256 that {names.MODEL_INFO} records, {values['sha256']}"
 
     # The test images, scored again
 
     def scores(self, batch_size: int | None, workers: int | None, progress: _Progress | None) -> str:
         """The figures of the test images, computed again, against those of metrics.json."""
-        server, final, state = self.server.value(), self.metrics.value()["final"], self.optional_state()
-        info = server.info
-        if self.loaded is not None:
+        server, info, final, state = self.server, self.server.info, self.metrics["final"], self.state
+        if (model := self.parts.get("loaded")) is not None:
             by = "the model"
-            logits, good, _ = self.loaded.score_source(info.test, info.test_rows, progress, batch_size, workers)
+            logits, good, _ = model.score_source(info.test, info.test_rows, progress, batch_size, workers)
             rows = info.test_rows[good]
         else:
-            by = "the method of checkpoint.pt"
+            by = f"the method of {names.CHECKPOINT}"
             logits, rows = self.scores_of_checkpoint(progress)
         if state is not None:
             unreadable = {"now": len(info.test_rows) - len(rows), "during the run": len(state["bad_test"])}
             _compare("number of test images that cannot be read", unreadable)
-        server.begin(0 if self.joint else len(info.tasks) - 1)
+        server.begin(0 if learns_jointly(self.config) else len(info.tasks) - 1)
         for task in info.tasks[:-1]:
             server.submit_earlier(task.index, rows, logits[:, : task.end])
         record, _ = server.judge(len(info.tasks), rows, logits, None)
         figures = {name: record[name] for name in ("conventions", "ap", "groups") if name in record}
         found = _flat({**record["seen"], **figures})
-        tolerance = _TOLERANCE[self.environment.value()["precision"]]
+        tolerance = _TOLERANCE[self.environment["precision"]]
         return _compare_figures(found, _flat(final), f"{counted(len(rows), 'test images')} by {by}", tolerance)
 
     def scores_of_checkpoint(self, progress: _Progress | None) -> tuple[np.ndarray, np.ndarray]:
         """Logits of the test images by the method as the checkpoint has it, and the rows of these images."""
-        state, config = self.saved(), self.moved_config
-        assert config is not None  # a stream was built from it
+        state = self.saved()
         with torch.random.fork_rng(), contextlib.ExitStack() as processes:
             try:
-                run = processes.enter_context(Run(config, self.folder, Callback()))
+                run = processes.enter_context(Run(self.moved, self.folder, Callback()))
             except UserError as error:
                 raise _NotChecked(f"the method cannot be made again: {error}") from None
             restore(run, state)
@@ -337,61 +393,6 @@ class _Verifier:
                 raise UserError("a process that decodes images was killed: was there too little memory?") from None
             return compute_scores(run.method, features), images.rows
 
-    # What the checks share
-
-    @property
-    def joint(self) -> bool:
-        """Whether all tasks were learned as one."""
-        return learns_jointly(self.config.value())
-
-    def optional_state(self) -> dict[str, Any] | None:
-        """The checkpoint; None if there is none, or if it is damaged, which its own check reports."""
-        return None if self.state.error else self.state.value()
-
-    def saved(self) -> dict[str, Any]:
-        """The checkpoint. A user may delete it to save space."""
-        if (state := self.state.value()) is None:
-            raise _NotChecked("there is no checkpoint.pt")
-        return state
-
-    def start_label_server(self) -> LabelServer:
-        """The label process. It builds the stream of config.yaml."""
-        self.config.value()
-        assert self.moved_config is not None
-        server = start_label_server(self.moved_config)
-        self.processes.callback(server.close)
-        return server
-
-
-class _Read:
-    """A file of the run folder, or what is made from one. If it cannot be read, one check fails because of it."""
-
-    def __init__(self, read: Callable[[], Any]):
-        self.read = read
-
-    @functools.cached_property
-    def _found(self) -> Any:
-        try:
-            return self.read()
-        except UserError as error:
-            return error
-
-    @property
-    def error(self) -> UserError | None:
-        return self._found if isinstance(self._found, UserError) else None
-
-    def required(self) -> Any:
-        """The content, for the check that fails if it cannot be read."""
-        if self.error is not None:
-            raise self.error
-        return self._found
-
-    def value(self) -> Any:
-        """The content, for other checks."""
-        if self.error is not None:
-            raise _NotChecked(f"another check failed: {self.error}")
-        return self._found
-
 
 def _with_paths(config: Config, moved: Mapping[str, Any]) -> Config:
     """The configuration with other paths of the stream, whose files have moved."""
@@ -401,20 +402,6 @@ def _with_paths(config: Config, moved: Mapping[str, Any]) -> Config:
             raise UserError(f"stream.{name} is not a path of {what}: only paths can differ from those of the run")
     values = {**dataclasses.asdict(config.stream_options), **moved}
     return dataclasses.replace(config, stream_options=read(kind, values, "stream", what)).with_absolute_paths()
-
-
-def _object(folder: RunFolder, name: str) -> dict[str, Any]:
-    found = folder.read_json(name)
-    if not isinstance(found, dict):
-        raise UserError(f"{folder / name} is damaged: not a JSON object")
-    return found
-
-
-def _lines(path: Path) -> Iterator[Any]:
-    """The lines of a .jsonl file. A line of this length is not one of a run."""
-    with open_regular(path) as file:
-        while line := file.readline(_MAX_LINE):
-            yield json.loads(line)
 
 
 def _counted(images: TestImages, progress: _Progress | None) -> Iterator[Tensor]:
@@ -448,13 +435,13 @@ def _compare(what: str, stated: Mapping[str, Any]) -> None:
 
 def _compare_figures(found: Mapping[str, Any], stated: Mapping[str, Any], what: str, tolerance: float) -> str:
     """The largest difference, in one line. Raises `UserError` if it is above the tolerance."""
-    names = found.keys() & stated.keys()  # a metric of a plug-in may not be loaded
-    differences = {name: _distance(found[name], stated[name]) for name in sorted(names)}
+    both = sorted(found.keys() & stated.keys())  # a metric of a plug-in may not be loaded
+    differences = {name: _distance(found[name], stated[name]) for name in both}
     worst = max(differences, key=differences.__getitem__)
     shown = "mAP" if differences[worst] <= tolerance else worst
     text = (
-        f"{what}: {shown} {_percent(found[shown])}, metrics.json {_percent(stated[shown])}; largest difference of "
-        f"{len(names)} figures {differences[worst]:.2g}, tolerance {tolerance:g}"
+        f"{what}: {shown} {_percent(found[shown])}, {names.METRICS} {_percent(stated[shown])}; largest difference of "
+        f"{len(both)} figures {differences[worst]:.2g}, tolerance {tolerance:g}"
     )
     if differences[worst] > tolerance:
         raise UserError(text)

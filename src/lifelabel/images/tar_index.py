@@ -13,12 +13,14 @@ import hashlib
 import json
 import os
 import stat
+import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import numpy as np
 
@@ -28,11 +30,11 @@ from lifelabel.images.photographs import FOLDERS, safe_path, spellings
 from lifelabel.images.source import Problems
 from lifelabel.utils import cache
 from lifelabel.utils.files import open_regular
-from lifelabel.utils.progress import track
 from lifelabel.utils.text import printable, shorten
 
 __all__ = ["Shard", "TarIndex", "read_index", "stat_shards"]
 
+_T = TypeVar("_T")
 _VERSION = 1
 _KEY = np.dtype("S16")
 """The hash of a name: an order exists for this type, and searchsorted supports it."""
@@ -206,9 +208,23 @@ def _save(name: str, index: TarIndex) -> None:
 def _read_all(shards: Sequence[Shard]) -> list[_Content]:
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        return list(track(pool.map(_read_shard, shards), len(shards), "reading tar headers, shards"))
+        return list(_with_progress(pool.map(_read_shard, shards), len(shards)))
     finally:
         pool.shutdown(cancel_futures=True)  # after an error the other shards are not read
+
+
+def _with_progress(read: Iterable[_T], total: int) -> Iterator[_T]:
+    """The headers of shards. In a terminal, a line with their number is shown after two seconds, until the end."""
+    shown, next_time, line = sys.stderr.isatty(), time.monotonic() + 2.0, ""
+    try:
+        for done, each in enumerate(read, start=1):
+            yield each
+            if shown and (now := time.monotonic()) >= next_time:
+                next_time, line = now + 0.2, f"reading tar headers, shards: {done:,} of {total:,}"
+                print(f"\r{line}", end="", file=sys.stderr, flush=True)
+    finally:
+        if line:
+            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
 
 
 def _read_shard(shard: Shard) -> _Content:

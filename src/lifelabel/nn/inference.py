@@ -23,24 +23,32 @@ from lifelabel.nn.heads import MapHead, build_head
 __all__ = ["Classifier", "InferenceNetwork", "MapFeatures", "PooledFeatures"]
 
 
-class PooledFeatures(nn.Module):
+class _Features(nn.Module):
+    """What a classifier gets from a backbone: of images, or of the activations that were computed from them."""
+
+    views = 1
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        self.backbone = backbone
+
+    def activations(self, images: Tensor) -> list[Activations]:
+        """The activations of each network."""
+        return [part.activations(images) for part in self.backbone.parts]
+
+
+class PooledFeatures(_Features):
     """The pooled features of a backbone.
 
     With `standardise`, those of each image have mean 0 and variance 1. With `normalise`, they have length 1.
     """
 
     def __init__(self, backbone: Backbone, standardise: bool = False, normalise: bool = False):
-        super().__init__()
-        self.backbone, self.standardise, self.normalise = backbone, standardise, normalise
-
-    views = 1
+        super().__init__(backbone)
+        self.standardise, self.normalise = standardise, normalise
 
     def forward(self, images: Tensor) -> Tensor:
         return self._scaled(self.backbone(images))
-
-    def activations(self, images: Tensor) -> list[Activations]:
-        """The activations of each network."""
-        return [part.activations(images) for part in self.backbone.parts]
 
     def of_activations(self, given: Sequence[Activations]) -> Tensor:
         """The features (B x dim) of the feature maps in `activations`."""
@@ -56,21 +64,11 @@ class PooledFeatures(nn.Module):
         return F.normalize(features, dim=1) if self.normalise else features
 
 
-class MapFeatures(nn.Module):
+class MapFeatures(_Features):
     """The last feature map of a backbone (B x dim x h x w), for a `MapHead`."""
-
-    views = 1
-
-    def __init__(self, backbone: Backbone):
-        super().__init__()
-        self.backbone = backbone
 
     def forward(self, images: Tensor) -> Tensor:
         return self.backbone.maps(self.backbone.body(images), images.shape[2:]).float()
-
-    def activations(self, images: Tensor) -> list[Activations]:
-        """The activations of the network."""
-        return [self.backbone.activations(images)]
 
     def of_activations(self, given: Sequence[Activations]) -> Tensor:
         """The feature map in `activations`."""

@@ -7,9 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lifelabel.report.figure_parts import COLOURS, GRAY, method_styles, methods_param, rounded
 from lifelabel.report.tables import Row
-from lifelabel.report.vega import Figure, chart_text
+from lifelabel.report.vega import (
+    COLOURS,
+    GRAY,
+    POINT,
+    Figure,
+    chart_spec,
+    chart_text,
+    method_styles,
+    methods_param,
+    rounded,
+    tooltip,
+)
 
 __all__ = ["cost", "leaderboard_spec"]
 
@@ -41,14 +51,21 @@ def cost(rows: Sequence[Row]) -> Figure | None:
     mean = {**y, "field": "v", "title": "mAP after the last task (%)"}
     styles = method_styles([row.joint for row in rows], [point["m"] for point in points])
     style = {channel: {**styles[channel], "legend": None} for channel in ("color", "shape")}
-    spec = {
-        "params": [methods_param(row.name for row in rows)],
-        "width": "container",
-        "height": frame.height,
-        "data": {"values": points},
-        "transform": [{"calculate": "methods[datum.m]", "as": "name"}],
-        "encoding": {"x": x},
-        "layer": [
+    text = {
+        "type": "text", "baseline": "middle", "limit": {"expr": "0.45 * width"},
+        "dx": {"expr": "datum.right ? 16 : -16"}, "align": {"expr": "datum.right ? 'left' : 'right'"},
+    }  # fmt: skip
+    tip = tooltip(
+        name="method", x=("stored (MB)", ",.4~g"), v=("mean mAP (%)", ".2f"), l=("lowest (%)", ".2f"),
+        h=("highest (%)", ".2f"), n="runs",
+    )  # fmt: skip
+    spec = chart_spec(
+        frame.height,
+        points,
+        params=[methods_param(row.name for row in rows)],
+        transform=[{"calculate": "methods[datum.m]", "as": "name"}],
+        encoding={"x": x},
+        layer=[
             {
                 "mark": {"type": "rule", "strokeWidth": 0.7, "x2Offset": {"expr": "datum.right ? 13 : -13"}},
                 "encoding": {"y": mean, "x2": {"field": "x"}, "y2": {"field": "place"}},
@@ -57,26 +74,10 @@ def cost(rows: Sequence[Row]) -> Figure | None:
                 "mark": {"type": "rule", "strokeWidth": 2},
                 "encoding": {"y": {**y, "field": "l"}, "y2": {"field": "h"}, "color": style["color"]},
             },
-            {
-                "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
-                "encoding": {"y": mean, **style, "tooltip": [
-                    {"field": "name", "title": "method"},
-                    {"field": "x", "title": "stored (MB)", "format": ",.4~g"},
-                    {"field": "v", "title": "mean mAP (%)", "format": ".2f"},
-                    {"field": "l", "title": "lowest (%)", "format": ".2f"},
-                    {"field": "h", "title": "highest (%)", "format": ".2f"},
-                    {"field": "n", "title": "runs"},
-                ]},
-            },
-            {
-                "mark": {
-                    "type": "text", "baseline": "middle", "limit": {"expr": "0.45 * width"},
-                    "dx": {"expr": "datum.right ? 16 : -16"}, "align": {"expr": "datum.right ? 'left' : 'right'"},
-                },
-                "encoding": {"y": {**y, "field": "place"}, "text": {"field": "name"}},
-            },
+            {"mark": {**POINT, "size": 80}, "encoding": {"y": mean, **style, "tooltip": tip}},
+            {"mark": text, "encoding": {"y": {**y, "field": "place"}, "text": {"field": "name"}}},
         ],
-    }  # fmt: skip
+    )
     names = [chart_text(rows[point["m"]].name, 60) for point in points]
     each = ", ".join(f"{name} {p['x']:g} MB and {p['v']:.1f}" for name, p in zip(names, points, strict=True))
     note = "Points are means over the runs; vertical lines reach from the lowest to the highest run."

@@ -1,9 +1,11 @@
-"""The evaluation of a model on labelled images: figures, text, a chart of the classes, and its worst mistakes."""
+"""Evaluate a finished model on labelled images: figures, a report, a chart of the classes and the worst mistakes."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from lifelabel.engine.environment import machine
+from lifelabel.engine.labelled_images import Labelled, check_writable, read_labelled, score
+from lifelabel.errors import UserError
 from lifelabel.images.source import BadImage
 from lifelabel.metrics.conventions import ScoreSet, compare
 from lifelabel.metrics.functions import (
@@ -22,20 +27,25 @@ from lifelabel.metrics.functions import (
 )
 from lifelabel.metrics.over_tasks import HEADLINE, without_nan
 from lifelabel.model.labelled_scores import LabelledScores
-from lifelabel.model.model import Model
-from lifelabel.report.charts import chart_text, new_figure, save_figure
+from lifelabel.model.model import Model, load
+from lifelabel.model.model_folder import find_model
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream_text import listed
-from lifelabel.runs.names import SKIPPED
+from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, percent_channel, write_spec
+from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.names import EVALUATION_FILES, MODEL_INFO, MODEL_TENSORS, SKIPPED
 from lifelabel.streams.labelled_set import LabelledSet
+from lifelabel.utils.files import sha256, write_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import counted, task_cell
 
 __all__ = [
-    "Evaluation", "calibration_line", "class_lines", "draw_per_class", "headline_table", "markdown", "notes",
-    "per_class_columns", "write_mistakes",
+    "FILES", "Evaluation", "calibration_line", "class_lines", "draw_per_class", "evaluate", "headline_table",
+    "markdown", "notes", "per_class_columns", "write_mistakes",
 ]  # fmt: skip
 
+FILES = EVALUATION_FILES
+"""What is written into the folder of an evaluation, if there is something to write."""
 _MAX_BARS = 80
 """A chart of more classes has the best and the worst ones only."""
 _ENDS = 5
@@ -48,6 +58,105 @@ _MAX_TRIES = 1000
 """Mistakes of each kind that are considered."""
 _NAMED = 200
 """Characters of a list of classes in a note."""
+
+
+def evaluate(
+    run: str | Path, table: str | Path | None = None, *, stream: str | None = None, root: str | Path | None = None,
+    stream_options: Mapping[str, Any] | None = None, rows: str | None = None, include_trained: bool = False,
+    threshold: float | None = None, save_scores: str | Path | None = None, out: str | Path | None = None,
+    device: str = "auto", batch_size: int | None = None, workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The figures of a finished model on the labelled images of a table or of a stream, as fractions.
+
+    Keywords have the names of the flags of `lifelabel evaluate`; `stream_options` has what `--set stream.NAME=VALUE`
+    sets. The result is the content of evaluation.json. With `out`, it is written there with the report and the
+    pictures. `progress` is called with the number of images so far and the number of all.
+    """
+    run, table, scores_file = Path(run), table and Path(table), save_scores and Path(save_scores)
+    if threshold is not None and not 0 < threshold <= 1:
+        raise UserError(f"--threshold must be above 0 and at most 1, not {threshold:g}")
+    if scores_file and scores_file.suffix != ".npz":
+        raise UserError(f"--save-scores {scores_file}: the name must end in .npz")
+    begin = time.monotonic()
+    model_folder, folder = find_model(run), None if out is None else Path(out)
+    if folder is not None:
+        if folder.resolve().is_relative_to(model_folder.resolve()):
+            raise UserError(f"{folder} is in the model folder: choose another --out")
+        check_writable(folder)
+    if scores_file:
+        _check_scores(scores_file, model_folder)
+    model = load(run, device)
+    given = read_labelled(run, table or None, stream, root, stream_options, rows, model, include_trained, progress)
+    evaluation = Evaluation(model, given.images, score(model, given.images, batch_size, workers, progress), threshold)
+    found = _complete(evaluation, model_folder, given, time.monotonic() - begin)
+    if folder is not None:
+        _write(evaluation, found, folder)
+    if scores_file:
+        _write_scores(evaluation, scores_file)
+    return found
+
+
+def _check_scores(path: Path, model_folder: Path) -> None:
+    if path.resolve().is_relative_to(model_folder.resolve()):
+        raise UserError(f"{path} is in the model folder: choose another --save-scores")
+    try:
+        check_writable(path.parent)
+    except UserError:
+        raise UserError(f"cannot write {path}: choose another --save-scores") from None
+
+
+def _complete(evaluation: Evaluation, model_folder: Path, given: Labelled, seconds: float) -> dict[str, Any]:
+    """The content of evaluation.json."""
+    model = evaluation.model
+    info, found = model.info, evaluation.found
+    notes = [*given.notes]
+    if _calibrated_on(model, found["set"]["fingerprint"]):
+        notes.append("the model was calibrated on these images: figures that depend on thresholds are too high")
+    return {
+        "model": {
+            "path": str(model_folder), "method": info.method, "label": info.label, "backbone": info.backbone,
+            "image_size": info.image_size, "classes": len(info.classes),
+            "calibrated_by": (info.calibration or {}).get("by"),
+            "tensors_sha256": sha256(model_folder / MODEL_TENSORS),
+            "info_sha256": sha256(model_folder / MODEL_INFO),
+        },
+        "notes": notes,
+        **found,
+        "environment": {**machine(model.device), "precision": model.precision, "seconds": round(seconds, 2)},
+    }  # fmt: skip
+
+
+def _calibrated_on(model: Model, fingerprint: str) -> bool:
+    images = (model.info.calibration or {}).get("images_of")
+    return isinstance(images, dict) and images.get("fingerprint") == fingerprint
+
+
+def _write(evaluation: Evaluation, found: dict[str, Any], folder: Path) -> None:
+    """Write all files. Those of an earlier evaluation are deleted."""
+    skipped = evaluation.scores.skipped
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES[2:]:
+            (folder / name).unlink(missing_ok=True)
+        draw_per_class(found, folder)
+        write_mistakes(evaluation, folder)
+        figures = [name for name in ("per_class.png", "mistakes.png") if (folder / name).exists()]
+        if skipped:
+            lines = (json.dumps({"image": name, "reason": reason}) for name, reason in skipped)
+            write_text(folder / SKIPPED, "\n".join(lines) + "\n")
+        write_text(folder / "report.md", markdown(found, figures))
+        write_text(folder / "evaluation.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from None
+
+
+def _write_scores(evaluation: Evaluation, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        RunFolder(path.parent).write_arrays(path.name, evaluation.arrays())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --save-scores") from None
 
 
 class Evaluation:
@@ -158,13 +267,13 @@ def notes(found: dict[str, Any]) -> list[str]:
     classes, given = found["classes"], found["set"]
     empty = [row["name"] for row in found["per_class"] if not row["positives"]]
     lines = list(found.get("notes", []))
-    for names, text in (
+    for left_out, text in (
         (classes["ignored"], "classes that only the set has, whose labels are ignored"),
         (classes["not_evaluated"], "classes that only the model has, not evaluated"),
         (empty, "classes without an image, and so without AP"),
     ):
-        if names:
-            lines.append(f"{counted(len(names), text)}: {listed(names, _NAMED)}")
+        if left_out:
+            lines.append(f"{counted(len(left_out), text)}: {listed(left_out, _NAMED)}")
     if given["unknown_labels"]:
         lines.append(counted(given["unknown_labels"], "unknown labels, left out"))
     if given["skipped"]:
@@ -250,42 +359,61 @@ def _conventions(compared: dict[str, Any]) -> list[str]:
 # Pictures
 
 
-def draw_per_class(found: dict[str, Any], path: Path) -> bool:
+def draw_per_class(found: dict[str, Any], folder: Path) -> None:
     """Draw the AP of each class as a bar, and its precision and recall. Many classes: the best and the worst ones.
 
-    Returns False if no class has an AP.
+    There is no chart if no class has an AP, or if Vega cannot run here.
     """
     ranked = sorted((row for row in found["per_class"] if row["AP"] is not None), key=lambda row: -row["AP"])
-    if not ranked:
-        return False
+    if not ranked or chart_obstacle():
+        return
     total, title = len(ranked), "average precision of each class"
     if total > _MAX_BARS:
         ranked = [*ranked[: _MAX_BARS // 2], *ranked[-_MAX_BARS // 2 :]]
         title = f"the {_MAX_BARS // 2} best and the {_MAX_BARS // 2} worst of {total:,} classes"
-    figure, (axis,) = new_figure(8, 1.8 + 0.2 * len(ranked))
-    place = np.arange(len(ranked))
-    axis.barh(place, [100 * row["AP"] for row in ranked], color="0.8", label="AP")
-    for key, marker, colour in (("precision", "o", "C0"), ("recall", "|", "C3")):
-        known = [k for k, row in enumerate(ranked) if row[key] is not None]
-        axis.plot(
-            [100 * ranked[k][key] for k in known], known, marker, color=colour, markersize=5 if marker == "o" else 9,
-            label=f"{key} at the threshold",
-        )  # fmt: skip
+    y = {
+        "field": "k", "type": "ordinal", "title": None,
+        "axis": {"labelExpr": "names[datum.value]", "labelFontSize": 10, "labelLimit": 220, "ticks": False},
+    }  # fmt: skip
+    series = {"AP": "#cccccc", "precision at the threshold": COLOURS[0], "recall at the threshold": COLOURS[3]}
+    color = {"type": "nominal", "title": None, "scale": {"domain": [*series], "range": [*series.values()]}}
+    x = percent_channel("% (number of images with the label)")
+    marks = {
+        "AP": {"type": "bar"},
+        "precision": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+        "recall": {"type": "tick", "thickness": 2, "bandSize": 10},
+    }
+    layers: list[dict[str, Any]] = [
+        {
+            "transform": [{"filter": f"isValid(datum.{key})"}],
+            "mark": mark,
+            "encoding": {"y": y, "x": {**x, "field": key}, "color": {"datum": name, **color}},
+        }
+        for (key, mark), name in zip(marks.items(), series, strict=True)
+    ]
     if total > _MAX_BARS:
-        axis.axhline(_MAX_BARS // 2 - 0.5, color="0.6", linewidth=0.8)
-    names = [f"{chart_text(row['name'], 28)} ({row['positives']:,})" for row in ranked]
-    axis.set_yticks(place, names, fontsize=8)
-    title = f"{chart_text(found['set']['name'], 40)}: {title}"
-    axis.set(xlim=(0, 101), ylim=(len(ranked) - 0.4, -0.6), xlabel="% (number of images with the label)", title=title)
-    axis.set_axisbelow(True)
-    axis.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-    save_figure(figure, path)
-    return True
+        border = {"data": {"values": [{"k": _MAX_BARS // 2}]}, "mark": {"type": "rule", "strokeWidth": 0.8}}
+        layers.append({**border, "encoding": {"y": {**y, "bandPosition": 0}}})
+    spec = {
+        "params": [
+            {"name": "names", "value": [f"{chart_text(row['name'], 28)} ({row['positives']:,})" for row in ranked]}
+        ],
+        "title": f"{chart_text(found['set']['name'], 40)}: {title}",
+        "width": 460,
+        "height": 16 * len(ranked) + 10,
+        "data": {
+            "values": [
+                {"k": k} | {key: None if row[key] is None else round(100 * row[key], 2) for key in marks}
+                for k, row in enumerate(ranked)
+            ]
+        },
+        "layer": layers,
+    }
+    write_spec(spec, folder, "per_class", (".png",))
 
 
-def write_mistakes(evaluation: Evaluation, path: Path) -> bool:
-    """Write a contact sheet of the mistakes with the highest confidence. Returns False if there is none to show.
+def write_mistakes(evaluation: Evaluation, folder: Path) -> None:
+    """Write a contact sheet of the mistakes with the highest confidence, if there are any.
 
     First wrong labels with the highest probability, then missed labels with the lowest. An image is there at most once
     of each kind, and at most four images of a class, unless the others are too few.
@@ -304,12 +432,12 @@ def write_mistakes(evaluation: Evaluation, path: Path) -> bool:
             _photos(evaluation, missed.argmin(1), missed.min(1), 2.0, predicted),
         ),
     ]
-    if not any(photos for _, photos in groups):
-        return False
+    groups = [group for group in groups if group[1]]
+    if not groups:
+        return
     title = f"Mistakes on {listed([evaluation.labelled.name], 80)}"
     key = "black: the label and its probability"
-    save_sheet(draw_sheet(title, key, [group for group in groups if group[1]]), path)
-    return True
+    save_sheet(draw_sheet(title, key, groups), folder / "mistakes.png")
 
 
 def _photos(evaluation: Evaluation, column: np.ndarray, rank: np.ndarray, end: float, grey: np.ndarray) -> list[Photo]:

@@ -11,32 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
-from rich.table import Table
+from rich.table import Table as RichTable
 
-from lifelabel.report.columns import Column
-from lifelabel.report.grids import rich_grid
+from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, RULE, SOURCES, Difference, Source, difference
 from lifelabel.report.tables import (
-    Grid,
-    Line,
     ResultTable,
     Row,
     best_mean,
     csv_text,
     find_column,
     measurement_notes,
-    paragraphs,
+    text_columns,
 )
+from lifelabel.report.text_tables import Column, Line, Table, markdown_lines, paragraphs, rich_table
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import BELOW_ZERO, printable
 
-__all__ = ["PICTURE", "StreamBoard", "board_grid", "ranking_summary", "terminal_table", "write_page"]
+__all__ = ["PICTURE", "StreamBoard", "board_table", "ranking_summary", "terminal_table", "write_page"]
 
 PICTURE = "leaderboard"
 """The name of the picture, without its suffix."""
-_FULL = (
+_SCORES = (
     find_column("mAP"), find_column("CF1"), find_column("OF1"),
     dataclasses.replace(find_column("forgetting_mAP"), head="forgetting ↓", short_head="forg ↓"),
 )  # fmt: skip
@@ -86,55 +83,48 @@ class StreamBoard:
         return {name: None if (mean := means[name]) is None else known.index(mean) + 1 for name in order}
 
 
-class _Cell(NamedTuple):
-    """One column of the leaderboard: the fidelity and the figure that it shows."""
-
-    fidelity: str
-    column: Column
-    head: str
-    short_head: str
-
-
-def _layout(board: StreamBoard) -> list[_Cell]:
-    """All scores of the first fidelity, the mAP of the others, and the costs of the first one."""
+def _layout(board: StreamBoard) -> list[tuple[str, Column]]:
+    """The fidelity and the figure of each column: all scores of the first, mAP of the others, costs of the first."""
     first, *others = board.tables
-    cells = [_Cell(first, each, each.head, each.short_head or each.head) for each in _FULL]
-    cells[0] = cells[0]._replace(head=f"{first} mAP ↑", short_head=f"{first} mAP")
-    cells += [_Cell(other, _FULL[0], f"{other} mAP ↑", f"{other} mAP") for other in others]
-    return cells + [_Cell(first, each, each.head, each.short_head or each.head) for each in _COSTS]
+    mean_ap = {
+        name: dataclasses.replace(_SCORES[0], head=f"{name} mAP ↑", short_head=f"{name} mAP") for name in board.tables
+    }
+    of_first = [mean_ap[first], *_SCORES[1:]]
+    of_others = [(other, mean_ap[other]) for other in others]
+    return [*((first, column) for column in of_first), *of_others, *((first, column) for column in _COSTS)]
 
 
-def board_grid(board: StreamBoard, joint: bool = False, compact: bool = False) -> Grid | None:
+def board_table(board: StreamBoard, joint: bool = False) -> Table | None:
     """The ranked methods, or with `joint` the upper bounds. The best mean of each score is bold among the former."""
     layout, ranks = _layout(board), board.ranked()
     names = [row.name for row in board.first.rows if row.joint] if joint else list(ranks)
+    texts = text_columns(["rank", "method"])
     lines = []
     for name in names:
-        rank = ranks.get(name)
-        cells = ["–" if rank is None else str(rank), name]
-        for fidelity, column, *_ in layout:
-            row = board.row(fidelity, name)
-            text = column.text(row.stat(column.key), compact) if row else "–"
-            cells.append(Bold(text) if row and _is_best(board.tables[fidelity], row, column) else text)
-        if board.has_passes:
-            rows = (board.row(fidelity, name) for fidelity in board.tables)
-            cells.append(" / ".join(dict.fromkeys(row.passes for row in rows if row)))
-        lines.append(Line(cells))
-    heads = ["rank", "method", *(cell.short_head if compact else cell.head for cell in layout)]
-    return Grid([*heads, *(["passes"] if board.has_passes else [])], lines, 2) if lines else None
+        of_name = {fidelity: board.row(fidelity, name) for fidelity in board.tables}
+        figures = [(fidelity, column, of_name[fidelity]) for fidelity, column in layout]
+        cells = [row.stat(column.key) if row else "–" for _, column, row in figures]
+        is_best = [row and _is_best(board.tables[fidelity], row, column) for fidelity, column, row in figures]
+        rows = [row for row in of_name.values() if row]
+        counts = [", ".join(dict.fromkeys(row.n for row in rows))]
+        counts += [" / ".join(dict.fromkeys(row.passes for row in rows))] if board.has_passes else []
+        rank = "–" if ranks.get(name) is None else str(ranks[name])
+        bold = frozenset(len(texts) + number for number, each in enumerate(is_best) if each)
+        lines.append(Line([rank, name, *cells, *counts], bold))
+    counted = (Column("n"), Column("passes"))[: 1 + board.has_passes]
+    return Table((*texts, *(column for _, column in layout), *counted), tuple(lines)) if lines else None
 
 
-def terminal_table(board: StreamBoard) -> Table:
+def terminal_table(board: StreamBoard) -> RichTable:
     """The ranked methods and then the upper bounds, for a terminal of 100 columns."""
-    grids = [found for joint in (False, True) if (found := board_grid(board, joint, compact=True))]
-    lines = [line.cells for found in grids for line in found.lines]
-    look = {"box": box.SIMPLE, "title": printable(board.name), "title_justify": "left"}
-    return rich_grid(grids[0].heads, lines, grids[0].left, max_width=30, **look)
+    tables = [found for joint in (False, True) if (found := board_table(board, joint))]
+    lines = tuple(line for found in tables for line in found.lines)
+    return rich_table(dataclasses.replace(tables[0], lines=lines, title=board.name))
 
 
 def _is_best(table: ResultTable, row: Row, column: Column) -> bool:
     mean = row.stat(column.key).mean
-    return column in _FULL[:3] and not row.joint and mean is not None and mean == best_mean(table, column)
+    return column.key in HEADLINE and not row.joint and mean is not None and mean == best_mean(table, column)
 
 
 # The published rankings
@@ -239,7 +229,8 @@ _FIDELITIES = {
 _COLUMNS = (
     "The rank is that of the mean mAP in the first column of scores. Figures are mean ± sample standard deviation over "
     "seeds; bold is the best mean of a score among the ranked methods. The column of forgetting is that of mAP. Stored "
-    "images, stored MB and seconds belong to the runs of the first column of scores. leaderboard.csv has all figures."
+    "images, stored MB and seconds belong to the runs of the first column of scores. n is the number of finished runs. "
+    "leaderboard.csv has all figures."
 )
 _CONVENTIONS = (
     "mAP, CF1 and OF1 are in % after the last task, on the whole test set, by A.5 of the AGCN paper: mAP is the mean "
@@ -287,9 +278,8 @@ def _board_lines(board: StreamBoard, complete: StreamBoard) -> list[str]:
     """The tables of one stream, and how they were measured."""
     lines = []
     for joint in (False, True):
-        if found := board_grid(board, joint):
-            lines += ["", *([_JOINT, ""] if joint else [])]
-            lines += grid(found.heads, [line.cells for line in found.lines], found.left)
+        if found := board_table(board, joint):
+            lines += ["", *([_JOINT, ""] if joint else []), *markdown_lines(found)]
     for fidelity, table in board.tables.items():
         notes = measurement_notes(table) if table.runs else ["no run is finished."]
         lines += paragraphs([f"{fidelity}: {' '.join(notes)}"])

@@ -1,38 +1,190 @@
-"""Figures of one run: its correlation matrix and its forgetting."""
+"""The correlation matrix of a run: as a heat map, as a graph of the labels, and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lifelabel.report.figure_parts import TASK_LABEL, reading, seeds_note, task_cells_param, thousandths, title
-from lifelabel.report.matrices import RunMatrices, run_matrices, strongest_text
-from lifelabel.report.vega import Control, Figure, chart_text, slug
+from lifelabel.report.run_figures import seeds_note
+from lifelabel.report.vega import (
+    COLOURS,
+    GRAY,
+    SHAPES,
+    Control,
+    Figure,
+    chart_names,
+    chart_text,
+    slug,
+    thousandths,
+    title,
+    tooltip,
+)
 from lifelabel.runs.finished import FinishedRun
 from lifelabel.utils.text import task_text
 
-__all__ = ["forgetting", "matrix", "matrix_params", "task_slider"]
+__all__ = ["Change", "Relation", "changed_relations", "label_graph", "matrix", "strongest_relations"]
 
+_MAX_CLASSES = 120
+"""Of more classes, those with the strongest relations are drawn."""
+_MIN_RELATION = 0.05
+"""Weaker relations are neither lines of the graph nor in the text."""
+_MAX_LINES = 400
+"""Lines of the graph after each task."""
 _NAMES = 120
 """Pixels for the names of the rows."""
 _MAX_SERIES = 40
 """Up to this many classes, the matrix after each task has its own file. One of a larger matrix takes a second."""
 
 
+class Relation(NamedTuple):
+    """P(class `i` | class `j`), as the matrix after the last task has it, and in truth if that is known."""
+
+    i: str
+    j: str
+    p: float
+    truth: float | None
+
+
+class Change(NamedTuple):
+    """An entry of two old classes, P(`i` | `j`), that `task` changed."""
+
+    i: str
+    j: str
+    task: str
+    before: float
+    after: float
+
+
+class _Matrices(NamedTuple):
+    """The matrices of a run by number of the task, restricted to the classes that are drawn."""
+
+    names: list[str]
+    task_of: np.ndarray
+    """The task of each class, from 1."""
+    by_task: dict[int, np.ndarray]
+    truth: np.ndarray | None
+    note: str
+    """Which classes are drawn, if not all."""
+    task_texts: list[str]
+    """How charts call each task, from the first."""
+
+    @property
+    def tasks(self) -> list[int]:
+        return list(self.by_task)
+
+    def params(self, label: str) -> list[dict[str, Any]]:
+        """The parameters of a figure, with the last task."""
+        return [
+            {"name": "task", "value": self.tasks[-1]},
+            {"name": "method", "value": chart_text(label, 60)},
+            {"name": "names", "value": self.names},
+            {"name": "taskOf", "value": self.task_of.tolist()},
+            {"name": "taskTexts", "value": self.task_texts},
+        ]
+
+    def task_slider(self) -> list[Control]:
+        """The choice of a task, if there are several."""
+        first, last = self.tasks[0], self.tasks[-1]
+        slider = Control("task", "slider", "after task", (first, last, 1), last, play=True)
+        return [slider] if len(self.tasks) > 1 else []
+
+
+def _run_matrices(run: FinishedRun) -> _Matrices | None:
+    """The matrices of a run, with the classes of the strongest relations if there are too many to draw."""
+    arrays = run.matrices()
+    if not arrays or len(arrays["classes"]) < 2:
+        return None
+    sizes = [len(task) for task in run.metrics["tasks"]]
+    task_of = np.repeat(np.arange(1, len(sizes) + 1), sizes)[arrays["kept"]]
+    last = _off_diagonal(arrays[f"task_{len(sizes)}"])
+    strength = np.maximum(last.max(0), last.max(1))
+    kept = np.sort(np.argsort(-strength, kind="stable")[:_MAX_CLASSES])
+    by_task = {}
+    for task in range(1, len(sizes) + 1):
+        if f"task_{task}" in arrays:
+            inside = kept[task_of[kept] <= task]
+            by_task[task] = arrays[f"task_{task}"][np.ix_(inside, inside)].astype(float)
+    note = (
+        f"The {len(kept)} classes with the strongest relations, of {sum(sizes)}, in the order of the tasks."
+        if len(kept) < sum(sizes)
+        else ""
+    )
+    truth = arrays["truth"][np.ix_(kept, kept)].astype(float) if "truth" in arrays else None
+    names = chart_names(arrays["classes"][kept].tolist())
+    texts = [chart_text(task_text(number, run.task_names), 30) for number in range(1, len(sizes) + 1)]
+    return _Matrices(names, task_of[kept], by_task, truth, note, texts)
+
+
+def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
+    """The matrix with -1 on its diagonal and where it is unknown."""
+    return np.where(np.eye(len(matrix), dtype=bool) | ~np.isfinite(matrix), -1.0, matrix)
+
+
+def _strongest_text(run: FinishedRun) -> str:
+    found = strongest_relations(run, 3)
+    each = "; ".join(f"{chart_text(r.i, 40)} given {chart_text(r.j, 40)} {r.p:.2f}" for r in found)
+    return f" The strongest: {each}." if each else ""
+
+
+def strongest_relations(run: FinishedRun, count: int = 12) -> list[Relation]:
+    """The relations of the highest probability, one of each pair of classes. Empty without a matrix."""
+    arrays = run.matrices()
+    if not arrays:
+        return []
+    last = _off_diagonal(arrays[f"task_{len(run.metrics['tasks'])}"])
+    last = np.where(last >= last.T, last, -1)
+    last[np.triu(last == last.T)] = -1  # of two equal directions, one
+    order = np.argsort(-last, axis=None, kind="stable")[:count]
+    names, truth = arrays["classes"].tolist(), arrays.get("truth")
+    found = []
+    for i, j in zip(*np.unravel_index(order, last.shape), strict=True):
+        if last[i, j] >= _MIN_RELATION:
+            known = None if truth is None or not np.isfinite(truth[i, j]) else float(truth[i, j])
+            found.append(Relation(names[i], names[j], float(last[i, j]), known))
+    return found
+
+
+def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Change]]:
+    """The number of entries of old classes that a later task changed, and the `most` largest changes.
+
+    Only the classes in `FinishedRun.matrices` are compared.
+    """
+    arrays = run.matrices()
+    names, count, changes = arrays["classes"].tolist() if arrays else [], 0, []
+    tasks = [task for task in range(1, len(run.metrics["tasks"]) + 1) if f"task_{task}" in arrays]
+    for earlier, task in pairwise(tasks):
+        before, after = arrays[f"task_{earlier}"], arrays[f"task_{task}"]
+        size = len(before)
+        different = ~np.isclose(before, after[:size, :size], rtol=0, atol=1e-6, equal_nan=True)
+        np.fill_diagonal(different, False)
+        count += int(different.sum())
+        sizes = np.nan_to_num(np.abs(after[:size, :size] - before.astype(float)))  # NaN: known in one matrix only
+        largest = np.argsort(np.where(different, -sizes, 1), axis=None, kind="stable")[: min(most, different.sum())]
+        changes += [
+            Change(names[i], names[j], task_text(task, run.task_names), float(before[i, j]), float(after[i, j]))
+            for i, j in zip(*np.unravel_index(largest, different.shape), strict=True)
+        ]
+    order = np.argsort([-np.nan_to_num(abs(change.after - change.before)) for change in changes], kind="stable")
+    return count, [changes[n] for n in order[:most]]
+
+
+# The matrix as a heat map
+
+
 def matrix(run: FinishedRun, label: str) -> Figure | None:
     """The correlation matrix after each task; where the truth is known, beside it, and the error."""
-    found = run_matrices(run)
+    found = _run_matrices(run)
     if not found:
         return None
-    tasks, count, known = list(found.by_task), len(found.names), found.truth is not None
+    tasks, count, known = found.tasks, len(found.names), found.truth is not None
     height, wide = _height(found), _wide(found)
     shown = "look == 'truth' ? 'the true P(row | column)' : look == 'error' ? 'P(row | column) minus the true one' : "
     shown += "'P(row | column)' + (look == 'both' ? ', and the true one on the right' : '')"
     spec = {
         "params": [
-            *matrix_params(found, label),
+            *found.params(label),
             {"name": "view", "value": "both" if known else "matrix"},
             {"name": "look", "expr": f"view == 'both' && width < {wide} ? 'matrix' : view"},
             {"name": "sizes", "value": [int((found.task_of <= task).sum()) for task in range(tasks[-1] + 1)]},
@@ -43,7 +195,7 @@ def matrix(run: FinishedRun, label: str) -> Figure | None:
         "height": height,
         "layer": [_cells(found), *_borders(found)],
     }
-    controls = task_slider(tasks)
+    controls = found.task_slider()
     in_files = tasks if count <= _MAX_SERIES else tasks[-1:]
     static: dict[str, dict[str, Any]] = {f"-task-{task}": {"task": task, "view": "matrix"} for task in in_files}
     note = f"{seeds_note([run])} {found.note}".strip()
@@ -53,47 +205,26 @@ def matrix(run: FinishedRun, label: str) -> Figure | None:
         static |= {f"-{view}": {"view": view} for view in ("truth", "error")}
         static["-beside-truth"] = {"view": "both", "width": max(2 * height, wide) + _NAMES}
         note += " On a narrow screen, matrix and truth are shown one at a time."
+    alt = f"Heat map of P(row | column) for {count} classes after each of {len(tasks)} tasks, for "
+    alt += f"{chart_text(label, 60)}.{_strongest_text(run)}"
     return Figure(
-        f"matrix-{slug(label)}",
-        "Correlation matrix",
-        f"Heat map of P(row | column) for {count} classes after each of {len(tasks)} tasks, for "
-        f"{chart_text(label, 60)}.{strongest_text(run)}",
-        spec,
-        tuple(controls),
-        note,
-        static,
-        width=max(360, height + _NAMES),
-        max_width=min(1100, max(560, (10 if known else 6) * height // 5 + _NAMES)),
-    )
+        f"matrix-{slug(label)}", "Correlation matrix", alt, spec, tuple(controls), note, static,
+        width=max(360, height + _NAMES), max_width=min(1100, max(560, (10 if known else 6) * height // 5 + _NAMES)),
+    )  # fmt: skip
 
 
-def matrix_params(found: RunMatrices, label: str) -> list[dict[str, Any]]:
-    return [
-        {"name": "task", "value": max(found.by_task)},
-        {"name": "method", "value": chart_text(label, 60)},
-        {"name": "names", "value": found.names},
-        {"name": "taskOf", "value": found.task_of.tolist()},
-        {"name": "taskTexts", "value": found.task_texts},
-    ]
-
-
-def task_slider(tasks: Sequence[int]) -> list[Control]:
-    slider = Control("task", "slider", "after task", (tasks[0], tasks[-1], 1), tasks[-1], play=True)
-    return [slider] if len(tasks) > 1 else []
-
-
-def _height(found: RunMatrices) -> int:
+def _height(found: _Matrices) -> int:
     """The pixels of all rows."""
     count = len(found.names)
     return count * max(6, min(36, 560 // count))
 
 
-def _wide(found: RunMatrices) -> int:
+def _wide(found: _Matrices) -> int:
     """The width in pixels from which a chart shows the true matrix beside the other."""
     return max(400, _height(found) * 5 // 4)
 
 
-def _bands(found: RunMatrices, channel: str) -> dict[str, Any]:
+def _bands(found: _Matrices, channel: str) -> dict[str, Any]:
     """The scale of the classes in rows and columns. In a wide chart, the columns of the true matrix follow."""
     count = len(found.names)
     domain: Any = list(range(count))
@@ -102,7 +233,7 @@ def _bands(found: RunMatrices, channel: str) -> dict[str, Any]:
     return {"type": "ordinal", "scale": {"domain": domain, "paddingInner": 0, "paddingOuter": 0}}
 
 
-def _cells(found: RunMatrices) -> dict[str, Any]:
+def _cells(found: _Matrices) -> dict[str, Any]:
     """The cells of the matrix after the chosen task, without the diagonal, which is 1 by definition."""
     count, known = len(found.names), found.truth is not None
     no_name = f"datum.value >= {count} && (look != 'both' || datum.value == {count})"
@@ -119,10 +250,7 @@ def _cells(found: RunMatrices) -> dict[str, Any]:
         },
         "legend": {"title": None, "gradientLength": 200, "tickCount": 5},
     }  # fmt: skip
-    against_truth = [
-        {"field": "b", "title": "truth", "format": ".3f"},
-        {"field": "e", "title": "error", "format": "+.3f"},
-    ]
+    against_truth = tooltip(b=("truth", ".3f"), e=("error", "+.3f")) if known else []
     return {
         "data": {"values": _groups(found)},
         "transform": [
@@ -154,14 +282,14 @@ def _cells(found: RunMatrices) -> dict[str, Any]:
             "tooltip": [
                 {"field": "row", "type": "nominal"},
                 {"field": "column", "type": "nominal"},
-                {"field": "a", "title": "P(row | column)", "format": ".3f"},
-                *(against_truth if known else []),
+                *tooltip(a=("P(row | column)", ".3f")),
+                *against_truth,
             ],
         },
     }  # fmt: skip
 
 
-def _borders(found: RunMatrices) -> list[dict[str, Any]]:
+def _borders(found: _Matrices) -> list[dict[str, Any]]:
     """Lines between the classes of different tasks."""
     count, borders = len(found.names), (np.flatnonzero(np.diff(found.task_of)) + 1).tolist()
     places = {"x": [*borders, *(count + 1 + border for border in borders)], "y": borders}
@@ -176,7 +304,7 @@ def _borders(found: RunMatrices) -> list[dict[str, Any]]:
     ]
 
 
-def _groups(found: RunMatrices) -> list[dict[str, Any]]:
+def _groups(found: _Matrices) -> list[dict[str, Any]]:
     """The matrices as flat lists. One that later matrices have as their first block is not repeated."""
     groups: list[dict[str, Any]] = []
     for task, values in reversed(found.by_task.items()):
@@ -189,72 +317,143 @@ def _groups(found: RunMatrices) -> list[dict[str, Any]]:
     return groups
 
 
-def forgetting(run: FinishedRun, label: str) -> Figure | None:
-    """mAP of the classes of each task after each task. A run of one task, or of all at once, has no forgetting."""
-    tasks = len(run.metrics["tasks"])
-    if run.joint or tasks < 2:
+# The graph of the labels
+
+
+def label_graph(run: FinishedRun, label: str) -> Figure | None:
+    """The strongest relations between classes as lines between points on a circle."""
+    found = _run_matrices(run)
+    if not found:
         return None
-    with reading(run):
-        cells = [
-            {"t": t, "j": j, "v": round(100 * value, 2)}
-            for t, row in enumerate(run.metrics["by_task"].get("mAP", []), 1)
-            for j, value in enumerate(row, 1)
-            if value is not None
-        ]
-    if not cells:
-        return None
-    own = {cell["j"]: cell["v"] for cell in cells if cell["t"] == cell["j"]}
-    params = [
-        {"name": "method", "value": chart_text(label, 60)},
-        {"name": "own", "value": [own.get(task) for task in range(tasks + 1)]},
-        task_cells_param(run.task_names, tasks),
-    ]
-    scale = {"domain": list(range(1, tasks + 1)), "paddingInner": 0, "paddingOuter": 0}
-    axis = {"labelExpr": TASK_LABEL, "labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "greedy"}
-    shared = {"type": "ordinal", "scale": scale, "axis": axis}
+    count = len(found.names)
+    lines, left_out = _lines(found)
+    strengths = sorted((line["p"] for line in lines if line["to"] == found.tasks[-1]), reverse=True)
+    default = _slider_value(strengths[min(len(strengths) - 1, count)] / 1000) if strengths else 0.5
     spec = {
-        "params": params,
-        "title": title("method + ': mAP (%) of the classes of each task'"),
+        "params": [*found.params(label), {"name": "threshold", "value": default}],
+        "title": title("method + ', after ' + taskTexts[task - 1] + ': P of at least ' + format(threshold, '.2f')"),
         "width": "container",
-        "height": tasks * max(16, min(44, 480 // tasks)),
-        "data": {"values": cells},
+        "height": 500,
+        "layer": [_edges(lines, count), *_nodes(found)],
+    }
+    alt = f"Graph of {count} labels on a circle in the order of the tasks, for {chart_text(label, 60)}: a line between "
+    alt += f"two labels is wider the higher P(one | other) is.{_strongest_text(run)}"
+    slider = Control("threshold", "slider", "P of at least", (_MIN_RELATION, 1, 0.05), default)
+    notes = [seeds_note([run]), "A line has the higher P of both directions.", left_out, found.note]
+    return Figure(
+        f"label-graph-{slug(label)}", "Label graph", alt, spec, (*found.task_slider(), slider),
+        " ".join(filter(None, notes)), width=540, max_width=700,
+    )  # fmt: skip
+
+
+def _edges(lines: list[dict[str, Any]], count: int) -> dict[str, Any]:
+    strength = {"field": "strength", "type": "quantitative", "legend": None}
+    return {
+        "data": {"values": lines},
         "transform": [
-            {"calculate": "own[datum.j]", "as": "own"},
-            *({"calculate": f"taskCells[datum.{each} - 1]", "as": f"{each}Name"} for each in "tj"),
-            {"calculate": "isValid(datum.own) ? datum.v - datum.own : null", "as": "change"},
+            {"filter": "datum.from <= task && task <= datum.to && datum.p >= 1000 * threshold - 0.01"},
+            {"calculate": "datum.p / 1000", "as": "strength"},
+            {"calculate": "names[datum.i] + ' given ' + names[datum.j]", "as": "pair"},
+            {"calculate": "isValid(datum.q) ? datum.q / 1000 : null", "as": "back"},
+            *_place("i", count),
+            *_place("j", count),
         ],
+        "mark": {"type": "rule", "color": GRAY, "strokeCap": "round"},
         "encoding": {
-            "x": {**shared, "field": "j", "title": "classes of task"},
-            "y": {**shared, "field": "t", "title": "after task"},
-            "tooltip": [
-                {"field": "tName", "title": "after task"},
-                {"field": "jName", "title": "classes of task"},
-                {"field": "v", "title": "mAP (%)", "format": ".2f"},
-                {"field": "own", "title": "after their own task (%)", "format": ".2f"},
-                {"field": "change", "title": "change", "format": "+.2f"},
-            ],
+            **_position("i"),
+            "x2": {"field": "xj"},
+            "y2": {"field": "yj"},
+            "strokeWidth": {**strength, "scale": {"domain": [0, 1], "range": [0.3, 4], "clamp": True}},
+            "opacity": {**strength, "scale": {"domain": [0, 1], "range": [0.25, 0.85], "clamp": True}},
+            "tooltip": tooltip(pair="pair", strength=("P", ".3f"), back=("P in the other direction", ".3f")),
         },
-        "layer": [
-            {
-                "mark": "rect",
-                "encoding": {"color": {
-                    "field": "v", "type": "quantitative", "scale": {"scheme": "viridis", "domain": [0, 100]},
-                    "legend": {"title": None, "gradientLength": 200},
-                }},
-            },
-            {
-                "mark": {"type": "text", "fontSize": 12 if tasks <= 12 else 9},
-                "encoding": {
-                    "text": {"field": "v", "format": ".1f" if tasks <= 12 else ".0f"},
-                    "color": {"condition": {"test": "datum.v > 55", "value": "#111111"}, "value": "#ffffff"},
-                },
-            },
+    }
+
+
+def _nodes(found: _Matrices) -> list[dict[str, Any]]:
+    """A point for each class of the tasks so far, by task, and its name further from the centre."""
+    count, tasks = len(found.names), sorted(set(found.task_of.tolist()))
+    ranges = {
+        "color": [COLOURS[n % len(COLOURS)] for n in range(len(tasks))],
+        "shape": [SHAPES[(n + n // len(COLOURS)) % len(SHAPES)] for n in range(len(tasks))],
+    }
+    nodes = {
+        "data": {"sequence": {"start": 0, "stop": count, "as": "i"}},
+        "transform": [
+            {"calculate": "taskOf[datum.i]", "as": "task"},
+            {"filter": "datum.task <= task"},
+            {"calculate": "names[datum.i]", "as": "name"},
+            {"calculate": "taskTexts[datum.task - 1]", "as": "taskText"},
+            *_place("i", count),
+            *({"calculate": f"1.06 * datum.{axis}i", "as": f"{axis}o"} for axis in ("x", "y")),
         ],
+    }
+    points = {
+        "mark": {"type": "point", "filled": True, "size": 80 if count <= 60 else 40, "opacity": 1},
+        "encoding": {
+            **_position("i"),
+            **{
+                channel: {"field": "task", "type": "nominal", "scale": {"domain": tasks, "range": values}}
+                for channel, values in ranges.items()
+            },
+            "tooltip": tooltip(name="class", taskText="task"),
+        },
+    }
+    names = {
+        "mark": {
+            "type": "text", "baseline": "middle", "limit": {"expr": "0.12 * min(width, height)"},
+            "fontSize": 11 if count <= 60 else 8,
+            "align": {"expr": f"datum.i < {count / 2} ? 'left' : 'right'"},
+            "angle": {"expr": f"datum.i * {360 / count} - (datum.i < {count / 2} ? 90 : 270)"},
+        },
+        "encoding": {"text": {"field": "name"}, **_position("o")},
     }  # fmt: skip
-    last = {cell["j"]: cell["v"] for cell in cells if cell["t"] == tasks}
-    each = "; ".join(
-        f"{task_text(j, run.task_names)} from {own[j]:.1f} to {last[j]:.1f}" for j in own if j in last and j < tasks
-    )
-    alt = f"Heat map of mAP (%) of the classes of each task after each of {tasks} tasks, for {chart_text(label, 60)}."
-    alt += f" From their own task to the last: {each}." if each else ""
-    return Figure(f"forgetting-{slug(label)}", "Forgetting", alt, spec, (), seeds_note([run]), width=520, max_width=680)
+    return [{**nodes, **points}, {**nodes, **names}]
+
+
+def _place(name: str, count: int) -> list[dict[str, Any]]:
+    """The place on the circle of the class whose number is the field `name`."""
+    angle = f"2 * PI * datum.{name} / {count}"
+    return [{"calculate": f"{f}({angle})", "as": f"{axis}{name}"} for axis, f in (("x", "sin"), ("y", "cos"))]
+
+
+def _position(name: str) -> dict[str, Any]:
+    """The channels of a place. The circle is round at any width: the longer side has the larger domain.
+
+    A chart that is hidden while it is drawn has the width 0.
+    """
+    sides = {"x": "1.4 * max(1, width / height)", "y": "1.4 * max(1, height / max(1, width))"}
+    return {
+        axis: {
+            "field": f"{axis}{name}", "type": "quantitative", "axis": None,
+            "scale": {"domain": {"expr": f"[-{side}, {side}]"}, "nice": False},
+        }
+        for axis, side in sides.items()
+    }  # fmt: skip
+
+
+def _lines(found: _Matrices) -> tuple[list[dict[str, Any]], str]:
+    """The lines of the label graph, from the first to the last task in which they are equal; what is left out."""
+    lines: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    cut, earlier = False, 0
+    for task, values in found.by_task.items():
+        known = _off_diagonal(values)
+        pairs = np.argwhere((known >= _MIN_RELATION) & ((known > known.T) | (np.triu(known == known.T))))
+        order = np.argsort(-known[tuple(pairs.T)], kind="stable")
+        cut |= len(order) > _MAX_LINES
+        for i, j in pairs[order[:_MAX_LINES]].tolist():
+            p, q = thousandths(values[[i, j], [j, i]])
+            line = {"from": task, "to": task, "i": i, "j": j, "p": p, "q": q}
+            same = lines.setdefault((i, j), [])
+            if same and (same[-1]["to"], same[-1]["p"], same[-1]["q"]) == (earlier, p, q):
+                same[-1]["to"] = task
+            else:
+                same.append(line)
+        earlier = task
+    note = f"At most {_MAX_LINES} lines after each task." if cut else ""
+    return [line for same in lines.values() for line in same], note
+
+
+def _slider_value(value: float) -> float:
+    """A multiple of 0.05 from 0.05 to 0.95."""
+    return min(0.95, max(_MIN_RELATION, round(round(value / 0.05) * 0.05, 2)))

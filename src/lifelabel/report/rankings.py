@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lifelabel.report.columns import Stat
+from lifelabel.report.text_tables import Stat
 
 __all__ = ["DOES_NOT_HOLD", "HOLDS", "LEVEL", "NO_VERDICT", "RULE", "SOURCES", "Difference", "Source", "difference"]
 

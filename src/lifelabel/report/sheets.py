@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from lifelabel.utils.files import atomic_write
+from lifelabel.utils.fonts import Font, drawable
 from lifelabel.utils.text import printable
 
 __all__ = ["COLUMNS", "WIDTH", "Photo", "draw_sheet", "save_sheet"]
@@ -38,12 +38,12 @@ def draw_sheet(title: str, key: str, groups: Sequence[tuple[str, Sequence[Photo]
     heights = [_HEADING * bool(heading) + -(-len(photos) // COLUMNS) * cell for heading, photos in groups]
     sheet = Image.new("RGB", (COLUMNS * (WIDTH + _GAP) + _GAP, _TITLE + sum(heights)), "white")
     draw = ImageDraw.Draw(sheet)
-    draw.text((_GAP, 8), title, _BLACK, _font(15, bold=True))
-    draw.text((_GAP, 29), key, _GREY, _font(12))
+    _draw_text(draw, (_GAP, 8), title, _BLACK, 15, bold=True)
+    _draw_text(draw, (_GAP, 29), key, _GREY, 12)
     begin = _TITLE
     for (heading, photos), height in zip(groups, heights, strict=True):
         if heading:
-            draw.text((_GAP, begin + 2), heading, _BLACK, _font(14, bold=True))
+            _draw_text(draw, (_GAP, begin + 2), heading, _BLACK, 14, bold=True)
         top = begin + _HEADING * bool(heading)
         for position, photo in enumerate(photos):
             left, upper = _GAP + position % COLUMNS * (WIDTH + _GAP), top + position // COLUMNS * cell
@@ -59,33 +59,34 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
         sheet.save(file, "png", compress_level=1)  # a higher level makes photographs hardly smaller
 
 
+def _draw_text(
+    draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, colour: str, size: int, bold: bool = False
+) -> None:
+    shown, font = drawable(text, size, bold)
+    draw.text(place, shown, colour, font)
+
+
 def _draw_caption(draw: ImageDraw.ImageDraw, left: int, top: int, labels: Sequence[tuple[str, bool]]) -> None:
     """Draw labels in lines as wide as an image, and the number of those that do not fit."""
     x, line = 0.0, 0
     for position, (name, bold) in enumerate(labels):
-        font, more = _font(12, bold=bold), len(labels) - position
-        text = _cut(printable(name), font) + ("," if more > 1 else "")
+        more = len(labels) - position
+        shown, font = drawable(printable(name), 12, bold)
+        text = _cut(shown, font) + ("," if more > 1 else "")
         length = font.getlength(f"{text} ")
         is_last_line = line + 1 == _CAPTION_LINES
         if x and x + length > WIDTH - (_MORE if is_last_line and more > 1 else 0):
             if is_last_line:
-                draw.text((left + x, top + line * _LINE), f"… +{more}", _GREY, _font(12))
+                _draw_text(draw, (left + x, top + line * _LINE), f"… +{more}", _GREY, 12)
                 return
             x, line = 0.0, line + 1
         draw.text((left + x, top + line * _LINE), text, _BLACK if bold else _GREY, font)
         x += length
 
 
-def _cut(name: str, font: ImageFont.FreeTypeFont) -> str:
+def _cut(name: str, font: Font) -> str:
     """A name, cut so that the number of labels that do not fit has room after it."""
     short = name[:60]
     while font.getlength(f"{short}…, ") > WIDTH - _MORE:
         short = short[:-1]
     return short if short == name else f"{short}…"
-
-
-@functools.cache
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    from matplotlib.font_manager import FontProperties, findfont
-
-    return ImageFont.truetype(findfont(FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")), size)

@@ -14,13 +14,13 @@ import numpy as np
 from PIL import Image
 
 from lifelabel.images.source import BadImage
-from lifelabel.report.charts import chart_text, new_figure, save_figure
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream import MAX_MATRIX_CLASSES, Progress
 from lifelabel.report.stream_text import listed
+from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, write_spec
 from lifelabel.streams.stream import Stream
 
-__all__ = ["draw_cooccurrence", "draw_frequencies", "write_sheets"]
+__all__ = ["write_charts", "write_sheets"]
 
 _ROWS = 4
 _MAX_TRIES = 10 * COLUMNS * _ROWS
@@ -87,53 +87,87 @@ def _label_names(stream: Stream, row: int, columns: slice) -> list[tuple[str, bo
     return sorted(labels, key=lambda label: not label[1])
 
 
-def draw_frequencies(description: dict[str, Any], path: Path) -> None:
-    """Draw the number of training images of each class: with the label, and with the label visible."""
+def write_charts(description: dict[str, Any], folder: Path) -> list[str]:
+    """Draw the frequencies of the classes, and their co-occurrence if there are few enough. Returns the names.
+
+    There are no charts if Vega cannot run here.
+    """
+    if chart_obstacle():
+        return []
+    names = write_spec(_frequencies(description), folder, "frequencies", (".png",))
+    if description["cooccurrence"]["matrix"] is not None:
+        names += write_spec(_cooccurrence(description), folder, "cooccurrence", (".png",))
+    return names
+
+
+def _frequencies(description: dict[str, Any]) -> dict[str, Any]:
+    """The number of training images of each class: with the label, and with the label visible."""
     classes = description["classes"]
-    figure, (axis,) = new_figure(min(3 + 0.24 * len(classes), 26), 4.8)
-    edges = np.stack([np.arange(len(classes)) - 0.42, np.arange(len(classes)) + 0.42], 1).ravel()
-    series = {"true": ("0.8", "true label"), "visible": ("C0", "visible label")}
-    for key, (colour, label) in series.items():
-        if classes[0][key] is None:
-            continue
-        bars = np.stack([[c[key] for c in classes], np.zeros(len(classes))], 1).ravel()[:-1]
-        axis.stairs(bars, edges, fill=True, color=colour, label=label)
-    _name_classes(axis.set_xticks, classes, rotation=90)
-    _draw_borders(description, axis.axvline)
-    title = f"{chart_text(description['name'], 24)}: training images of each class"
-    axis.set(xlim=(-0.6, len(classes) - 0.4), ylabel="images", title=title, axisbelow=True)
-    axis.grid(axis="y", alpha=0.3)
-    axis.legend()
-    save_figure(figure, path)
+    series = {"true": ("true label", "#cccccc"), "visible": ("visible label", COLOURS[0])}
+    known = {key: look for key, look in series.items() if classes[0][key] is not None}
+    values = [
+        {"c": number, "n": each[key], "s": name}
+        for key, (name, _) in known.items()
+        for number, each in enumerate(classes)
+    ]
+    names, colours = zip(*known.values(), strict=True)
+    color = {"field": "s", "type": "nominal", "title": None, "scale": {"domain": names, "range": colours}}
+    y = {"field": "n", "type": "quantitative", "title": "images", "stack": None}
+    return {
+        **_frame(description, "training images of each class"),
+        "width": min(80 + 14 * len(classes), 1500),
+        "height": 280,
+        "data": {"values": values},
+        "layer": [
+            {"mark": "bar", "encoding": {"x": _class_axis(description, "x", 0.16), "y": y, "color": color}},
+            _borders(description, "x", 0.16),
+        ],
+    }
 
 
-def draw_cooccurrence(description: dict[str, Any], path: Path) -> bool:
-    """Draw P(C_i | C_j) with a border between tasks. Returns False if there are too many classes to draw."""
-    classes, found = description["classes"], description["cooccurrence"]
-    if found["matrix"] is None:
-        return False
-    side = min(3.5 + 0.18 * len(classes), 16)
-    figure, (axis,) = new_figure(side + 1, side)
-    matrix = np.array(found["matrix"])
-    np.fill_diagonal(matrix, np.nan)  # 1 by definition
-    image = axis.imshow(matrix, vmin=0, vmax=1, cmap="viridis")
-    _name_classes(axis.set_xticks, classes, rotation=90)
-    _name_classes(axis.set_yticks, classes)
-    for line in (axis.axvline, axis.axhline):
-        _draw_borders(description, line)
-    axis.set_title(f"{chart_text(description['name'], 24)}: co-occurrence, {found['labels']}", fontsize=10)
-    figure.colorbar(image, ax=axis, shrink=0.8, label="P(row | column)")
-    save_figure(figure, path)
-    return True
+def _cooccurrence(description: dict[str, Any]) -> dict[str, Any]:
+    """P(C_i | C_j), without the diagonal, which is 1 by definition."""
+    matrix = description["cooccurrence"]["matrix"]
+    cells = [{"i": i, "j": j, "p": p} for i, row in enumerate(matrix) for j, p in enumerate(row) if i != j]
+    side = len(matrix) * max(4, min(24, 800 // len(matrix)))
+    axes = {channel: _class_axis(description, channel) for channel in ("x", "y")}
+    color = {
+        "field": "p", "type": "quantitative", "scale": {"scheme": "viridis", "domain": [0, 1]},
+        "legend": {"title": "P(row | column)", "gradientLength": 200},
+    }  # fmt: skip
+    encoding = {"x": {**axes["x"], "field": "j"}, "y": {**axes["y"], "field": "i"}, "color": color}
+    return {
+        **_frame(description, f"co-occurrence, {description['cooccurrence']['labels']}"),
+        "width": side,
+        "height": side,
+        "data": {"values": cells},
+        "layer": [{"mark": "rect", "encoding": encoding}, *(_borders(description, channel) for channel in ("x", "y"))],
+    }
 
 
-def _name_classes(set_ticks: Any, classes: list[dict[str, Any]], **look: Any) -> None:
-    if len(classes) <= _MAX_NAMED_CLASSES:
-        set_ticks(range(len(classes)), [chart_text(c["name"], 24) for c in classes], fontsize=7, **look)
+def _frame(description: dict[str, Any], title: str) -> dict[str, Any]:
+    names = {"name": "names", "value": [chart_text(each["name"], 24) for each in description["classes"]]}
+    return {"params": [names], "title": f"{chart_text(description['name'], 24)}: {title}"}
 
 
-def _draw_borders(description: dict[str, Any], line: Any) -> None:
+def _class_axis(description: dict[str, Any], channel: str, padding: float = 0) -> dict[str, Any]:
+    """The channel of the classes by number, with their names if there are few enough."""
+    count = len(description["classes"])
+    axis = {
+        "labels": count <= _MAX_NAMED_CLASSES, "labelExpr": "names[datum.value]", "labelFontSize": 10, "ticks": False,
+        "labelAngle": -90 if channel == "x" else 0, "grid": False,
+    }  # fmt: skip
+    scale = {"domain": [*range(count)], "paddingInner": padding, "paddingOuter": padding / 2}
+    return {"field": "c", "type": "ordinal", "title": None, "scale": scale, "axis": axis}
+
+
+def _borders(description: dict[str, Any], channel: str, padding: float = 0) -> dict[str, Any]:
+    """Lines between the tasks."""
     sizes = [len(task["classes"]) for task in description["tasks"]]
-    if len(description["classes"]) <= MAX_MATRIX_CLASSES:  # closer lines would hide the bars
-        for border in np.cumsum(sizes)[:-1].tolist():
-            line(border - 0.5, color="0.6", linewidth=0.6)
+    few = len(description["classes"]) <= MAX_MATRIX_CLASSES  # closer lines would hide the bars
+    places = [{"b": border} for border in np.cumsum(sizes)[:-1].tolist()] if few else []
+    axis = {**_class_axis(description, channel, padding), "field": "b", "bandPosition": 0}
+    return {
+        "data": {"values": places}, "mark": {"type": "rule", "color": "#9aa0a8", "strokeWidth": 0.8},
+        "encoding": {channel: axis},
+    }  # fmt: skip

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lifelabel.report.grids import rich_grid
+from lifelabel.report.text_tables import rich_grid
 from lifelabel.utils.markdown import escape, grid
 from lifelabel.utils.text import counted, printable, task_cell
 

@@ -10,35 +10,43 @@ import dataclasses
 import functools
 import io
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rich import box
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from lifelabel.config.config import short_value
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError
 from lifelabel.metrics.over_tasks import HEADLINE
-from lifelabel.report.columns import Column, Stat
-from lifelabel.report.grids import rich_grid
-from lifelabel.report.subtables import OrderSpread, SubTable, group_columns, group_table, order_table
+from lifelabel.report.text_tables import (
+    Column,
+    Line,
+    Stat,
+    Table,
+    markdown_lines,
+    paragraphs,
+    rich_table,
+    tabular,
+    tex,
+)
 from lifelabel.runs.details import read_details
 from lifelabel.runs.finished import FinishedRun, common_options, facts, group_by_label, provenance
 from lifelabel.runs.names import DETAILS, MATRICES
 from lifelabel.utils.files import write_text
-from lifelabel.utils.markdown import Bold, escape, grid
+from lifelabel.utils.markdown import escape
 from lifelabel.utils.text import BELOW_ZERO, counted, printable
 
 __all__ = [
-    "Failure", "Grid", "Line", "ResultTable", "Row", "best_mean", "cost_grid", "csv_text", "equal_options",
-    "equal_texts", "error_grid", "find_column", "main_grid", "measurement_notes", "notes", "one_line", "paragraphs",
-    "rows_by_value", "sub_grids", "table_texts", "terminal", "write_tables",
+    "Failure", "ResultTable", "Row", "best_mean", "cost_table", "csv_text", "equal_options", "equal_texts",
+    "error_table", "find_column", "main_table", "measurement_notes", "notes", "one_line", "rows_by_value",
+    "sub_tables", "table_texts", "terminal", "text_columns", "write_tables",
 ]  # fmt: skip
 
+_MAX_ORDERS = 10
+"""A table of more orders has the figures of all of them together, and files have those of each."""
 _FORGETTING_ROW = "Forgetting ↓"
 _METRICS_NOTE = (
     "mAP, CF1 and OF1 in % after the last task, on the whole test set, by A.5 of the paper: CF1 is the harmonic mean "
@@ -52,19 +60,17 @@ _COSTS_NOTE = (
 _ERRORS_NOTE = (
     "Error of the matrix: mean absolute error of P(C_i|C_j), i ≠ j, against the true matrix of the stream, by block."
 )
-
-
-_SCORES = tuple(Column(name, f"{name} ↑") for name in HEADLINE)
-_FORGETTING = tuple(Column(f"forgetting_{column.key}", column.head) for column in _SCORES)
+_SCORES = tuple(Column(f"{name} ↑", key=name) for name in HEADLINE)
+_FORGETTING = tuple(Column(column.head, key=f"forgetting_{column.key}") for column in _SCORES)
 _COSTS = (
-    Column("stored_images", "stored images", 0, 1, False, "stored"),
-    Column("stored_bytes", "stored MB", 1, 1e6, False, "MB"),
-    Column("seconds", "seconds", 0, 1, False, "s"),
-    Column("images_per_second", "images/s", 0, 1, False, "img/s"),
-    Column("peak_memory_bytes", "peak GB", 2, 1e9, False, "GB"),
+    Column("stored images", 0, 1, False, "stored", "stored_images"),
+    Column("stored MB", 1, 1e6, False, "MB", "stored_bytes"),
+    Column("seconds", 0, 1, False, "s", "seconds"),
+    Column("images/s", 0, 1, False, "img/s", "images_per_second"),
+    Column("peak GB", 2, 1e9, False, "GB", "peak_memory_bytes"),
 )
 _ERRORS = tuple(
-    Column(f"acm_error_{block}", block.replace("_", "-"), 3) for block in ("all", "intra", "old_new", "new_old")
+    Column(block.replace("_", "-"), 3, key=f"acm_error_{block}") for block in ("all", "intra", "old_new", "new_old")
 )
 _COLUMNS = (*_SCORES, *_FORGETTING, *_COSTS, *_ERRORS)
 
@@ -76,6 +82,13 @@ def find_column(key: str) -> Column:
     'stored MB'
     """
     return next(each for each in _COLUMNS if each.key == key)
+
+
+def text_columns(heads: Iterable[str]) -> tuple[Column, ...]:
+    return tuple(Column(head, is_text=True) for head in heads)
+
+
+# Rows
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,7 @@ class Row:
     def stats(self) -> dict[str, Stat]:
         values = [run.figures() for run in self.runs]
         keys = dict.fromkeys([*(column.key for column in _COLUMNS), *(key for value in values for key in value)])
-        return {key: Stat.from_values([value.get(key) for value in values]) for key in keys}
+        return {key: Stat.from_values(value.get(key) for value in values) for key in keys}
 
     @functools.cached_property
     def first_run(self) -> FinishedRun:
@@ -115,6 +128,11 @@ class Row:
         """
         run = min(self.runs, key=lambda run: (run.order, run.seed))
         return dataclasses.replace(run, unread=_damage(run))
+
+    @property
+    def n(self) -> str:
+        """The number of finished runs, and that of planned ones if some are missing."""
+        return f"{len(self.runs)}" if len(self.runs) == self.planned else f"{len(self.runs)}/{self.planned}"
 
     @property
     def passes(self) -> str:
@@ -153,16 +171,12 @@ class ResultTable:
     @functools.cached_property
     def metric_columns(self) -> tuple[Column, ...]:
         """One column for each metric of a plug-in."""
-        return tuple(Column(name, name, 3) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
+        return tuple(Column(name, 3, key=name) for name in sorted({n for run in self.runs for n in run.plugin_metrics}))
 
     @property
     def has_passes(self) -> bool:
         """Whether a run learned its images in several passes. Then every table states their number."""
         return any(run.epochs > 1 for run in self.runs)
-
-    @property
-    def cost_columns(self) -> tuple[Column, ...]:
-        return _COSTS if self.costs else ()
 
     @property
     def has_errors(self) -> bool:
@@ -192,39 +206,45 @@ def one_line(run: FinishedRun) -> str:
     return "  ".join([f"{figures} ({BELOW_ZERO})" if (stats["forgetting_mAP"].mean or 0) < 0 else figures, *more])
 
 
-# The content of a table in every format
+# The tables
 
 
-class Line(NamedTuple):
-    """One line of a table as text."""
-
-    cells: list[str]
-    is_forgetting: bool = False
-    """It belongs to the line above it."""
-
-
-def _body(table: ResultTable, compact: bool = False) -> Iterator[Line]:
+def main_table(table: ResultTable) -> Table:
+    """The figures of each row. The forgetting of a row is a line of its own after it."""
+    passes = (Column("passes"),) if table.has_passes else ()
+    others = (*table.metric_columns, *(_COSTS if table.costs else ()))
+    texts = text_columns(table.head)
     best = {column.key: best_mean(table, column) for column in _SCORES}
+    lines = []
     for row in table.rows:
-        cells = [*row.cells]
-        for column in (*_SCORES, *table.metric_columns, *table.cost_columns):
-            stat = row.stat(column.key)
-            is_best = not row.joint and stat.mean is not None and stat.mean == best.get(column.key)
-            text = column.text(stat, compact)
-            cells.append(Bold(text) if is_best else text)
-        yield Line(_with_passes(table, cells, row.passes))
+        scores = [row.stats[column.key] for column in _SCORES]
+        counts = [row.n, *([row.passes] if passes else [])]
+        is_best = [
+            not row.joint and s.mean is not None and s.mean == best[key] for key, s in zip(best, scores, strict=True)
+        ]
+        bold = frozenset(len(texts) + number for number, each in enumerate(is_best) if each)
+        lines.append(Line([*row.cells, *scores, *counts, *(row.stat(column.key) for column in others)], bold))
         if table.forgetting and any(row.stats[column.key].n for column in _FORGETTING):
-            cells = [""] * len(table.head)
-            cells[len(cells) // 2] = _FORGETTING_ROW
-            cells += [column.text(row.stats[column.key], compact) for column in _FORGETTING]
-            others = (*table.metric_columns, *table.cost_columns)
-            yield Line(_with_passes(table, [*cells, *[""] * len(others)], ""), is_forgetting=True)
+            heads = [""] * len(texts)
+            heads[len(texts) // 2] = _FORGETTING_ROW
+            forgetting = [row.stats[column.key] for column in _FORGETTING]
+            lines.append(Line([*heads, *forgetting, *[""] * (len(counts) + len(others))], is_second=True))
+    return Table((*texts, *_SCORES, Column("n"), *passes, *others), tuple(lines))
 
 
-def _with_passes(table: ResultTable, cells: list[str], text: str) -> list[str]:
-    """The cells of a line with the number of passes after the scores, if there are runs of several passes."""
-    scores = len(table.head) + len(_SCORES)
-    return [*cells[:scores], text, *cells[scores:]] if table.has_passes else cells
+def error_table(table: ResultTable) -> Table:
+    """The error of the matrix by block."""
+    return _stats_table(table, _ERRORS, "Error of the matrix", "error of the matrix")
+
+
+def cost_table(table: ResultTable) -> Table:
+    """What each row costs."""
+    return _stats_table(table, _COSTS)
+
+
+def _stats_table(table: ResultTable, columns: tuple[Column, ...], title: str = "", short_title: str = "") -> Table:
+    lines = (Line([*row.cells, *(row.stat(column.key) for column in columns)]) for row in table.rows)
+    return Table((*text_columns(table.head), *columns), tuple(lines), title, short_title, has_short_numbers=False)
 
 
 def best_mean(table: ResultTable, column: Column) -> float | None:
@@ -233,60 +253,79 @@ def best_mean(table: ResultTable, column: Column) -> float | None:
     return max(means) if len(means) > 1 else None
 
 
-def _heads(table: ResultTable, compact: bool = False) -> list[str]:
-    columns = (*_SCORES, *table.metric_columns, *table.cost_columns)
-    heads = [*table.head, *((compact and column.short_head) or column.head for column in columns)]
-    return _with_passes(table, heads, "passes")
-
-
-def _error_heads(table: ResultTable) -> list[str]:
-    return [*table.head, *(column.head for column in _ERRORS)]
-
-
-def _error_body(table: ResultTable) -> Iterator[Line]:
-    """The error of the matrix by block."""
-    for row in table.rows:
-        yield Line([*row.cells, *(column.text(row.stats[column.key]) for column in _ERRORS)])
-
-
-class Grid(NamedTuple):
-    """A table as text. The first `left` columns are text, the others numbers."""
-
-    heads: list[str]
-    lines: list[Line]
-    left: int
-
-
-def main_grid(table: ResultTable) -> Grid:
-    """The figures of each row. The forgetting of a row is a line of its own after it."""
-    return Grid(_heads(table), list(_body(table)), len(table.head))
-
-
-def error_grid(table: ResultTable) -> Grid | None:
-    """The error of the matrix by block, of the rows for which it is known."""
-    rows = [row for row in table.rows if row.stats["acm_error_all"].n]
-    lines = list(_error_body(dataclasses.replace(table, rows=tuple(rows))))
-    return Grid(_error_heads(table), lines, len(table.head)) if rows else None
-
-
-def _sub_tables(table: ResultTable, compact: bool = False) -> list[SubTable]:
+def sub_tables(table: ResultTable) -> list[Table]:
     """The tables of groups of classes and of orders, if the runs have several of them."""
-    rows = [(row.cells, row.runs) for row in table.rows]
-    found = (group_table(table.head, rows, compact), order_table(table.head, rows))
-    return [each for each in found if each]
+    return [each for each in (_group_table(table), _order_table(table)) if each]
 
 
-def sub_grids(table: ResultTable) -> list[tuple[str, Grid]]:
-    """The tables of groups of classes and of orders, with their titles."""
-    return [
-        (each.title, Grid(each.heads, [Line(cells) for cells in each.lines], each.left)) for each in _sub_tables(table)
+def _group_table(table: ResultTable) -> Table | None:
+    """mAP, CF1 and OF1 of each group of classes, one line for each group of a row; None if no run has groups."""
+    groups = dict.fromkeys(name for run in table.runs for name in run.groups)
+    lines = [
+        Line([*row.cells, group, *(row.stat(_group_key(group, column.key)) for column in _SCORES)])
+        for row in table.rows
+        for group in groups
     ]
+    note = (
+        "Groups of classes by their number of training images: a metric is over the classes of a group, on the whole "
+        "test set."
+    )
+    columns = (*text_columns([*table.head, "classes"]), *_SCORES)
+    return Table(columns, tuple(lines), "Groups of classes", note=note) if groups else None
 
 
-def cost_grid(table: ResultTable) -> Grid:
-    """What each row costs."""
-    lines = [Line([*row.cells, *(column.text(row.stat(column.key)) for column in _COSTS)]) for row in table.rows]
-    return Grid([*table.head, *(column.head for column in _COSTS)], lines, len(table.head))
+def _group_key(group: str, metric: str) -> str:
+    """The name of a metric of a group in `FinishedRun.figures`."""
+    return f"groups_{group}_{metric}"
+
+
+def _order_table(table: ResultTable) -> Table | None:
+    """The mAP in each order and its spread over the orders; None if there is one order only."""
+    orders = sorted({run.order for run in table.runs})
+    if len(orders) < 2:
+        return None
+    shown = orders if len(orders) <= _MAX_ORDERS else []
+    lines = []
+    for row in table.rows:
+        means, over = _order_means(row)
+        known = [stat.mean for stat in means.values() if stat.mean is not None]
+        ends = (over.mean, over.sd, min(known, default=None), max(known, default=None))
+        stats = [means.get(order, Stat(None, None, 0)) for order in shown]
+        lines.append(Line([*row.cells, *stats, *(Stat(value, None, 1) for value in ends)]))
+    kinds = {kind for order in orders for kind, number in zip(("class", "task"), order, strict=True) if number}
+    kind = f"{kinds.pop()} order" if len(kinds) == 1 else "order"
+    note = (
+        f"mAP by {kind}: the mean over the seeds in each order, and over the orders the mean of these, their sample "
+        "standard deviation, the smallest and the largest."
+    )
+    heads = [*map(_order_name, shown), "mean", "sd", "smallest", "largest"]
+    columns = (*text_columns(table.head), *(Column(head, with_sd=False) for head in heads))
+    return Table(columns, tuple(lines), f"mAP ↑ by {kind}", note=note, has_short_numbers=False)
+
+
+def _order_means(row: Row) -> tuple[dict[tuple[int, int], Stat], Stat]:
+    """The mAP (%) of a row in each order, and mean and standard deviation of these means."""
+    orders = sorted({run.order for run in row.runs})
+    means = {o: Stat.from_values(run.figures()["mAP"] for run in row.runs if run.order == o) for o in orders}
+    return means, Stat.from_values(stat.mean for stat in means.values())
+
+
+def _order_name(order: tuple[int, int]) -> str:
+    """The name of an order of classes and tasks.
+
+    >>> _order_name((0, 0)), _order_name((2, 0)), _order_name((2, 1))
+    ('order 0', 'order 2', 'class order 2, task order 1')
+    """
+    classes, tasks = order
+    return f"class order {classes}, task order {tasks}" if classes and tasks else f"order {classes or tasks}"
+
+
+def _tables_below(table: ResultTable) -> list[Table]:
+    """The tables under that of the results."""
+    return [*([error_table(table)] if table.has_errors else []), *sub_tables(table)]
+
+
+# What is said under the tables
 
 
 def notes(table: ResultTable) -> list[str]:
@@ -300,7 +339,7 @@ def notes(table: ResultTable) -> list[str]:
         lines.append(f"Metrics of plug-ins, in their own unit: {names}.")
     return [
         *lines,
-        *(each.note for each in _sub_tables(table)),
+        *(each.note for each in sub_tables(table)),
         _METRICS_NOTE,
         *([_COSTS_NOTE] if table.costs else []),
         *([_ERRORS_NOTE] if table.has_errors else []),
@@ -308,11 +347,10 @@ def notes(table: ResultTable) -> list[str]:
 
 
 def measurement_notes(table: ResultTable) -> list[str]:
-    """Where and with which options the runs were made, what differs between rows, and which runs are missing."""
+    """Where and with which options the runs were made, and what differs between rows."""
     lines = [provenance(table.runs), _same_stream(table.runs), *_fairness(table)]
-    lines += [
-        f"{row.name}: {len(row.runs)} of {row.planned} runs." for row in table.rows if len(row.runs) < row.planned
-    ]
+    if any(len(row.runs) < row.planned for row in table.rows):
+        lines.append("n: finished runs / planned runs, where they differ.")
     if len({row.runs[0].has_preset for row in table.rows if row.runs}) > 1:
         names = ", ".join(row.name for row in table.rows if row.runs and not row.runs[0].has_preset)
         lines.append(f"NOT equal: these have no preset, and the default options: {names}.")
@@ -416,24 +454,14 @@ def write_tables(table: ResultTable, folder: Path) -> list[str]:
 
 def table_texts(table: ResultTable) -> dict[str, str]:
     """The table in the formats for other documents, by their names. Markdown: without title and notes."""
-    heads, lines, left = main_grid(table)
-    markdown = "\n".join(grid(heads, [line.cells for line in lines], left)) + "\n"
+    markdown = "\n".join(markdown_lines(main_table(table))) + "\n"
     return {"Markdown": markdown, "CSV": csv_text(table), "LaTeX": _latex(table)}
 
 
-_BLOCK = re.compile(r"^(\d{0,9})(>|[-+.)](?=\s|$))")
-"""The sign of a list or a quotation at the beginning of a line. The name of a row can be there."""
-
-
 def _markdown(table: ResultTable) -> str:
-    left = len(table.head)
-    lines = [f"# {escape(table.title)}", ""]
-    lines += grid(_heads(table), [line.cells for line in _body(table)], left)
-    if table.has_errors:
-        lines += ["", "Error of the matrix:", ""]
-        lines += grid(_error_heads(table), [line.cells for line in _error_body(table)], left)
-    for each in _sub_tables(table):
-        lines += ["", f"{escape(each.title)}:", "", *grid(each.heads, each.lines, each.left)]
+    lines = [f"# {escape(table.title)}", "", *markdown_lines(main_table(table))]
+    for each in _tables_below(table):
+        lines += ["", f"{escape(each.title)}:", "", *markdown_lines(each)]
     lines += paragraphs(notes(table))
     if table.failures:
         lines += ["", f"Not finished, and not in the table ({len(table.failures)}):", ""]
@@ -441,17 +469,14 @@ def _markdown(table: ResultTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def paragraphs(notes: Iterable[str]) -> list[str]:
-    """The lines of Markdown paragraphs, each after an empty line. Nothing in them is a list, a quotation or markup."""
-    return [line for note in notes for line in ("", _BLOCK.sub(r"\1\\\2", escape(note)))]
-
-
 def csv_text(table: ResultTable) -> str:
     """One line per row: mean, standard deviation and number of values of each figure."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "sd", "n")
-    keys = [column.key for column in (*_COLUMNS, *group_columns(table.runs), *table.metric_columns)]
+    groups = dict.fromkeys(name for run in table.runs for name in run.groups)
+    of_groups = [_group_key(group, metric) for group in groups for metric in HEADLINE]
+    keys = [column.key for column in _COLUMNS] + of_groups + [column.key for column in table.metric_columns]
     names = map(_csv_cell, keys)
     heads = [*table.head, "runs", "planned", *(["epochs"] if table.has_passes else [])]
     orders = _orders(table)
@@ -466,9 +491,20 @@ def csv_text(table: ResultTable) -> str:
 
 
 def _orders(table: ResultTable) -> list[dict[str, float | int | None]]:
-    """The figures of each order for every row; empty if there is one order only."""
-    several = len({run.order for run in table.runs}) > 1
-    return [OrderSpread.from_runs(row.runs).figures() if several else {} for row in table.rows]
+    """The figures of each order and of their spread for every row, by name; empty if there is one order only."""
+    if len({run.order for run in table.runs}) < 2:
+        return [{} for _ in table.rows]
+    found = []
+    for row in table.rows:
+        means, over = _order_means(row)
+        figures: dict[str, float | int | None] = {}
+        for order, stat in means.items():
+            name = _order_name(order).replace(" ", "_").replace(",", "")
+            figures |= {f"mAP_{name}_mean": stat.mean, f"mAP_{name}_n": stat.n}
+        known = [stat.mean for stat in means.values() if stat.mean is not None]
+        spread = {"mean": over.mean, "sd": over.sd, "min": min(known, default=None), "max": max(known, default=None)}
+        found.append(figures | {f"mAP_orders_{name}": value for name, value in spread.items()} | {"orders": over.n})
+    return found
 
 
 def _csv_cell(text: str) -> str:
@@ -524,78 +560,16 @@ def _latex(table: ResultTable) -> str:
         r"% gray rows of forgetting: \usepackage[table]{xcolor}, and remove the % before each \rowcolor",
         r"\begin{table}[t]",
         r"  \centering",
-        rf"  \caption{{{_tex(table.title)}. {_tex(provenance(table.runs))}}}",
-        *_tabular(_heads(table), _body(table), len(table.head)),
+        rf"  \caption{{{tex(table.title)}. {tex(provenance(table.runs))}}}",
+        *tabular(main_table(table)),
     ]
-    if table.has_errors:
-        lines += ["", r"  \medskip", "  Error of the matrix, by block", "", r"  \smallskip"]
-        lines += _tabular(_error_heads(table), _error_body(table), len(table.head))
-    for each in _sub_tables(table):
-        lines += ["", r"  \medskip", f"  {_tex(each.title)}", "", r"  \smallskip"]
-        lines += _tabular(each.heads, map(Line, each.lines), each.left)
+    for each in _tables_below(table):
+        lines += ["", r"  \medskip", f"  {tex(each.title)}", "", r"  \smallskip", *tabular(each)]
     lines += [f"  % {printable(note)}" for note in notes(table)[1:]]
     lines += [f"  % not finished: {printable(failure.name)}: {printable(failure.reason)}" for failure in table.failures]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def _tabular(head: Sequence[str], lines: Iterable[Line], left: int) -> list[str]:
-    out = [rf"  \begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left)}}}", r"    \toprule"]
-    out.append("    " + " & ".join(rf"\textbf{{{_tex(name)}}}" for name in head) + r" \\")
-    for line in lines:
-        cells = [rf"\textbf{{{_tex(cell)}}}" if isinstance(cell, Bold) else _tex(cell) for cell in line.cells]
-        rule = r"    % \rowcolor{gray!20}" if line.is_forgetting else r"    \midrule"
-        out += [rule, f"    {' & '.join(cells)} " + r"\\"]
-    return [*out, r"    \bottomrule", r"  \end{tabular}"]
-
-
-_SYMBOLS = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$", "×": r"$\times$", "√": r"$\surd$", "λ": r"$\lambda$", "–": "--", "≠": r"$\neq$",
-    "|": r"\textbar{}", "[": "{[}", "]": "{]}", "\N{REPLACEMENT CHARACTER}": "?",
-}  # fmt: skip
-"""A bracket at the beginning of a row would be the width of the rule above it. A | is a dash in some fonts."""
-_FORMULAS = re.compile(
-    r"(?P<base>[A-Za-z0-9]+)\^(?P<power>\{[A-Za-z0-9+-]+\}|[A-Za-z0-9]+)|λ(?P<index>[0-9])|(?P<minus>(?<!\w)-(?=\d))"
-)
-"""Nothing in a formula needs an escape: the text may be untrusted."""
-
-
-def _tex(text: str) -> str:
-    r"""Text escaped for LaTeX. Powers, λ1 and negative numbers become formulas.
-
-    >>> print(_tex("A^{t-1} & B_1: -50 %"))
-    $A^{t-1}$ \& B\_1: $-$50 \%
-    """
-    out, position = "", 0
-    for found in _FORMULAS.finditer(text):
-        power, index = found["power"], found["index"]
-        formula = f"{found['base']}^{power}" if power else rf"\lambda_{index}" if index else "-"
-        out += _escape_tex(text[position : found.start()]) + f"${formula}$"
-        position = found.end()
-    return out + _escape_tex(text[position:])
-
-
-def _escape_tex(text: str) -> str:
-    return "".join(_SYMBOLS.get(letter, letter) for letter in printable(text))
-
-
-def terminal(table: ResultTable) -> list[Table]:
+def terminal(table: ResultTable) -> list[RichTable]:
     """Tables for a terminal of 100 columns."""
-    tables = [_rich_table(_heads(table, compact=True), _body(table, compact=True), len(table.head))]
-    if table.has_errors:
-        tables.append(_rich_table(_error_heads(table), _error_body(table), len(table.head)))
-        tables[-1].title = "error of the matrix"
-    for each in _sub_tables(table, compact=True):
-        tables.append(_rich_table(each.heads, map(Line, each.lines), each.left))
-        tables[-1].title = printable(each.title)
-    return tables
-
-
-def _rich_table(heads: Sequence[str], body: Iterable[Line], left: int) -> Table:
-    lines = list(body)
-    cells = [line.cells for line in lines]
-    table = rich_grid(heads, cells, left, max_width=30, box=box.SIMPLE, title_justify="left")
-    for row, line in zip(table.rows, lines, strict=True):
-        row.style = "dim" if line.is_forgetting else None
-    return table
+    return [rich_table(each) for each in (main_table(table), *_tables_below(table))]

@@ -1,4 +1,4 @@
-"""Figures as Vega-Lite specifications: how they look, the JavaScript that draws them, and their files.
+"""Figures as Vega-Lite specifications: how they look, their common parts, the JavaScript that draws them, their files.
 
 Text from run folders is untrusted. In a specification it is data, never a part of an expression or the name of a field.
 """
@@ -7,21 +7,45 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write
-from lifelabel.utils.text import printable
+from lifelabel.utils.text import printable, task_cell
 
-__all__ = ["SUFFIXES", "Control", "Figure", "bundle", "chart_text", "config", "slug", "write_figure", "write_spec"]
+__all__ = [
+    "COLOURS", "GRAY", "LINE", "POINT", "SHAPES", "SUFFIXES", "TASK_LABEL", "Control", "Figure", "bundle",
+    "chart_names", "chart_obstacle", "chart_spec", "chart_text", "config", "method_styles", "methods_param",
+    "percent_channel", "rounded",
+    "slug", "task_cells_param", "thousandths", "title", "tooltip", "write_figure", "write_spec",
+]  # fmt: skip
 
 SUFFIXES = (".svg", ".pdf", ".png")
+COLOURS = ("#2f7ed8", "#d95f02", "#1b9e77", "#cc3d4a", "#8f63c9", "#9a7420", "#0f94b8", "#d4559b")
+GRAY = "#858b96"
+"""Like each of the colours, it has a contrast of at least 3 with white and with the background of the dark page."""
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
+LINE = {"type": "line", "strokeWidth": 1.8}
+POINT = {"type": "point", "filled": True, "size": 55, "opacity": 1}
+TASK_LABEL = "taskCells[datum.value - 1]"
+"""The label of a task on an axis, with `task_cells_param`."""
+_NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
+"""Modules that the report needs, and their packages. The tables do not need them."""
+_LABEL_GAP = 6
+"""Pixels between the numbers of a horizontal axis. Where there is less, on a phone, every second number is drawn."""
+_DASHES = ([1, 0], [6, 2], [2, 2])
+_JOINT_DASH = [8, 4]
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 
 
@@ -62,16 +86,6 @@ class Figure:
     """The largest width in the page. Heat maps with rows and columns of the same kind are not much wider than high."""
 
 
-def chart_text(text: object, width: int) -> str:
-    """Untrusted text for a chart: printable, and at most `width` characters.
-
-    >>> chart_text("a very long name", 8)
-    'a very …'
-    """
-    short = printable(text)
-    return short if len(short) <= width else short[: width - 1] + "…"
-
-
 def slug(text: str) -> str:
     """A name for files and ids. Different texts have different names.
 
@@ -99,6 +113,104 @@ def config(dark: bool) -> dict[str, Any]:
         "aria": False, "background": "transparent", "font": _FONT, "padding": 6, "axis": axis, "legend": legend,
         "title": title, "view": {"stroke": None}, "text": {"color": text, "fontSize": 11}, "rule": {"color": faint},
     }  # fmt: skip
+
+
+# Parts of specifications
+
+
+def chart_spec(height: int, values: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """A specification as wide as its container."""
+    return {"width": "container", "height": height, "data": {"values": values}, **more}
+
+
+def tooltip(**fields: str | tuple[str, str]) -> list[dict[str, str]]:
+    """The channel of a text that is shown at a mark: for each field its title, or its title and its number format.
+
+    >>> tooltip(v=("mAP (%)", ".2f"))
+    [{'field': 'v', 'title': 'mAP (%)', 'format': '.2f'}]
+    """
+    lines = [{"field": name, "title": text if isinstance(text, str) else text[0]} for name, text in fields.items()]
+    for line, text in zip(lines, fields.values(), strict=True):
+        if isinstance(text, tuple):
+            line["format"] = text[1]
+    return lines
+
+
+def percent_channel(text: str) -> dict[str, Any]:
+    """The channel of percentages with this title."""
+    return {
+        "type": "quantitative", "title": text, "scale": {"domain": [0, 100]}, "axis": {"labelSeparation": _LABEL_GAP},
+    }  # fmt: skip
+
+
+def title(expression: str) -> dict[str, Any]:
+    """The line above a chart: the text that a Vega expression gives, cut at the width of the chart."""
+    return {"text": {"expr": expression}, "limit": {"expr": "width + 40"}}
+
+
+def methods_param(names: Iterable[str]) -> dict[str, Any]:
+    return {"name": "methods", "value": chart_names(names)}
+
+
+def task_cells_param(names: Sequence[str], tasks: int) -> dict[str, Any]:
+    """The name of each of so many tasks, or its number, as an array of a figure."""
+    return {"name": "taskCells", "value": [chart_text(task_cell(number, names), 20) for number in range(1, tasks + 1)]}
+
+
+def method_styles(joint: Sequence[bool], numbers: Sequence[int], label: str = "methods[datum.value]") -> dict[str, Any]:
+    """The channels color, strokeDash and shape of the field `m`, the number of a method. A joint one is gray, dashed.
+
+    `numbers` are the methods in the legend, and `label` is the expression for their text there.
+    """
+    rounds = {number: number // len(COLOURS) for number in numbers}
+    ranges = {
+        "color": [GRAY if joint[n] else COLOURS[n % len(COLOURS)] for n in numbers],
+        "strokeDash": [_JOINT_DASH if joint[n] else _DASHES[rounds[n] % len(_DASHES)] for n in numbers],
+        "shape": [SHAPES[(n + rounds[n]) % len(SHAPES)] for n in numbers],
+    }
+    # from the width of the container: `width` is larger before the axes are laid out, and the legend would be cut off
+    columns = "((containerSize()[0] || width) < 480 ? 1 : (containerSize()[0] || width) < 860 ? 2 : 3)"
+    legend = {
+        "title": None, "labelExpr": label, "labelLimit": {"expr": f"width / {columns} - 30"}, "symbolOpacity": 1,
+        "columns": {"expr": columns},
+    }  # fmt: skip
+    return {
+        channel: {"field": "m", "type": "nominal", "scale": {"domain": [*numbers], "range": values}, "legend": legend}
+        for channel, values in ranges.items()
+    }
+
+
+def chart_text(text: object, width: int) -> str:
+    """Untrusted text for a chart: printable, and at most `width` characters.
+
+    >>> chart_text("a very long name", 8)
+    'a very …'
+    """
+    short = printable(text)
+    return short if len(short) <= width else short[: width - 1] + "…"
+
+
+def chart_names(names: Iterable[object]) -> list[str]:
+    """Names of classes or methods as an array of a figure. Where they are drawn, they are found by their number."""
+    return [chart_text(name, 48) for name in names]
+
+
+def rounded(value: float | None, digits: int) -> float | None:
+    """A number for a chart; None if it is unknown or not finite."""
+    return None if value is None or not math.isfinite(value) else round(float(value), digits)
+
+
+def thousandths(values: np.ndarray) -> list[int | None]:
+    """Fractions as whole thousandths, row by row: fewer digits in the page. None: not finite.
+
+    >>> thousandths(np.array([0.1234, np.nan, 1]))
+    [123, None, 1000]
+    """
+    flat = np.asarray(values, dtype=float).ravel().tolist()
+    return [round(1000 * min(max(value, -9), 9)) if math.isfinite(value) else None for value in flat]
+
+
+# The page and the files
 
 
 @functools.cache
@@ -140,6 +252,20 @@ def write_spec(spec: Mapping[str, Any], folder: Path, name: str, suffixes: Seque
 
 def _with_values(params: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**param, **({"value": values[param["name"]]} if param["name"] in values else {})} for param in params]
+
+
+def chart_obstacle() -> str:
+    """Why there can be no report and no charts; empty if there can."""
+    missing = [package for module, package in _NEEDED.items() if not find_spec(module)]
+    if missing:
+        return f"needs other packages: pip install {' '.join(missing)}"
+    with suppress(ImportError):  # there are no such limits on Windows
+        import resource
+
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            # the JavaScript engine of vl-convert reserves many addresses, and ends the process without them
+            return "needs an address space without a limit: ulimit -v unlimited"
+    return ""
 
 
 def _converter() -> ModuleType:

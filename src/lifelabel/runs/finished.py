@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from lifelabel.metrics.over_tasks import BUILT_IN, HEADLINE
 from lifelabel.options import change_text
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.records import Environment, Metrics, says_finished
 from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
 from lifelabel.utils.text import task_cell
 
@@ -42,8 +43,8 @@ class FinishedRun:
 
     path: Path
     config: dict[str, Any]
-    metrics: dict[str, Any]
-    environment: dict[str, Any]
+    metrics: Metrics
+    environment: Environment
     unread: dict[str, str] = field(default_factory=dict)
     """What is wrong with damaged parts of the folder, `details` or `acm.npz`. They are not read again."""
 
@@ -251,12 +252,12 @@ def read_run(path: str | Path) -> FinishedRun:
     folder = RunFolder(path)
     begun = folder.is_run and not (folder / names.METRICS).exists()
     metrics: Any = {"finished": False} if begun else folder.read_json(names.METRICS)
-    if isinstance(metrics, dict) and metrics.get("finished") is False:
+    if not says_finished(metrics):
         raise UserError(f"{path} is not finished: continue with `lifelabel train --resume {path}`")
     config, environment = folder.read_config(), folder.read_json(names.ENVIRONMENT)
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
-        run = FinishedRun(folder.path, _plain(config), metrics, environment)
+        run = FinishedRun(folder.path, _plain(config), metrics, cast(Environment, environment))
         _check_tasks(metrics["tasks"])
         by_task = dict(metrics.get("by_task") or {})
         [_percent(value) for rows in by_task.values() for row in rows for value in row]
@@ -368,5 +369,5 @@ def facts(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
         "epochs": {run.epochs for run in runs},
     }
     keys = ("device", "threads", "torch", "date", "lifelabel", "commit")
-    found |= {key: {run.environment[key] for run in runs} for key in keys}
+    found |= {key: {dict(run.environment)[key] for run in runs} for key in keys}
     return {name: sorted(values, key=lambda value: (str(type(value)), value)) for name, values in found.items()}

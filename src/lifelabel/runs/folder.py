@@ -17,7 +17,7 @@ import numpy as np
 
 from lifelabel.errors import Interrupted, UserError
 from lifelabel.runs import names
-from lifelabel.runs.summary import says_finished
+from lifelabel.runs.records import says_finished
 from lifelabel.utils.files import (
     atomic_write,
     below,
@@ -215,14 +215,18 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         self.write_text(name, json_text(value))
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The JSON object in a file."""
         path = self / name
         if not path.exists():
             raise UserError(f"cannot read {path}: No such file or directory; is {self.path} a run folder?")
         try:
-            return json.loads(read_limited(path, _MAX_JSON))
+            found = json.loads(read_limited(path, _MAX_JSON))
         except (ValueError, RecursionError):
             raise UserError(f"{path} is damaged: not JSON") from None
+        if not isinstance(found, dict):
+            raise UserError(f"{path} is damaged: not a JSON object")
+        return found
 
     def read_config(self) -> dict[str, Any]:
         """The options in config.yaml, as they are written there."""

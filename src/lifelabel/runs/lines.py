@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError
 from lifelabel.utils.files import open_regular, writing
 
-__all__ = ["JsonLines"]
+__all__ = ["JsonLines", "read_lines"]
 
-_BLOCK = 1 << 20
+_BLOCK = _MAX_LINE = 1 << 20
 
 
 class JsonLines:
@@ -72,3 +73,16 @@ class JsonLines:
     def close(self) -> None:
         with writing(self.path):
             self._file.close()
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of an untrusted .jsonl file, with their numbers from 1. A damaged one is a `UserError`."""
+    with open_regular(path) as file:
+        for number, text in enumerate(iter(lambda: file.readline(_MAX_LINE), b""), 1):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            if not isinstance(line, dict):
+                raise UserError(f"{path}, line {number}, is damaged")
+            yield number, line

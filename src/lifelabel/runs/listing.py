@@ -19,7 +19,7 @@ from lifelabel.errors import UserError
 from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.runs.summary import says_finished
+from lifelabel.runs.records import says_finished
 from lifelabel.utils.files import below, read_limited
 from lifelabel.utils.text import task_text
 from lifelabel.utils.yaml_reader import parse_yaml

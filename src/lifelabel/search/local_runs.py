@@ -18,19 +18,15 @@ from typing import Any
 
 import torch
 
-from lifelabel.config.config import Config
-from lifelabel.engine.callback import Callback
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.metrics.functions import METRICS
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import Registry, register_items
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.planned_run import Outcome, PlannedRun, error_file, train_planned
-from lifelabel.streams import STREAMS, Task
-from lifelabel.streams.stream import task_names
+from lifelabel.search.planned_run import Outcome, PlannedRun, Reporter, StartedRun, error_file, train_planned
+from lifelabel.streams import STREAMS
 from lifelabel.utils.processes import num_cores, start_child
-from lifelabel.utils.text import task_text
 
 __all__ = ["LocalRuns", "RunProcess", "default_jobs"]
 
@@ -49,20 +45,16 @@ def default_jobs(device: str = "auto") -> int:
     return gpus or (1 if device.startswith(("cuda", "mps")) else min(_MAX_CPU_JOBS, num_cores()))
 
 
-class RunProcess:
-    """A run in its own process, with the content of its last messages."""
+class RunProcess(StartedRun):
+    """A run in its own process, which sends its state."""
 
     is_running = True
 
     def __init__(self, number: int, plan: PlannedRun, slot: int):
-        self.number, self.plan, self.slot = number, plan, slot
-        self.reusable = _is_reusable(plan)
+        super().__init__(number, plan)
+        self.slot, self.reusable = slot, _is_reusable(plan)
         self.new = not RunFolder(plan.folder).is_run
-        self.notes: list[str] = []
         self.began: float | None = None
-        self.result: tuple[str, str] | None = None
-        """The kind of the end, and the reason. None while the run is active."""
-        self.tasks = self.task = self.total = self.images = self.images_before = 0
 
     def start(self, threads: int) -> None:
         own = tuple(registry.own_items() for registry in _REGISTRIES)
@@ -84,32 +76,25 @@ class RunProcess:
         alive = self.process.is_alive()  # before the messages are read: a process may send some and end after this line
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
-                kind, *rest = self.pipe.recv()
-                getattr(self, f"_on_{kind}")(*rest)
-        return not alive or (self.reusable and self.result is not None)
+                self.set_state(self.pipe.recv())
+                if self.state.tasks and self.began is None:
+                    self.began = time.monotonic()
+        return not alive or (self.reusable and self.state.end is not None)
 
     @property
     def can_take_next(self) -> bool:
         """Whether the process can train another run. After an exception its state is unknown."""
-        return self.reusable and self.process.is_alive() and self.result is not None and self.result[0] == "finished"
+        return self.reusable and self.process.is_alive() and self.state.end == ("finished", "")
 
-    def _on_begin(self, tasks: int, total: int, task: int, learned: int, names: list[str]) -> None:
-        self.names = names
-        self.began, self.tasks, self.total, self.task = time.monotonic(), tasks, total, task
-        self.images = self.images_before = learned
+    def reason(self) -> str:
+        return _exit_reason(self.process.exitcode)
 
-    def _on_steps(self, task: int, images: int) -> None:
-        self.task = task
-        self.images += images
-
-    def _on_note(self, line: str) -> None:
-        self.notes.append(line)
-
-    def _on_end(self, kind: str, text: str) -> None:
-        self.result = kind, text
-
-    def outcome(self) -> Outcome:
-        return Outcome.of_end(self.plan, *(self.result or ("died", _exit_reason(self.process.exitcode))))
+    def describe(self) -> str:
+        if self.began is None:
+            return super().describe()
+        seconds = time.monotonic() - self.began
+        speed = (self.state.images - self.state.learned_before) / seconds if seconds else 0
+        return f"{super().describe()}  {speed:,.0f} img/s"
 
     def end(self) -> None:
         self.pipe.close()  # ends a process that waits for another run
@@ -120,19 +105,6 @@ class RunProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.join()
-
-    @property
-    def fraction(self) -> float:
-        """The fraction of the images that are learned."""
-        return self.images / self.total if self.total else 0.0
-
-    def describe(self) -> str:
-        if self.began is None:
-            return "setting up"
-        seconds = time.monotonic() - self.began
-        speed = (self.images - self.images_before) / seconds if seconds else 0
-        task = task_text(min(self.task + 1, self.tasks), self.names, of=self.tasks)
-        return f"{task}  {self.images:,}/{self.total:,} images  {speed:,.0f} img/s"
 
 
 class LocalRuns:
@@ -191,7 +163,7 @@ class LocalRuns:
             self.idle.append(run)
         else:
             run.end()
-        kind, text = run.result or ("died", "")
+        kind, text = run.state.end or ("died", "")
         self.options_valid |= kind == "finished" or run.began is not None
         if kind == "user error" and run.new and not self.options_valid:
             raise UserError(text)
@@ -240,26 +212,18 @@ def _exit_reason(code: int | None) -> str:
 # The training process
 
 
-class _PipeCallback(Callback):
-    """Sends progress to the waiting process. If that process has ended, the run stops with a checkpoint."""
+class _PipeReporter(Reporter):
+    """Sends the state to the waiting process. If that process has ended, the run stops with a checkpoint."""
 
     def __init__(self, pipe: Connection):
+        super().__init__()
         self.pipe = pipe
 
-    def send(self, *message: Any) -> None:
+    def publish(self) -> None:
         try:
-            self.pipe.send(message)
+            self.pipe.send(self.state)
         except OSError:
             signal.raise_signal(signal.SIGTERM)
-
-    def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
-        self.send("begin", len(tasks), images, task, learned, task_names(tasks))
-
-    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
-        self.send("steps", task, images)
-
-    def note(self, line: str) -> None:
-        self.send("note", line)
 
 
 def _worker_main(
@@ -273,7 +237,9 @@ def _worker_main(
         torch.set_num_threads(threads)
     with contextlib.suppress(OSError, EOFError):  # there are no more runs, or the waiting process has ended
         while True:
-            pipe.send(("end", *train_planned(pipe.recv(), _PipeCallback(pipe))))
+            plan, reporter = pipe.recv(), _PipeReporter(pipe)
+            reporter.state.end = train_planned(plan, reporter)
+            pipe.send(reporter.state)
             if not reusable:
                 return
             gc.collect()  # free the GPU memory of the run here: a child that the next run forks must not do it

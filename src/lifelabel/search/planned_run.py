@@ -1,11 +1,11 @@
-"""A run of many: its plan, how it ended before, and its training in this process."""
+"""A run of many: its plan, how it ended before, and its training, of which another process has the progress."""
 
 from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from lifelabel.engine.callback import Callback
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
+from lifelabel.streams import Task
+from lifelabel.streams.stream import task_names
 from lifelabel.utils.files import below, write_text
-from lifelabel.utils.text import shorten
+from lifelabel.utils.text import shorten, task_text
 
 __all__ = [
-    "Outcome", "PlannedRun", "clear_runs", "differences", "error_file", "existing_outcome", "train_planned",
+    "Outcome", "PlannedRun", "Reporter", "RunState", "StartedRun", "clear_runs", "differences", "error_file",
+    "existing_outcome", "train_planned",
 ]  # fmt: skip
 
 _MAX_MESSAGE = 500
@@ -50,11 +53,87 @@ class Outcome:
     diverged: bool = False
     """Whether the error is `lifelabel.errors.Diverged`."""
 
-    @staticmethod
-    def of_end(planned: PlannedRun, kind: str, text: str) -> Outcome:
-        """The outcome of a run that ended now, with the kind and the reason that `train_planned` returns."""
+
+@dataclass
+class RunState:
+    """The progress of a run that is trained in another process, and its end."""
+
+    tasks: int = 0
+    """The number of tasks; 0 before the training."""
+    task: int = 0
+    total: int = 0
+    images: int = 0
+    learned_before: int = 0
+    """The images that were learned before this call."""
+    names: list[str] = field(default_factory=list)
+    """The names of the tasks, if they have names."""
+    notes: list[str] = field(default_factory=list)
+    """Lines for the user."""
+    end: tuple[str, str] | None = None
+    """The kind of the end and the reason, as `train_planned` returns them. None while the run is active."""
+
+
+class Reporter(Callback):
+    """The callback of a run that is trained for another process: it keeps the state, and publishes its changes."""
+
+    def __init__(self) -> None:
+        self.state = RunState()
+
+    def publish(self) -> None:
+        """Make the state known to the other process."""
+
+    def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
+        self.state = replace(
+            self.state, tasks=len(tasks), total=images, task=task, images=learned, learned_before=learned,
+            names=task_names(tasks),
+        )  # fmt: skip
+        self.publish()
+
+    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
+        self.state.task = task
+        self.state.images += images
+        self.publish()
+
+    def note(self, line: str) -> None:
+        self.state.notes.append(line)
+        self.publish()
+
+
+class StartedRun:
+    """A run that was started in another process, with its last known state."""
+
+    def __init__(self, number: int, plan: PlannedRun):
+        self.number, self.plan, self.state = number, plan, RunState()
+        self.notes: list[str] = []
+        """Lines for the user that were not displayed yet."""
+        self._notes_read = 0
+
+    def set_state(self, state: RunState) -> None:
+        self.state = state
+        self.notes += state.notes[self._notes_read :]
+        self._notes_read = max(self._notes_read, len(state.notes))
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the images that are learned."""
+        return self.state.images / self.state.total if self.state.total else 0.0
+
+    def describe(self) -> str:
+        """The progress as text."""
+        s = self.state
+        if not s.tasks:
+            return "setting up"
+        return f"{task_text(min(s.task + 1, s.tasks), s.names, of=s.tasks)}  {s.images:,}/{s.total:,} images"
+
+    def reason(self) -> str:
+        """Why it ended without a result."""
+        raise NotImplementedError
+
+    def outcome(self) -> Outcome:
+        """The outcome of a run that has ended."""
+        kind, text = self.state.end or ("died", self.reason())
         finished = kind == "finished"
-        return Outcome(planned, None if finished else text, new=finished, diverged=kind == "diverged")
+        return Outcome(self.plan, None if finished else text, new=finished, diverged=kind == "diverged")
 
 
 def clear_runs(planned: Iterable[PlannedRun]) -> None:

@@ -24,8 +24,8 @@ from lifelabel.errors import UserError
 from lifelabel.registry import loaded_plugins
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search import slurm_job
-from lifelabel.search.planned_run import Outcome, PlannedRun, differences, error_file, existing_outcome
-from lifelabel.search.slurm_job import RUNS_FILE, TIME_LIMIT_SIGNAL, JobState, read_runs, state_file, write_runs
+from lifelabel.search.planned_run import Outcome, PlannedRun, StartedRun, differences, error_file, existing_outcome
+from lifelabel.search.slurm_job import RUNS_FILE, TIME_LIMIT_SIGNAL, read_runs, read_state, write_runs
 from lifelabel.utils.files import below, write_text
 
 __all__ = ["MAX_JOBS", "SlurmJobs", "job_options"]
@@ -110,47 +110,30 @@ def _read_queue(folders: Iterable[Path]) -> dict[tuple[str, int], _Queued] | Non
     return found
 
 
-class _Job:
-    """The job of a run: an `ActiveRun` of the scheduler."""
+class _Job(StartedRun):
+    """The job of a run. It writes its state to a file."""
 
     def __init__(self, number: int, plan: PlannedRun, folder: Path, index: int, job_id: str):
-        self.number, self.plan, self.folder, self.index, self.id = number, plan, folder, index, job_id
+        super().__init__(number, plan)
+        self.folder, self.index, self.id = folder, index, job_id
         self.is_running, self.misses, self.most_misses = False, 0, _MISSES
-        self.state: JobState | None = None
-        self.notes: list[str] = []
-        self._notes_read = 0
-
-    @property
-    def has_result(self) -> bool:
-        return self.state is not None and self.state.end is not None
 
     def poll(self) -> bool:
-        self.state = JobState.read(state_file(self.folder, self.index)) or self.state
-        if self.state:
-            self.notes += self.state.notes[self._notes_read :]
-            self._notes_read = max(self._notes_read, len(self.state.notes))
-        return self.has_result or self.misses >= self.most_misses
-
-    @property
-    def fraction(self) -> float:
-        return self.state.images / self.state.total if self.state and self.state.total else 0.0
+        self.set_state(read_state(self.folder, self.index) or self.state)
+        return self.state.end is not None or self.misses >= self.most_misses
 
     def describe(self) -> str:
-        s = self.state
-        if not (s and s.tasks):
-            return f"job {self.id}  setting up"
-        return f"job {self.id}  task {min(s.task + 1, s.tasks)}/{s.tasks}  {s.images:,}/{s.total:,} images"
+        return f"job {self.id}  {super().describe()}"
 
     def outcome(self) -> Outcome:
-        kind, text = (self.state and self.state.end) or ("died", "")
-        if kind != "finished":
+        if self.state.end is None:
             with contextlib.suppress(UserError):
                 if RunFolder(self.plan.folder).is_finished:
-                    kind = "finished"
-        return Outcome.of_end(self.plan, kind, text or self._reason())
+                    self.state.end = "finished", ""
+        return super().outcome()
 
-    def _reason(self) -> str:
-        """Why a job ended without a result. Slurm has the state of a job for some minutes after its end."""
+    def reason(self) -> str:
+        """Slurm has the state of a job for some minutes after its end."""
         done = subprocess.run(["scontrol", "show", "job", self.id], capture_output=True, text=True)
         found = re.search(r"JobState=(\w+).*ExitCode=\d+:(\d+)", done.stdout, re.DOTALL)
         state = found[1] if found else "UNKNOWN"
@@ -233,7 +216,7 @@ class SlurmJobs:
             if str(earlier.folder) in wanted:
                 job = _Job(*wanted[str(earlier.folder)], folders[name], index, queued.id)
                 job.poll()
-                if not job.has_result:  # else it ends just now
+                if job.state.end is None:  # else it ends just now
                     found.append((job, differences(Config.make(earlier.values), job.plan.config)))
         return found
 

@@ -14,21 +14,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from lifelabel.config.config import Config
-from lifelabel.engine.callback import Callback
 from lifelabel.errors import UserError
 from lifelabel.registry import load_plugin
-from lifelabel.search.planned_run import PlannedRun, train_planned
-from lifelabel.streams import Task
+from lifelabel.search.planned_run import PlannedRun, Reporter, RunState, train_planned
 from lifelabel.utils.files import below, read_limited, write_text
 
-__all__ = ["RUNS_FILE", "TIME_LIMIT_SIGNAL", "JobState", "read_runs", "run_job", "state_file", "write_runs"]
+__all__ = ["RUNS_FILE", "TIME_LIMIT_SIGNAL", "read_runs", "read_state", "run_job", "write_runs"]
 
 RUNS_FILE = "runs.json"
 """A file in the folder of a submission: the runs of its jobs, in the order of the job array."""
@@ -37,30 +32,6 @@ TIME_LIMIT_SIGNAL = signal.SIGUSR2
 _WRITE_SECONDS = 5.0
 """The shortest time between two writes of the progress."""
 _MAX_BYTES = 64 << 20
-
-
-@dataclass
-class JobState:
-    """The progress of a job, and the end of its run."""
-
-    tasks: int = 0
-    task: int = 0
-    total: int = 0
-    images: int = 0
-    notes: list[str] = field(default_factory=list)
-    end: list[str] | None = None
-    """The kind of the end and the reason, as `train_planned` returns them. None while the run is active."""
-
-    @staticmethod
-    def read(path: Path) -> JobState | None:
-        """The state in a file; None if the job has not started, or if the file is damaged."""
-        if not path.exists():
-            return None
-        try:
-            values = json.loads(read_limited(path, _MAX_BYTES))
-            return JobState(**values) if isinstance(values, dict) else None
-        except (UserError, ValueError, TypeError):
-            return None
 
 
 def write_runs(folder: Path, planned: Sequence[PlannedRun], plugins: Sequence[str]) -> None:
@@ -82,9 +53,20 @@ def read_runs(folder: Path) -> tuple[list[PlannedRun], list[str]]:
         raise UserError(f"{path} is damaged: delete {folder}, and give the command again") from None
 
 
-def state_file(folder: Path, index: int) -> Path:
-    """The file with the `JobState` of a run of a submission."""
+def _state_file(folder: Path, index: int) -> Path:
     return below(folder, f"{index}.json")
+
+
+def read_state(folder: Path, index: int) -> RunState | None:
+    """The state of a run of a submission; None if its job has not started, or if the file is damaged."""
+    path = _state_file(folder, index)
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(read_limited(path, _MAX_BYTES))
+        return RunState(**{**values, "end": values["end"] and tuple(values["end"])})
+    except (UserError, ValueError, TypeError, KeyError):
+        return None
 
 
 def run_job(folder: str, index: int) -> None:
@@ -99,16 +81,16 @@ def run_job(folder: str, index: int) -> None:
                 return
         else:
             kind, text = "failure", "no step ended within the time limit of its job: give a longer one (--slurm time=…)"
-    job.write(end=[kind, text])
+    job.state.end = kind, text
+    job.write()
 
 
-class _Job(Callback):
-    """The run of this job. As a callback, it writes the progress to the file."""
+class _Job(Reporter):
+    """The run of this job. Its state is written to a file."""
 
     def __init__(self, folder: Path, index: int):
+        super().__init__()
         self.folder, self.index = folder, index
-        self.state, self.images_before = JobState(), 0
-        self.written = time.monotonic()
         self.time_limit_reached = False
         self.write()
 
@@ -134,26 +116,16 @@ class _Job(Callback):
     @property
     def has_progressed(self) -> bool:
         """Whether this job has learned images. Without progress, it would be requeued for ever."""
-        return self.state.images > self.images_before
+        return self.state.images > self.state.learned_before
 
-    def write(self, **changes: Any) -> None:
-        self.state = dataclasses.replace(self.state, **changes)
+    def write(self) -> None:
         self.written = time.monotonic()
-        write_text(state_file(self.folder, self.index), json.dumps(dataclasses.asdict(self.state)))
+        write_text(_state_file(self.folder, self.index), json.dumps(dataclasses.asdict(self.state)))
 
-    def begin(self, config: Config, tasks: Sequence[Task], images: int, task: int, learned: int) -> None:
-        self.images_before = learned
-        self.write(tasks=len(tasks), total=images, task=task, images=learned)
-
-    def steps(self, task: int, images: int, losses: dict[str, float]) -> None:
-        self.state.task = task
-        self.state.images += images
-        if time.monotonic() - self.written >= _WRITE_SECONDS:
+    def publish(self) -> None:
+        if time.monotonic() - self.written >= _WRITE_SECONDS or not self.state.images:
             with contextlib.suppress(UserError):  # the run matters, not its display
                 self.write()
-
-    def note(self, line: str) -> None:
-        self.write(notes=[*self.state.notes, line])
 
 
 def _requeue() -> str:

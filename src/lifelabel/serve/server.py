@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import socket
+import weakref
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ class _Connections:
 
     def __init__(self, app: ASGIApp, seconds: float):
         self._app, self._seconds = app, seconds
-        self._open: dict[Any, _Connection] = {}
+        self._open = weakref.WeakValueDictionary[Any, _Connection]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = self._open.get(scope.get("client"))
@@ -170,12 +171,13 @@ class _Connections:
         class Protocol(base):  # type: ignore[misc, valid-type]
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
-                self.address = transport.get_extra_info("peername")[:2]
-                known[self.address] = _Connection(transport, seconds)
+                self.limit = _Connection(transport, seconds)
+                if peer := transport.get_extra_info("peername"):  # None if the client has disconnected already
+                    known[peer[:2]] = self.limit
 
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
-                known.pop(self.address).lost()
+                self.limit.lost()
 
         return Protocol
 

@@ -8,8 +8,6 @@ known labels of old classes. If it is later, they are hidden, because the classe
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -47,12 +45,9 @@ def blur(stream: Stream, share: float, seed: int) -> Stream:
     # by name: another order would reveal which images have moved, and from where
     by_name = np.array(sorted(train.used().tolist(), key=train.names.__getitem__), np.int64)
     rows_by_task = tuple(by_name[now[by_name] == index] for index in range(len(stream.tasks)))
-    proxy = None if stream.proxy is None else functools.partial(_blur_proxy, stream.proxy, share, seed)
+    proxy = stream.proxy
     return dataclasses.replace(
         stream, train=dataclasses.replace(train, rows=rows_by_task, home=home),
-        rules={**stream.rules, "seed": seed, "blurry": share}, proxy=proxy,
+        rules={**stream.rules, "seed": seed, "blurry": share},
+        proxy=None if proxy is None else lambda: blur(proxy(), share, seed),
     )  # fmt: skip
-
-
-def _blur_proxy(proxy: Callable[[], Stream], share: float, seed: int) -> Stream:
-    return blur(proxy(), share, seed)

@@ -85,7 +85,7 @@ def _description(
     root: Path, yaml: Path | None, files: set[str], problems: Problems
 ) -> tuple[dict[int, str], dict[str, list[str]]]:
     """The class names by their numbers, and the folders or lists of the images of each split."""
-    found = [yaml] if yaml else sorted(root / name for name in files if _is_yaml(name))
+    found = [yaml] if yaml else sorted(root / n for n in files if "/" not in n and n.lower().endswith(YAML_SUFFIXES))
     contents = {path: parse_yaml(read_limited(path, _MAX_BYTES), str(path), "correct it") for path in found}
     used = {path: each for path, each in contents.items() if isinstance(each, Mapping) and each.get("names")}
     if len(used) > 1:
@@ -93,7 +93,8 @@ def _description(
     for path, content in used.items():
         export = Export(path, problems)
         base = content.get("path")
-        base = base if isinstance(base, str) and not _is_away(base) else ""
+        if not isinstance(base, str) or base.startswith(("/", "..", "~")) or base[1:2] == ":":
+            base = ""  # it leads out of the folder, or is that of another machine
         splits: dict[str, list[str]] = {}
         for key, split in SPLITS.items():
             given = content.get(key)
@@ -117,10 +118,6 @@ def _description(
     )
 
 
-def _is_yaml(name: str) -> bool:
-    return "/" not in name and name.lower().endswith(YAML_SUFFIXES)
-
-
 def _class_names(names: Any, export: Export) -> dict[int, str]:
     """The class names by number. `names` is a list, or a mapping from numbers to names."""
     pairs = names.items() if isinstance(names, Mapping) else enumerate(export.expect(names, (list,), "names"))
@@ -132,10 +129,6 @@ def _class_names(names: Any, export: Export) -> dict[int, str]:
             )
         found[int(key)] = str(export.expect(name, (str, int), "names[%s]", key))
     return found
-
-
-def _is_away(path: str) -> bool:
-    return path.startswith(("/", "..", "~")) or path[1:2] == ":"
 
 
 def _inside(root: Path, base: str, text: str, files: set[str]) -> str | None:

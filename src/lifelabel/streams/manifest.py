@@ -84,7 +84,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
     for kind, _, names, labels in stream.visible():
         blocks[kind].append(manifest_lines(names, labels))
     lines = [_HEADER + yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), "tasks:\n"]
-    lines += [f"- {_one_line(list(task.classes))}\n" for task in stream.tasks]
+    flow: dict[str, Any] = {"default_flow_style": True, "allow_unicode": True, "width": 10**9}
+    lines += [f"- {yaml.safe_dump(list(task.classes), **flow).strip()}\n" for task in stream.tasks]
     for kind, tasks in blocks.items():
         lines.append(f"{kind}:\n")
         for rows in tasks:
@@ -92,7 +93,8 @@ def write(stream: Stream, path: Path, complete: bool = False) -> str:
     for kind, rows in stream.unknown_lines().items():
         lines += [f"unknown_{kind}: |2\n", *(f"  {_check_line(row)}\n" for row in rows)]
     if complete or (stream.train.complete and not len(hidden.column)):
-        hidden_rows = list(_hidden_lines(stream.train.names, hidden))
+        with_hidden = np.flatnonzero(hidden.per_image())
+        hidden_rows = list(manifest_lines(stream.train.names.take(with_hidden), hidden.take(with_hidden)))
         lines.append(f"hidden_sha256: {_sha256(hidden_rows)}\nhidden: |2\n")
         lines += [f"  {_check_line(row)}\n" for row in hidden_rows]
     write_text(path, "".join(lines))
@@ -149,10 +151,6 @@ def read_rules(path: Path) -> dict[str, Any]:
 # Writing
 
 
-def _one_line(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9).strip()
-
-
 def _check_line(line: str) -> str:
     """The line itself. Raises `UserError` if YAML cannot hold it."""
     if _NOT_YAML.search(line):
@@ -173,11 +171,6 @@ def _hidden(stream: Stream) -> Labels:
         columns = stream.visible_columns(task)
         visible |= (labels.column >= columns.start) & (labels.column < columns.stop) & in_task[row]
     return labels.keep(belongs[row] & ~visible)
-
-
-def _hidden_lines(names: Names, hidden: Labels) -> Iterator[str]:
-    rows = np.flatnonzero(hidden.per_image())
-    return manifest_lines(names.take(rows), hidden.take(rows))
 
 
 def _sha256(lines: Iterable[str]) -> str:

@@ -143,18 +143,10 @@ def build(options: ScenesOptions) -> Stream:
     del rules["blurry"]  # see `named_streams.build`
     if options.labels == LABELS[0]:
         del rules["labels"]
-    proxy = functools.partial(_proxy, options)
     return Stream(
-        "scenes",
-        tasks,
-        train,
-        test,
-        _truth(classes),
-        rules,
-        image_size=options.size,
-        labels=options.labels,
-        proxy=proxy,
-    )
+        "scenes", tasks, train, test, _truth(classes), rules, image_size=options.size, labels=options.labels,
+        proxy=functools.partial(_proxy, options),
+    )  # fmt: skip
 
 
 def _proxy(options: ScenesOptions) -> Stream:

@@ -1,0 +1,23 @@
+"""A client of the web application of `lifelabel serve`, in this process."""
+
+import contextlib
+
+LIMITS = {
+    "max_bytes": 1_000_000, "max_pixels": 1_000_000, "max_images": 4, "max_requests": 8, "timeout": 20, "workers": 1,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def make_client(path, hosts=None, **limits):
+    """A client of the application of a run folder or a model folder, within its start and end."""
+    from starlette.testclient import TestClient
+
+    from lifelabel.serve.app import create_app
+    from lifelabel.serve.models import Models
+    from lifelabel.serve.requests import Limits
+    from lifelabel.serve.service import Service
+
+    service = Service(Models(path, "cpu"), Limits(**{**LIMITS, **limits}))
+    with TestClient(create_app(service, hosts), raise_server_exceptions=False) as client:
+        client.service = service
+        yield client
