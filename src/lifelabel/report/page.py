@@ -163,7 +163,7 @@ def _collect(table: ResultTable) -> _Content:
 
 
 @dataclass(frozen=True)
-class Panel:
+class _Panel:
     """What a section shows of one method."""
 
     method: int
@@ -171,12 +171,12 @@ class Panel:
     name: str
     seed: int
     figure: vega.Figure | None = None
-    text: MatrixText | None = None
+    text: _MatrixText | None = None
     table: Table | None = None
 
 
 @dataclass(frozen=True)
-class MatrixText:
+class _MatrixText:
     """A correlation matrix in words."""
 
     relations: list[matrix_figures.Relation]
@@ -193,7 +193,7 @@ class MatrixText:
 class RunSection:
     """A section that shows one run at a time: a panel for each method that has data, and the method shown first."""
 
-    panels: tuple[Panel, ...]
+    panels: tuple[_Panel, ...]
     chosen: int
 
 
@@ -221,7 +221,7 @@ def run_sections(rows: Sequence[Row]) -> dict[str, RunSection]:
         made = {number: content for number, row in enumerate(rows) if (content := make(row.first_run, row.name))}
         if made:
             chosen = best_method((row.first_run for row in rows), made)
-            panels = (Panel(n, rows[n].name, rows[n].first_run.seed, **content) for n, content in made.items())
+            panels = (_Panel(n, rows[n].name, rows[n].first_run.seed, **content) for n, content in made.items())
             found[name] = RunSection(tuple(panels), chosen)
     return found
 
@@ -245,7 +245,7 @@ def _matrix(run: FinishedRun, label: str) -> dict[str, Any] | None:
     part = f"Only the {compared:,} classes with the strongest relations, of {total:,}, are compared."
     more = part if compared < total else ""
     relations = matrix_figures.strongest_relations(run)
-    return {"figure": figure, "text": MatrixText(relations, changes, changed, len(run.metrics["tasks"]) > 1, more)}
+    return {"figure": figure, "text": _MatrixText(relations, changes, changed, len(run.metrics["tasks"]) > 1, more)}
 
 
 _THRESHOLD_COLUMNS = (
