@@ -53,4 +53,3 @@ class FineTuning(Method):
 
     def network(self) -> InferenceNetwork:
         return InferenceNetwork(PooledFeatures(self.learner.backbone), Classifier(*self.head.rows()))
-
