@@ -67,7 +67,7 @@ class Definition(NamedTuple):
 
 
 def definitions(path: Path) -> list[Definition]:
-    """The classes with a `summary` of their own in a Python file, or in the files of a folder. Nothing is imported.
+    """The classes that set `summary` in a Python file, or in the files of a folder. Nothing is imported.
 
     A class has the name in its attribute `name`, or else, if it is the only such class of its file, that of the file:
     `my-bar` in my_bar.py. Classes are in the order of their `position` and name.

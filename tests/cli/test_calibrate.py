@@ -78,7 +78,7 @@ def test_probabilities_and_thresholds_are_stored_and_used(main, place):
     assert figures["after"]["log_loss"] < figures["before"]["log_loss"]
     assert figures["after"]["CF1"] > figures["before"]["CF1"]
     assert "160 images" in done.stdout and "uncalibrated, at 0.5" in done.stdout and "written to run" in done.stdout
-    assert "borrowing from the other classes" in done.stdout
+    assert "whose calibration depends on the other classes" in done.stdout
     assert "calibrated" in (place / "run/model/README.md").read_text()
 
     logits, probabilities, labels = scores(place)

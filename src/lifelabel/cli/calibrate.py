@@ -124,7 +124,7 @@ def _print_notes(found: Calibrated) -> None:
     if len(scores) < _FEW_IMAGES:
         lines.append(f"{counted(len(scores), 'images are')} few: some hundreds give better thresholds")
     for names, text in (
-        (few, f"classes with fewer than {FEW_POSITIVES} positives, borrowing from the other classes"),
+        (few, f"classes with fewer than {FEW_POSITIVES} positives, whose calibration depends on the other classes"),
         (others, "classes that only the model has, with the values that all classes have in common"),
         (scores.ignored, "classes that only the set has, whose labels are ignored"),
         (

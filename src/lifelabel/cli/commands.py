@@ -1,6 +1,6 @@
 """The application `lifelabel`, and the decorator that adds a command to it.
 
-A parameter of a command that is a dataclass stands for the flags and arguments that its fields declare.
+A parameter of a command that is a dataclass has the flags and arguments that its fields declare.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def discard_output(number: int) -> None:
 
 
 class _Discarding(io.FileIO):
-    """A file descriptor for output. If it cannot be written any more, this and all later output is discarded."""
+    """A file descriptor for output. If it is closed, this and all later output is discarded."""
 
     def write(self, data: Any) -> int:
         try:
@@ -69,7 +69,7 @@ class _Discarding(io.FileIO):
 def prepare_streams(keep_going: bool) -> None:
     """Prepare stdout and stderr of this process: any character can be written, and closed streams are replaced.
 
-    With `keep_going`, output that nobody reads is discarded. Otherwise writing it raises BrokenPipeError.
+    With `keep_going`, output to a closed pipe is discarded. Otherwise writing it raises BrokenPipeError.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a file of a run could get the number of stdout
         pass

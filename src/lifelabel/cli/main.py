@@ -42,7 +42,7 @@ importlib.import_module("lifelabel.cli.doctor")  # it needs no other package
 
 _LESS_MEMORY = "lower batch_size, image_size or workers, end other programs, or raise ulimit -v if it is set"
 _OUTPUT_ONLY = ("predict", "runs", "verify", "metrics", "list", "doctor")
-"""Commands whose result is their output. The others write files, and go on if nobody reads their output any more."""
+"""Commands whose result is their output. The others write files, and continue if their output is closed."""
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 

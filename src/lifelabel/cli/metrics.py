@@ -83,7 +83,7 @@ def _print_part(lines: Iterable[str]) -> None:
 
 
 def _table(found: Mapping[str, Any], part: str, title: str) -> list[str]:
-    """A table with one row per family of papers, at most 80 columns wide."""
+    """A table with one row per group of publications, at most 80 columns wide."""
     from lifelabel.metrics.over_tasks import HEADLINE
 
     rows = [("convention", "at", "CF1", "if empty", *HEADLINE)]

@@ -85,7 +85,7 @@ class Config(RunOptions):
             raise unknown("fidelity", fidelity, FIDELITIES)
         kind = kind_of(stream)
         base = merge(FIDELITIES[fidelity], PHOTOGRAPHS[fidelity] if kind == "photographs" else {})
-        if set(str(values.get("backbone")).split("+")) == {"tiny"}:  # nobody publishes weights for it
+        if set(str(values.get("backbone")).split("+")) == {"tiny"}:  # no weights for it are published
             base["weights"] = "none"
         trained = has_weights(values.get("weights", base.get("weights", Config.weights)))
         method = values.setdefault("method", _default_method(stream, fidelity, trained))

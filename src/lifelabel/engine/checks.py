@@ -110,7 +110,7 @@ def _kept_bytes(backbone: Backbone, size: int) -> int:
 
     backbone.eval()  # batch norm keeps as much as in train mode, and its statistics do not change
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        _output = backbone(torch.zeros(2, 3, size, size))  # the graph lives until its tensors are counted
+        _output = backbone(torch.zeros(2, 3, size, size))  # keeps the graph until its tensors are counted
         for tensor in (*backbone.parameters(), *backbone.buffers()):
             kept.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(kept.values()) // 2

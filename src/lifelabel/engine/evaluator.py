@@ -102,7 +102,7 @@ class Evaluator:
         labels, known, _ = self.run.label_server.test_labels(rows)
         chosen = choose_examples(probabilities, labels, known, self.run.config.pictures)
         pictures = load_pictures(self.run.loader, rows[chosen])
-        chosen = chosen[np.isin(rows[chosen], list(pictures))]  # a file may have vanished
+        chosen = chosen[np.isin(rows[chosen], list(pictures))]  # a file may have been removed
         self.run.folder.write_arrays(f"{names.DETAILS}/{names.EXAMPLES}", {
             "chosen": chosen, "labels": labels[chosen], "known": known[chosen],
             "names": np.array([self.run.info.test.name(row) for row in pictures], dtype=np.str_),
@@ -112,7 +112,7 @@ class Evaluator:
     def features(self) -> list[Tensor]:
         """The features of the test images of this process.
 
-        They are kept if they do not change any more, and if memory allows.
+        They are kept if later tasks do not change them, and if memory allows.
         """
         if self.kept_features is not None:
             return self.kept_features
@@ -146,7 +146,9 @@ class Evaluator:
         """The network of the method for use after training; None if it has none that gives its scores."""
         network = self.run.method.network()
         jobs = self.run.loader.scoring_jobs("test", self.images.rows[:_COMPARED])  # of the first process
-        compared = (each.pixels for each in self.run.loader.batches(jobs) if len(each.good))  # a file may have vanished
+        compared = (
+            each.pixels for each in self.run.loader.batches(jobs) if len(each.good)
+        )  # a file may have been removed
         if network is None or not all(_agrees(network, self.run.method, pixels) for pixels in compared):
             return None
         return network

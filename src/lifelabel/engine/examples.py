@@ -52,7 +52,7 @@ def choose_examples(probabilities: np.ndarray, labels: np.ndarray, known: np.nda
 
 
 def load_pictures(loader: Loader, rows: np.ndarray) -> dict[int, bytes]:
-    """Small pictures of the test images `rows`, by row. A file that has vanished has none."""
+    """Small pictures of the test images `rows`, by row. A file that has been removed has none."""
     jobs = list(loader.scoring_jobs("test", rows))
     return {
         int(row): picture(pixels)

@@ -99,7 +99,7 @@ def _write_model(run: Run, evaluator: Evaluator, finished: bool) -> None:
     if network is None:
         if finished:
             run.callback.note(
-                f"method {run.config.method} has no network of its own for use after training: no model folder is "
+                f"method {run.config.method} has no network for use after training: no model folder is "
                 "written (see Method.network)"
             )
         return

@@ -107,7 +107,7 @@ class Run:
 
 
 def _device(config: Config, group: Group) -> torch.device:
-    """The device of a run in this process: of several processes, each has a GPU of its own."""
+    """The device of a run in this process: of several processes, each has another GPU."""
     device = resolve_device(config.device, METHODS[config.method].float64)
     if device.type != "cuda" or group.size == 1:
         return device

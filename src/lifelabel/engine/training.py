@@ -127,7 +127,7 @@ class Training:
     def begin_pass(self, number: int) -> None:
         """Begin another pass over the images of a task."""
         self.run.progress.skipped = 0  # an image that cannot be read counts once
-        if number == 1:  # a method may do less in later passes: the recording of the first one is not needed any more
+        if number == 1:  # a method may do less in later passes: the recording of the first one is of no further use
             self.run.method.recorder.reset()
 
     def note_trained(self, rows: np.ndarray, loaded: Loaded) -> None:

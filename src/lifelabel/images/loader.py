@@ -38,7 +38,7 @@ _PREFETCH = 2
 SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20, "mps": 32 << 20}
 """Pixels in a batch that is only scored, by the type of the device."""
 CACHE_BYTES = 1 << 30
-"""Test images are scored after every task. Up to this size, they stay decoded in memory, or their features do."""
+"""Test images are scored after every task. Up to this size, decoded images are kept in memory, or their features."""
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def _expand(root: Path) -> Iterator[Path]:
 
 
 def _choices(text: str) -> Sequence[str]:
-    """The texts that braces stand for: `08..10`, or `a,b`."""
+    """The texts that braces are expanded to: `08..10`, or `a,b`."""
     if not (numbers := _RANGE.fullmatch(text)):
         return text.split(",")
     first, last = numbers.groups()

@@ -1,4 +1,4 @@
-"""The registry of methods. A class in a file of this folder is a method if it has a `summary` of its own.
+"""The registry of methods. A class in a file of this folder is a method if it sets `summary`.
 
 Its name is that of its file (`my-bar` in my_bar.py) or its attribute `name`. No list outside the file names it.
 """

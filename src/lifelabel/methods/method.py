@@ -91,7 +91,7 @@ class Method(ABC):
     """
 
     summary: ClassVar[str]
-    """One line for `lifelabel list methods`. A class without a summary of its own is no method, but a base of some."""
+    """One line for `lifelabel list methods`. A class that does not set it is a base class and no method."""
     name: ClassVar[str]
     """The name of the method, if it is not that of its file (`my-bar` for my_bar.py). It is not inherited."""
     position: ClassVar[int]
@@ -183,7 +183,7 @@ class Method(ABC):
 
     @property
     def fixed_features(self) -> bool:
-        """Whether `features` of an image do not change any more. Then each test image is computed only once."""
+        """Whether `features` of an image are the same from now on. Then each test image is computed only once."""
         return False
 
     def network(self) -> InferenceNetwork | None:

@@ -41,7 +41,7 @@ class _Family:
         return self.figures[2].partition("@")[2]
 
     def compute(self, scored: Scored) -> dict[str, float]:
-        """mAP, CF1 and OF1 under the conventions of this family, as fractions."""
+        """mAP, CF1 and OF1 under the conventions of this group of publications, as fractions."""
         return {name: METRICS[metric].function(scored) for name, metric in zip(HEADLINE, self.figures, strict=True)}
 
 
@@ -143,7 +143,7 @@ def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> S
 
 
 def compare(scores: ScoreSet) -> dict[str, Any]:
-    """The figures of every family, ready for JSON: on all images, and on the images that have at least one label."""
+    """The figures of every group, ready for JSON: on all images, and on the images that have at least one label."""
     labelled = scores.labelled
     found = {"all": _figures(scores.scored())}
     # if every image has a label, the second set is the first one
@@ -167,12 +167,12 @@ def compare(scores: ScoreSet) -> dict[str, Any]:
 
 
 def _figures(scored: Scored) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The figures of every family and of every metric. The probabilities are in memory only until they are computed."""
+    """The figures of every group and of every metric. The probabilities are in memory only until they are computed."""
     return [without_nan(family.compute(scored)) for family in FAMILIES], without_nan(scored.all_metrics())
 
 
 def spread(compared: Mapping[str, Any], name: str) -> tuple[float, float] | None:
-    """The lowest and the highest value of a figure over families and sets of images; None if it has no value."""
+    """The lowest and the highest value of a figure over groups and sets of images; None if it has no value."""
     values = [family[part][name] for family in compared["families"] for part in ("all", "labelled")]
     known = [value for value in values if value is not None]
     return (min(known), max(known)) if known else None

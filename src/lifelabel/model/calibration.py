@@ -1,8 +1,9 @@
 """Calibration of a finished model: probabilities and per-class thresholds, fitted on labelled images.
 
 The probability of class c is sigmoid(slope_c * logit + shift_c). The pairs (log slope, shift) of the classes have a
-common normal distribution, which is fitted too. So a class with few positives borrows from the other classes. A slope
-is always positive: the order of the images, and with it the average precision, does not change.
+common normal distribution, which is fitted too. So the values of a class with few positives are
+close to those of the others. A slope is always positive: the order of the images, and with it the average precision,
+does not change.
 
 All arrays are images x classes. `known` marks the labels that are known; None: all of them.
 """

@@ -403,7 +403,7 @@ def _at_most(parameters: int, folder: Path) -> Iterator[None]:
 
 @torch.no_grad()
 def _output_shape(network: InferenceNetwork, size: int) -> tuple[int, ...] | None:
-    """The shape of the output for one image, without computing it. None if an operation cannot tell its shape."""
+    """The shape of the output for one image, without computing it. None if an operation does not state its shape."""
     named = itertools.chain(network.named_parameters(), network.named_buffers())
     on_meta = {name: tensor.to("meta") for name, tensor in named}
     images = torch.empty(1, 3, size, size, device="meta")

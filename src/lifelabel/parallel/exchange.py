@@ -1,4 +1,4 @@
-"""What the processes of a run share: the batch that they have decoded together, and the right to write files."""
+"""What the processes of a run share: the batch that they have decoded together, and which process writes files."""
 
 from __future__ import annotations
 

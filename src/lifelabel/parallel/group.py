@@ -189,7 +189,7 @@ def _meeting_point() -> dict[str, Any]:
 
 
 def _agent_store() -> dist.Store | None:
-    """The store of torchrun, which lasts for all its attempts; None if the processes have one of their own."""
+    """The store of torchrun, which lasts for all its attempts; None if the processes have another one."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

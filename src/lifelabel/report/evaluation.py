@@ -237,7 +237,7 @@ class Evaluation:
         ]  # fmt: skip
 
     def image(self, row: int, min_side: int = 0) -> Any:
-        """The image of a row of the scores. Raises `BadImage` if it cannot be read any more."""
+        """The image of a row of the scores. Raises `BadImage` if it can no longer be read."""
         part = self.labelled.parts[self.scores.part[row]]
         return part.images.read(int(part.rows[self.scores.position[row]]), min_side)
 

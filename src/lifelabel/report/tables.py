@@ -210,7 +210,7 @@ def one_line(run: FinishedRun) -> str:
 
 
 def main_table(table: ResultTable) -> Table:
-    """The figures of each row. The forgetting of a row is a line of its own after it."""
+    """The figures of each row. The forgetting of a row is on a separate line after it."""
     passes = (Column("passes"),) if table.has_passes else ()
     others = (*table.metric_columns, *(_COSTS if table.costs else ()))
     texts = text_columns(table.head)

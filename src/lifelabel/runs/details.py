@@ -52,7 +52,7 @@ class Example:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """The details of a run: after each of its own tasks, of each class after the last one, and examples."""
+    """The details of a run: after each of its tasks, of each class after the last one, and examples."""
 
     tasks: tuple[TaskDetails, ...]
     precision: np.ndarray

@@ -1,6 +1,6 @@
 """Finished runs, read from their folders. No method, stream or plug-in is loaded.
 
-The files of a run folder are untrusted: a damaged one is a `UserError`, and whoever prints their text escapes it.
+The files of a run folder are untrusted: a damaged one is a `UserError`, and code that prints their text must escape it.
 """
 
 from __future__ import annotations

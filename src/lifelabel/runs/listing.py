@@ -1,7 +1,7 @@
 """A list of run folders, finished or not. It does not import torch, so that `lifelabel runs` is fast.
 
-The files of a run folder are untrusted: a damaged one is named in the state of its run, and whoever prints their text
-escapes it.
+The files of a run folder are untrusted: a damaged one is named in the state of its run, and code that prints their
+text must escape it.
 """
 
 from __future__ import annotations

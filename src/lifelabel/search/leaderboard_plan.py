@@ -19,7 +19,7 @@ from lifelabel.utils.files import below
 __all__ = ["Board", "check_streams", "existing_boards", "make_boards", "stream_name"]
 
 _OF_PHOTOGRAPHS = ("backbone", "weights", "allow_seen_weights", "normalize", "pool", "image_size", "words")
-"""Options that are given to streams of photographs only. The drawn images of `scenes` have a network of their own."""
+"""Options that are given to streams of photographs only. The drawn images of `scenes` have another network."""
 _SET_BY_FLAGS = {"stream": "--stream", "fidelity": "--fidelities"}
 _ORDERS = ("task_order", "class_order")
 

@@ -91,7 +91,7 @@ class Display:
     """Callbacks of the scheduler. This class does nothing."""
 
     def begin(self, outcomes: Sequence[Outcome | None]) -> None:
-        """The scheduler starts. None stands for a run that is not trained yet."""
+        """The scheduler starts. None is a run that is not trained yet."""
 
     def started(self, run: ActiveRun) -> None:
         """A run is active now."""

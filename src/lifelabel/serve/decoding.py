@@ -158,7 +158,7 @@ class _Worker:
         return status, await self._answers.readexactly(length)
 
     async def was_killed(self) -> bool:
-        """Whether a signal from outside has ended the process, which sends no answer any more."""
+        """Whether a signal from outside has ended the process, so that it sends no further answer."""
         with contextlib.suppress(asyncio.TimeoutError):
             return -await asyncio.wait_for(self._process.wait(), _EXIT_SECONDS) in _FROM_OUTSIDE
         return False

@@ -23,7 +23,7 @@ REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'unsafe-inline'; img-src data: blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-"""A report has its scripts in the page. In a sandbox it has an origin of its own, and cannot call the API."""
+"""A report has its scripts in the page. In a sandbox it has another origin, and cannot call the API."""
 _HEADERS = {
     "Content-Security-Policy": PAGE_POLICY,
     "X-Content-Type-Options": "nosniff",

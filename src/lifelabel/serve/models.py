@@ -23,7 +23,7 @@ from lifelabel.utils.files import below, read_limited
 __all__ = ["Models"]
 
 _KEPT = 2
-"""Models after earlier tasks that stay in memory."""
+"""Models after earlier tasks that are kept in memory."""
 _FOLDER = re.compile(r"model-task-([1-9]\d{0,5})")
 _MAX_REPORT_BYTES = 100 << 20
 _FACTS = ("date", "lifelabel", "seed", "device")

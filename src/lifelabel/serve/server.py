@@ -172,7 +172,7 @@ class _Protocol(H11Protocol):
         self._timer.cancel()
         self._running += 1  # the next request may arrive before this one has ended
         try:
-            await self._inner(scope, receive, send)  # type: ignore[arg-type]  # uvicorn has types of its own
+            await self._inner(scope, receive, send)  # type: ignore[arg-type]  # uvicorn has other types
         finally:
             self._running -= 1
             if self._is_open and not self._running:

@@ -98,7 +98,7 @@ def coco_proxy(stream: Stream, root: Path | None) -> Callable[[], Stream] | None
 def find_numbered_images(
     root: Path, classes: tuple[str, ...], train: Split, test: Split, problems: Problems
 ) -> tuple[Split, Split]:
-    """The splits of a manifest with the photographs that their numbers stand for.
+    """The splits of a manifest, with the names of the photographs in place of their numbers.
 
     Split-WIDE names images by number, and so does its manifest. Splits with other names are returned unchanged.
     """

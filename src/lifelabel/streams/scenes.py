@@ -150,7 +150,7 @@ def build(options: ScenesOptions) -> Stream:
 
 
 def _proxy(options: ScenesOptions) -> Stream:
-    """The proxy stream: the first classes that the stream does not use, in as many tasks, on images of their own."""
+    """The proxy stream: the first classes that the stream does not use, in as many tasks, on other images."""
     sizes = proxy_sizes("scenes", equal_sizes(options.classes, options.tasks), len(_CLASSES) - options.classes)
     classes = _CLASSES[options.classes : options.classes + sum(sizes)]
     tasks = classes_to_tasks(classes, sizes)

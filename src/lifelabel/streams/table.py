@@ -383,7 +383,7 @@ class _Builder:
             raise UserError(
                 f"{self.path} has class names that differ from another{where} only in case, spaces, underscores or "
                 f"hyphens: {shown}{more}; give --merge-case to make one class of each group, or --alias OLD=NEW to "
-                "rename a class: to the other name, or to a name of its own if it must stay apart"
+                "rename a class: to the other name, or to another name if the classes are different"
             )
         count = Counter(column for columns in self.labels for column in columns)
         images = Counter[str]()

@@ -34,7 +34,7 @@ def load(name: str) -> dict[str, np.ndarray] | None:
 def save(name: str, **arrays: np.ndarray) -> None:
     """Save arrays under `name`. If the folder cannot be written, nothing is saved.
 
-    Several processes may save the same arrays at the same time, each through a temporary file of its own.
+    Several processes may save the same arrays at the same time, each through another temporary file.
     """
     with contextlib.suppress(OSError, RuntimeError, UserError):  # RuntimeError: the user has no home folder
         folder = _folder()

@@ -64,7 +64,7 @@ def out_of_memory(error: BaseException) -> bool:
 def available_memory() -> int:
     """The bytes that this process can still take: of the machine, of its control group, and of `ulimit -v`.
 
-    2**63 if the system does not tell.
+    2**63 if the system does not state it.
     """
     found = [2**63]
     with contextlib.suppress(OSError, ValueError):
@@ -83,7 +83,7 @@ def available_memory() -> int:
 
 
 def total_memory() -> int:
-    """The bytes of memory of this machine; 2**63 if the system does not tell."""
+    """The bytes of memory of this machine; 2**63 if the system does not state it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not on Windows

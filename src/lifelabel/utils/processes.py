@@ -232,7 +232,7 @@ def _num_threads() -> int:
 
 
 def init_child(*ignored: object) -> None:
-    """Set up a child process: it ignores Ctrl-C, ends when its parent dies, and keeps some freed memory."""
+    """Set up a child process: it ignores Ctrl-C, ends when its parent ends, and keeps some freed memory."""
     gc.freeze()  # inherited CUDA objects must not be collected here: that ends the process
     _reset_signals()
     keep_freed_memory(_KEPT_BY_CHILD)

@@ -35,7 +35,7 @@ class GraphNetwork(nn.Module):
     def forward(self, adjacency: Tensor | Adjacency, nodes: Tensor) -> Tensor:
         """Label representations H^t (classes x D) from the label words H^{t,0} (classes x d).
 
-        Images may have nodes of their own (B x classes x d).
+        Each image may have different nodes (B x classes x d).
         """
         hidden = F.leaky_relu(_propagate(adjacency, nodes, self.w1), 0.2)
         out = _propagate(adjacency, hidden, self.w2)

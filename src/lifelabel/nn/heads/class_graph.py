@@ -7,7 +7,7 @@
     V2  = V1 + h(A_s V1 W_s)                                      h = LeakyReLU(0.2)
 
 F (places x dim) is the feature map, C (classes x dim) a linear classifier at each place. The logit of a class is the
-mean of two scores: the largest one of its column of F C^T, and that of a linear classifier of its own row of V2.
+mean of two scores: the largest one of its column of F C^T, and that of a linear classifier on its row of V2.
 docs/methods/csc.md states what is from the paper.
 """
 
