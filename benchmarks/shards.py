@@ -26,7 +26,7 @@ from benchmarks.common import make_parser, print_header, write_json
 from benchmarks.loading import write_jpegs
 from lifelabel.images.loader import Job, Loader
 from lifelabel.images.shards import find_images
-from lifelabel.images.source import ImageHandle
+from lifelabel.images.source import ImageSource
 from lifelabel.images.tar_index import read_index, stat_shards
 from lifelabel.streams import Names
 
@@ -49,7 +49,7 @@ def write_images(folder: Path, count: int, width: int) -> list[str]:
     return names
 
 
-def rate(source: ImageHandle, size: int, batch: int, workers: int) -> float:
+def rate(source: ImageSource, size: int, batch: int, workers: int) -> float:
     """Images/s of a new loader, in random order."""
     rows = np.random.default_rng(0).permutation(len(source))
     jobs = [Job("train", rows[i : i + batch], "flip", (0, 0)) for i in range(0, len(rows), batch)]

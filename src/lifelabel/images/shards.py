@@ -21,7 +21,7 @@ from PIL import Image
 from lifelabel.errors import UserError
 from lifelabel.images.decode import check_bytes, decode_image
 from lifelabel.images.photographs import FileImages
-from lifelabel.images.source import BadImage, ImageHandle, ImageSource, Names, Problems
+from lifelabel.images.source import BadImage, ImageSource, Names, Problems
 from lifelabel.images.tar_index import Shard, TarIndex, read_index, stat_shards
 from lifelabel.utils.files import open_regular
 
@@ -64,7 +64,7 @@ def find_images(root: Path | None, names: Names) -> FileImages:
     return files
 
 
-def in_shards(images: ImageSource | ImageHandle) -> bool:
+def in_shards(images: ImageSource) -> bool:
     """Whether images are read from tar shards."""
     return isinstance(images, ShardImages)
 
