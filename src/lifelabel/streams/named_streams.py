@@ -175,8 +175,8 @@ def _voc(name: str, options: _VocOptions) -> Stream:
 
 def _table(name: str, options: _TableOptions) -> Stream:
     path, root = _file(options, name), _optional_root(options, name)
-    learned_names, learned = zip(*map(_learned_task, options.learned), strict=True) if options.learned else ((), ())
-    names = [name for task in learned for name in task]
+    learned = [_learned_task(text) for text in options.learned]
+    names = [name for _, classes in learned for name in classes]
     if len(set(names)) < len(names):
         raise UserError("stream.learned names a class twice: it is set by `lifelabel extend`")
     found = table.read(
@@ -184,9 +184,8 @@ def _table(name: str, options: _TableOptions) -> Stream:
         alias=options.alias, merge_case=options.merge_case, known=names,
     )  # fmt: skip
     return make_stream(
-        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives,
-        learned_names=learned_names,
-    )  # fmt: skip
+        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives
+    )
 
 
 def _learned_task(text: str) -> tuple[str, list[str]]:

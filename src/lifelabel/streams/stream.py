@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.images.source import ImageSource, Names, Problems, name_draws
+from lifelabel.images.source import ImageSource, Names, Problems
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.utils.text import task_text
 
 __all__ = [
     "GIVEN_TASKS", "LABELS", "LABELS_HELP", "Split",
-    "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "name_draws",
-    "proxy_sizes", "task_names", "task_of_class", "true_matrix",
+    "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines",
+    "owners", "proxy_sizes", "task_names", "task_of_class", "true_matrix",
 ]  # fmt: skip
 
 LABELS = ("task", "known")
@@ -374,6 +374,12 @@ def task_names(tasks: Sequence[Task]) -> list[str]:
 def task_of_class(tasks: Sequence[Task]) -> np.ndarray:
     """The task index of each class."""
     return np.repeat(np.arange(len(tasks)), [len(task.classes) for task in tasks])
+
+
+def owners(labels: Labels, tasks: Sequence[Task]) -> Labels:
+    """Images x tasks: the tasks that own a label of each image."""
+    keys = labels.row() * len(tasks) + task_of_class(tasks)[labels.column]
+    return Labels.from_keys(keys, len(labels), len(tasks))
 
 
 def true_matrix(labels: Labels) -> np.ndarray | None:
