@@ -94,8 +94,8 @@ class ShardImages(FileImages):
         """-1 for an image that is a file, or absent."""
         self.offset, self.size = np.zeros(len(files), np.int64), np.zeros(len(files), np.uint32)
         rows, places = rows[places >= 0], places[places >= 0]
-        for column, values in ((self.shard, index.shard), (self.offset, index.offset), (self.size, index.size)):
-            column[rows] = values[places]
+        for column, name in ((self.shard, "shard"), (self.offset, "offset"), (self.size, "size")):
+            column[rows] = index.members[name][places]
         self.present = files.present | (self.shard >= 0)
 
     def take(self, rows: np.ndarray) -> FileImages:
