@@ -25,7 +25,7 @@ from lifelabel.images.source import BadImage, ImageSource, Names, Problems
 from lifelabel.images.tar_index import Shard, TarIndex, read_index, stat_shards
 from lifelabel.utils.files import open_regular
 
-__all__ = ["ShardImages", "add_problems", "find_images", "folder_of", "in_shards", "is_root"]
+__all__ = ["ShardImages", "add_problems", "find_images", "folder_of", "is_root"]
 
 _MAX_SHARDS = 1_000_000
 _OPEN_SHARDS = 64
@@ -62,11 +62,6 @@ def find_images(root: Path | None, names: Names) -> FileImages:
     if not files.present.any() and (packed := _tar_files(root, _COMPRESSED)):
         raise _compressed(packed[0])
     return files
-
-
-def in_shards(images: ImageSource) -> bool:
-    """Whether images are read from tar shards."""
-    return isinstance(images, ShardImages)
 
 
 def add_problems(problems: Problems, *sources: ImageSource) -> None:
