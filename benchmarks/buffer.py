@@ -15,6 +15,8 @@ features.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -24,16 +26,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.common import make_parser, print_header, synchronize, write_json
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
-from lifelabel.methods import METHODS, Batch, HostBatch
+from benchmarks.common import NEW, Results, host_batch, make_method, make_parser, medians, seconds, synchronize
+from lifelabel.methods import Batch
 from lifelabel.methods.buffer import decode, encode
 from lifelabel.nn.device import resolve_device
-from lifelabel.nn.method_setting import Setting
 
-OLD, NEW = 16, 4
-TURNS, WARM_UP = 200, 5
+OLD = tuple(f"old {number}" for number in range(16))
 
 
 def images(count: int, size: int) -> np.ndarray:
@@ -44,122 +42,78 @@ def images(count: int, size: int) -> np.ndarray:
     return np.clip(np.stack(smooth) + rng.normal(0, 4, (count, size, size, 3)), 0, 255).astype(np.uint8)
 
 
-def batches(setting: Setting, classes: tuple[str, ...], size: int, count: int) -> list[Batch]:
-    """A few different batches as the engine makes them. Every image has a class."""
-    made = []
-    for seed, pixels in enumerate(np.array_split(images(8 * count, size), 8)):
-        rng = np.random.default_rng(seed)
-        labels = rng.random((count, len(classes))) < 0.15
-        labels[np.arange(count), rng.integers(len(classes), size=count)] = True
-        known, host = np.ones_like(labels), torch.from_numpy(pixels)
-        y, mask = (torch.from_numpy(array).to(setting.device) for array in (labels, known))
-        batch = setting.backbone.normalize(host), y.float(), mask, classes, HostBatch(host, labels, known)
-        made.append(Batch(*batch))
-    return made
+def batches(method: Any, classes: tuple[str, ...], given: argparse.Namespace) -> list[Batch]:
+    """A few different batches."""
+    pixels = torch.from_numpy(images(8 * given.batch, given.size))
+    return [host_batch(method, part, classes) for part in pixels.split(given.batch)]
 
 
-def make_method(name: str, backbone: str, count: int, device: torch.device) -> Any:
-    """A method with a buffer of `count` images, with the same initial weights every time."""
-    torch.manual_seed(0)
-    config = Config.make({"method": name, "backbone": backbone, "method_options": {"buffer_images": count}})
-    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 4, device=device), device)
-    method = METHODS[name](setting, config.method_options)
+def second_task(name: str, given: argparse.Namespace, offered: int) -> tuple[Any, Callable[[], float]]:
+    """A method that was offered `offered` images, and a function that lets it learn a batch and returns the time.
+
+    The time is the wall-clock time on a GPU, and the CPU time of this process otherwise.
+    """
+    device, buffer = resolve_device(given.device), {"buffer_images": given.images}
+    method = make_method(name, device, backbone=given.backbone, method_options=buffer)
     if not hasattr(method, "store"):
         raise SystemExit(f"{name} stores no images")
-    return method
-
-
-def second_task(name: str, given: argparse.Namespace, offered: int, device: torch.device) -> tuple[Any, list[Batch]]:
-    """A method that was offered `offered` images, and the batches that it learns next."""
-    method = make_method(name, given.backbone, given.images, device)
-    old, new = tuple(f"old {i}" for i in range(OLD)), tuple(f"new {i}" for i in range(NEW))
-    method.begin_task(old)
-    stored = batches(method.setting, old, given.size, given.batch)
+    method.begin_task(OLD)
+    stored = batches(method, OLD, given)
     step = 0
     while step * given.batch < offered or method.footprint().images < given.images:
         method.store(stored[step % len(stored)])
         step += 1
     method.end_task()
-    method.begin_task(new)
-    return method, batches(method.setting, new, given.size, given.batch)
-
-
-def seconds(method: Any, batch: Batch, device: torch.device) -> float:
-    """The time of one step: wall-clock time on a GPU, the CPU time of this process otherwise."""
+    method.begin_task(NEW)
+    learned = itertools.cycle(batches(method, NEW, given))
     clock = time.process_time if device.type == "cpu" else time.perf_counter
-    synchronize(device)
-    start = clock()
-    method.observe(batch)
-    synchronize(device)
-    return clock() - start
+
+    def learn() -> float:
+        batch = next(learned)
+        synchronize(device)
+        start = clock()
+        method.observe(batch)
+        synchronize(device)
+        return clock() - start
+
+    return method, learn
 
 
-def compare(name: str, given: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    early = second_task(name, given, 0, device)
+def compare(name: str, given: argparse.Namespace) -> dict[str, float]:
+    _, early = second_task(name, given, 0)
     start = time.perf_counter()
-    late = second_task(name, given, given.offered, device)
+    method, late = second_task(name, given, given.offered)
     elapsed = time.perf_counter() - start
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(given.turns + WARM_UP):
-        order = (0, 1) if turn % 2 else (1, 0)  # the first in a turn must have no advantage
-        for side in order:
-            method, learned = (early, late)[side]
-            times[side].append(seconds(method, learned[turn % len(learned)], device))
-    early_s, late_s = (statistics.median(column[WARM_UP:]) for column in times)
+    times = medians({"early": early, "late": late}, given.turns)
     return {
-        "method": name,
-        "early_ms": 1e3 * early_s,
-        "late_ms": 1e3 * late_s,
-        "ratio": late_s / early_s,
+        "early_ms": 1e3 * times["early"],
+        "late_ms": 1e3 * times["late"],
+        "ratio": times["late"] / times["early"],
         "offer_us": 1e6 * elapsed / given.offered,
-        "stored": late[0].footprint().images,
-        "bytes": late[0].footprint().bytes,
+        "stored": method.footprint().images,
+        "bytes": method.footprint().bytes,
     }
 
 
-def coding(size: int) -> tuple[float, float, float]:
+def coding(size: int) -> dict[str, float]:
     """Milliseconds to encode and to decode an image, and its bytes, in one thread."""
-
-    def median(work: Callable[[Any], Any], parts: list[Any]) -> float:
-        times = []
-        for part in parts:
-            start = time.perf_counter()
-            work(part)
-            times.append(time.perf_counter() - start)
-        return 1e3 * statistics.median(times)
-
-    pixels = list(images(64, size))
+    pixels = images(64, size)
     jpegs, out = [encode(image) for image in pixels], np.empty_like(pixels[0])
-    return median(encode, pixels), median(lambda jpeg: decode(jpeg, out), jpegs), statistics.mean(map(len, jpegs))
+    return {
+        "encode, ms": 1e3 * statistics.median(seconds(functools.partial(encode, image)) for image in pixels),
+        "decode, ms": 1e3 * statistics.median(seconds(functools.partial(decode, jpeg, out)) for jpeg in jpegs),
+        "bytes per image": statistics.mean(map(len, jpegs)),
+    }
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.set_defaults(device="cpu")
-    parser.add_argument("--methods", default="er", help="names of methods that store images, separated by commas")
-    parser.add_argument("--offered", type=int, default=100_000, help="number of offered images")
-    parser.add_argument("--images", type=int, default=2000, help="size of the buffer")
-    parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--backbone", default="tiny")
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=8)
-    given = parser.parse_args()
-    device = resolve_device(given.device)
-    encode_ms, decode_ms, size = coding(given.size)
-    print_header(given, given.backbone, f"{given.size} px", f"batch {given.batch}")
-    print(f"encode {encode_ms:.3f} ms, decode {decode_ms:.3f} ms, {size:.0f} bytes per image")
-    late = f"{given.offered:,} ms"
-    print(f"{'method':>8} {'stored':>6} {'full ms':>9} {late:>11} {'ratio':>6} {'offer us/image':>15}")
-    rows = {}
+    flags = {"methods": "er", "offered": 100_000, "images": 2000, "turns": 200, "backbone": "tiny"}
+    given = make_parser(__doc__, device="cpu", **flags, size=64, batch=8).parse_args()
+    results = Results(given, "method", given.backbone, f"{given.size} px", f"batch {given.batch}")
+    for name, value in coding(given.size).items():
+        results.add(name, value)
     for name in given.methods.split(","):
-        row = compare(name, given, device)
-        print(
-            f"{name:>8} {row['stored']:>6} {row['early_ms']:>9.2f} {row['late_ms']:>11.2f} {row['ratio']:>6.3f} "
-            f"{row['offer_us']:>15.1f}"
-        )
-        rows[name] = {key: value for key, value in row.items() if key != "method"}
-    stored = {"encode, ms": encode_ms, "decode, ms": decode_ms, "bytes per image": size}
-    write_json(given, "method", rows | {name: {"value": value} for name, value in stored.items()})
+        results.add(name, compare(name, given))
 
 
 if __name__ == "__main__":

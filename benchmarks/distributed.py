@@ -1,9 +1,9 @@
 """Runs of several processes under torchrun against one process: what differs in the result, and the speed.
 
-Every method is trained with 1, 2 and 3 processes (gloo) on scenes. The table has the mAP with one process, the
-differences of the others, and the largest difference of the label counts of the ACM. `--elastic` also kills a worker
-under torchrun and checks that the run finishes by itself. With the closed forms, `method.warm_up=0` leaves out the
-warm-up of the backbone by gradient.
+Every method is trained with 1, 2 and 3 processes (gloo) on scenes, `--jobs` methods at the same time. The table has the
+mAP with one process, the differences of the others, and the largest difference of the label counts of the ACM.
+`--elastic` also kills a worker under torchrun and checks that the run finishes by itself. With the closed forms,
+`method.warm_up=0` leaves out the warm-up of the backbone by gradient.
 
 Training in float32 is chaotic: a difference in the last bit of one weight grows to that of another seed in some hundred
 steps. `--threads` adds a column with two threads in place of one, in one process, which changes the order of additions
@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import make_parser, print_header, write_json
+from benchmarks.common import Results, make_parser
 from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.methods import METHODS
 from lifelabel.runs.folder import RunFolder
@@ -68,7 +68,7 @@ def _compare(method: str, counts: list[int], options: list[str], folder: Path, t
         own += ["--set", "method.warm_up=0"]
     found = {count: _train(folder / f"{method}-{count}", count, own) for count in counts}
     one = found[1]
-    row: dict[str, Any] = {"method": method, "mAP": one["mAP"]}
+    row: dict[str, Any] = {"mAP": one["mAP"]}
     for count in counts[1:]:
         row[f"change of mAP, {count}"] = found[count]["mAP"] - one["mAP"]
         if one["counts"] is not None:
@@ -98,35 +98,22 @@ def _lose_worker(folder: Path, options: list[str]) -> str:
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--methods", default=",".join(METHODS))
+    flags = {"methods": ",".join(METHODS), "jobs": 1, "threads": False, "float64": False, "elastic": False}
+    parser = make_parser(__doc__, **flags)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--jobs", type=int, default=1, help="methods at the same time")
     parser.add_argument("--set", action="append", default=[], help="options of all runs, as for train")
-    parser.add_argument("--threads", action="store_true", help="also one process with two threads")
-    parser.add_argument("--float64", action="store_true", help="networks in float64")
-    parser.add_argument("--elastic", action="store_true", help="also kill a worker under torchrun")
     given = parser.parse_args()
     if given.float64:
         os.environ[_FLOAT64] = "1"
-    print_header(given, "scenes", "float64" if given.float64 else "float32")
+    results = Results(given, "method", "scenes", "float64" if given.float64 else "float32")
     options = [word for each in given.set for word in ("--set", each)] + ["--device", given.device]
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.jobs) as pool:
         methods = given.methods.split(",")
         compared = pool.map(lambda m: _compare(m, given.processes, options, Path(name), given.threads), methods)
-        rows = []
-        for row in compared:
-            rows.append(row)
-            figures = (
-                f"{key} {value:.2g}" if key != "mAP" else f"mAP {value:.2f}"
-                for key, value in row.items()
-                if key != "method"
-            )
-            print(f"{row['method']:15} {'; '.join(figures)}", flush=True)
-        elastic = _lose_worker(Path(name), options) if given.elastic else None
-        if elastic:
-            print(f"a worker was killed: {elastic}")
-    write_json(given, "method", {row.pop("method"): row for row in rows})
+        for method, row in zip(methods, compared, strict=True):
+            results.add(method, row)
+        if given.elastic:
+            print(f"a worker was killed: {_lose_worker(Path(name), options)}")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ images are generated.
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
+import functools
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -21,19 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import make_parser, print_header, write_json
+from benchmarks.common import Results, learn, make_method, make_parser, rates
 from benchmarks.loading import photographs
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
 from lifelabel.images.photographs import FileImages
 from lifelabel.images.transforms import load_batch
-from lifelabel.methods import METHODS, Batch, HostBatch
+from lifelabel.methods import METHODS
 from lifelabel.model.export_content import ProbabilityNetwork, onnx_program
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
 from lifelabel.utils.memory import keep_freed_memory
 
-BATCH, TURNS = 8, 5
+BATCH = 8
 TASKS = [tuple(f"class {task}.{number}" for number in range(40)) for task in range(2)]
 
 
@@ -41,75 +37,39 @@ def pixels_of(source: FileImages, size: int) -> Tensor:
     return torch.from_numpy(load_batch(source, np.arange(len(source)), size, "none", None)[0])
 
 
-def learned(name: str, given: argparse.Namespace, pixels: Tensor) -> InferenceNetwork:
-    """The network of a method after two tasks."""
-    torch.manual_seed(0)
-    options = {"backbone": given.backbone, "weights": given.weights, "batch_size": BATCH}
-    own = {"warm_up": 0} if any(field.name == "warm_up" for field in fields(METHODS[name].Options)) else {}
-    config = Config.make({"method": name, "method_options": own, **options})
-    setting = make_setting(config, lambda labels: torch.randn(len(labels), 300), torch.device("cpu"))
-    method = METHODS[name](setting, config.method_options)
-    for classes in TASKS:
-        method.begin_task(classes)
-        for part in pixels.split(BATCH):
-            labels = torch.rand(len(part), len(classes)) < 0.3
-            known = torch.ones_like(labels)
-            host = HostBatch(part, labels.numpy(), known.numpy())
-            method.observe(Batch(setting.backbone.normalize(part), labels.float(), known, classes, host))
-        method.end_task()
-    network = method.network()
-    assert network is not None, name
-    return network
-
-
-def compare(network: InferenceNetwork, pixels: Tensor, size: int) -> tuple[float, float, float]:
-    """The largest difference of a probability, and images/s in torch and in ONNX Runtime."""
+@torch.no_grad()
+def compare(network: InferenceNetwork, pixels: Tensor, size: int) -> dict[str, float]:
+    """The largest difference of a probability, images/s in torch and in ONNX Runtime, and their ratio."""
     probabilities = ProbabilityNetwork(network)
-    images = network.backbone.normalize(pixels)
     session = open_session(onnx_program(probabilities, size).model_proto.SerializeToString())
-    runs: list[Callable[[Tensor], Tensor]] = [
-        probabilities,
-        lambda part: torch.from_numpy(session.run(None, {"images": part.numpy()})[0]),
-    ]
-    seconds: list[list[float]] = [[], []]
-    with torch.no_grad():
-        for _ in range(TURNS + 1):
-            found = []
-            for run, times in zip(runs, seconds, strict=True):
-                start = time.perf_counter()
-                found.append(torch.cat([run(part) for part in images.split(BATCH)]))
-                times.append(time.perf_counter() - start)
-    rates = [len(images) / statistics.median(times[1:]) for times in seconds]  # the first turn is for warm-up
-    return float((found[0] - found[1]).abs().max()), rates[0], rates[1]
+    parts = network.backbone.normalize(pixels).split(BATCH)
+
+    def in_onnx(part: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"images": part.numpy()})[0])
+
+    def run(forward: Callable[[Tensor], Tensor]) -> Tensor:
+        return torch.cat([forward(part) for part in parts])
+
+    difference = float((run(probabilities) - run(in_onnx)).abs().max())
+    runs = {"torch": functools.partial(run, probabilities), "onnx": functools.partial(run, in_onnx)}
+    speed = rates(runs, len(pixels))
+    return {"difference": difference, **speed, "ratio": speed["onnx"] / speed["torch"]}
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: generated images of 640 x 480")
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--weights", default="imagenet", help="none (random), imagenet, or a file")
-    parser.add_argument("--size", default="224,352", help="pixels of a side, separated by commas")
-    parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--methods", default="all")
-    given = parser.parse_args()
-    given.device = "cpu"
+    flags = {"root": Path, "backbone": "efficientnet-lite0", "weights": "imagenet"}
+    given = make_parser(__doc__, device="cpu", **flags, size="224,352", images=16, methods="all").parse_args()
     keep_freed_memory()
-    names = list(METHODS) if given.methods == "all" else given.methods.split(",")
-    rows = {}
+    sizes = [int(size) for size in given.size.split(",")]
     with photographs(given.root, given.images) as source:
-        print_header(given, given.backbone, f"{len(source)} images", f"batch {BATCH}")
-        print("| method | pixels | difference | torch images/s | ONNX Runtime images/s | ratio |")
-        print("|---|---:|---:|---:|---:|---:|")
-        sizes = [int(size) for size in given.size.split(",")]
-        for name in names:
-            network = learned(name, given, pixels_of(source, min(sizes)))
+        results = Results(given, "method and pixels", given.backbone, f"{len(source)} images", f"batch {BATCH}")
+        for name in METHODS if given.methods == "all" else given.methods.split(","):
+            own = {"warm_up": 0} if any(field.name == "warm_up" for field in fields(METHODS[name].Options)) else {}
+            options = {"backbone": given.backbone, "weights": given.weights, "batch_size": BATCH}
+            method = make_method(name, torch.device("cpu"), method_options=own, **options)
+            learn(method, TASKS, pixels_of(source, min(sizes)))
             for size in sizes:
-                difference, in_torch, in_onnx = compare(network, pixels_of(source, size), size)
-                ratio = in_onnx / in_torch
-                rows[f"{name}, {size}"] = {"difference": difference, "torch": in_torch, "onnx": in_onnx, "ratio": ratio}
-                row = (name, f"{size}", f"{difference:.1e}", f"{in_torch:.1f}", f"{in_onnx:.1f}", f"{ratio:.2f}")
-                print(f"| {' | '.join(row)} |", flush=True)
-    write_json(given, "method and pixels", rows)
+                results.add(f"{name}, {size}", compare(method.network(), pixels_of(source, size), size))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ It prints the mAP of the old classes before and after the extension, and that of
 
 from __future__ import annotations
 
-import argparse
 import csv
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import lifelabel
+from benchmarks.common import Results, make_parser
 from lifelabel.streams import coco, paper
 from lifelabel.streams.protocols import ProtocolOptions, make_stream
 from lifelabel.streams.stream import Stream
@@ -30,44 +30,38 @@ _NEW = 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True)
-    parser.add_argument("--methods", default="weighted-ridge,agcn")
-    parser.add_argument("--weights")
-    parser.add_argument("--words")
-    parser.add_argument("--out")
-    arguments = parser.parse_args()
-    out = Path(arguments.out or tempfile.mkdtemp())
+    parser = make_parser(__doc__, root=Path, methods="weighted-ridge,agcn", weights=str, words=str, out=Path)
+    given = parser.parse_args()
+    if given.root is None:
+        parser.error("give --root DIR")
+    out = given.out or Path(tempfile.mkdtemp())
     out.mkdir(parents=True, exist_ok=True)
-    stream = _stream(Path(arguments.root), out)
+    stream = _stream(given.root, out)
     tables = _write_tables(stream, out)
-    given = {name: value for name in ("weights", "words") if (value := getattr(arguments, name))}
-    options = {"root": arguments.root, **given}
+    files = {name: value for name in ("weights", "words") if (value := getattr(given, name))}
+    options = {"root": str(given.root), "device": given.device, **files}
     train, test = sum(map(len, stream.train.rows)), sum(map(len, stream.test.rows))
-    print(f"new classes: {', '.join(stream.tasks[-1].classes)}; {train:,} training images, {test:,} test images")
-    print("| method | labels of old classes | old before | old after | change | new | new in one stream |")
-    print("|---|---|---:|---:|---:|---:|---:|")
-    for method in arguments.methods.split(","):
-        _compare(method, tables, out / method, stream, options)
+    new = f"new classes: {', '.join(stream.tasks[-1].classes)}"
+    results = Results(given, "method, labels of old classes", new, f"{train:,} training images, {test:,} test images")
+    for method in given.methods.split(","):
+        _compare(method, tables, out / method, stream, options, results)
 
 
-def _compare(method: str, tables: Mapping[str, Path], out: Path, stream: Stream, options: Mapping[str, Any]) -> None:
-    shared: dict[str, Any] = {
-        "stream_options": {"order": "alphabetical"},
-        "method": method,
-        "overwrite": True,
-        **options,
-    }
-    lifelabel.train(out / "ten", stream=str(tables["ten"]), **shared)
-    lifelabel.train(out / "eleven", stream=str(tables["eleven"]), **shared)
+def _compare(
+    method: str, tables: Mapping[str, Path], out: Path, stream: Stream, options: Mapping[str, Any], results: Results
+) -> None:
+    for name in ("ten", "eleven"):
+        order: dict[str, Any] = {"stream_options": {"order": "alphabetical"}, "overwrite": True}
+        lifelabel.train(out / name, stream=str(tables[name]), method=method, **order, **options)
     before, whole = _ap(out / "ten", stream), _ap(out / "eleven", stream)
-    for name, given in (("new", "given"), ("new-only", "not given")):
+    for name, labels in (("new", "given"), ("new-only", "not given")):
         lifelabel.extend(out / "ten", tables[name], out / name, root=options["root"], overwrite=True)
         after = _ap(out / name, stream)
         old, new = list(before), stream.tasks[-1].classes
-        change = _mean(after, old) - _mean(before, old)
-        figures = _mean(before, old), _mean(after, old), change, _mean(after, new), _mean(whole, new)
-        print(f"| {method} | {given} | " + " | ".join(f"{100 * value:.2f}" for value in figures) + " |", flush=True)
+        figures = {"old before": _mean(before, old), "old after": _mean(after, old)}
+        figures["change"] = figures["old after"] - figures["old before"]
+        figures |= {"new": _mean(after, new), "new in one stream": _mean(whole, new)}
+        results.add(f"{method}, {labels}", {key: 100 * value for key, value in figures.items()})
 
 
 def _stream(root: Path, out: Path) -> Stream:

@@ -174,8 +174,12 @@ def _table(name: str, options: Mapping[str, str], page: Path, shown: set[str]) -
     ]
     labels = {row: row for row in result["figures"]}
     if "rows" in options:
-        rows = [row.partition("=") for row in _split(options["rows"])]
+        rows = [row.partition(" = ") for row in _split(options["rows"])]
         labels = {row.strip(): label.strip() or row.strip() for row, _, label in rows}
+    files = dict.fromkeys([name, *(column.name for column in columns)])
+    for row in labels:
+        if not any(row in load(each)["figures"] for each in files):
+            raise SystemExit(f"{page.relative_to(ROOT)}: no file of {', '.join(files)} has the row {row!r}")
     names = list(labels)
     if "sort" in options:
         by = _Column(options["sort"], name)
@@ -193,7 +197,6 @@ def _table(name: str, options: Mapping[str, str], page: Path, shown: set[str]) -
     rule = "|".join(["---", *("---:" if each else "---" for each in right)])
     first, *others = [f"| {' | '.join(line)} |" for line in (head, *lines)]
     text = "\n".join([first, f"|{rule}|", *others])
-    files = dict.fromkeys([name, *(column.name for column in columns)])
     if options.get("source") == "short":
         text += f"\n\nFigures: {', '.join(_link(each, page) for each in files)}."
     elif options.get("source") != "no":
@@ -217,10 +220,9 @@ def _source(name: str, page: Path, shown: bool) -> str:
     if shown:
         return f"{link}: as above."
     seeds = f"seeds {result['seeds']}" if result.get("seeds") else None
-    commit = f"commit {result['commit']}" if result.get("commit") else None
-    facts = [result.get("measured_on"), seeds, result.get("machine"), result.get("date"), commit]
-    command = re.sub(r" --json \S+", "", f" `{result['command']}`")
-    text = f"{link}: {'; '.join(str(fact) for fact in facts if fact)}.{command}"
+    facts = [result.get("measured_on"), seeds, result.get("machine"), result.get("date")]
+    command = re.sub(r" --json \S+", "", result["command"])
+    text = f"{link}: {'; '.join(str(fact) for fact in facts if fact)}. `{command}`"
     return f"{text} {result['notes']}" if result.get("notes") else text
 
 

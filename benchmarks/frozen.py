@@ -18,127 +18,95 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
-import statistics
-import time
+import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import make_parser, print_header, synchronize, write_json
+from benchmarks.common import Results, make_jobs, make_method, make_parser, rates
 from benchmarks.loading import photographs
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
-from lifelabel.images.loader import Job, Loader, default_workers
+from lifelabel.images.loader import Loader, default_workers
 from lifelabel.images.photographs import FileImages
-from lifelabel.methods import METHODS, Batch
-from lifelabel.nn.backbones import Backbone
+from lifelabel.methods import Batch
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.freezing import inference_copy
-from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.onnx_runtime import OnnxFeatures
 from lifelabel.utils.memory import keep_freed_memory
 
-TURNS = 5
+CLASSES = ("a", "b", "c", "d")
 Step = Callable[[Tensor], object]
-
-
-def bare(backbone: Backbone, setting: Setting) -> Step:
-    placed = copy.deepcopy(backbone).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in types
-
-    def step(images: Tensor) -> Tensor:
-        with setting.autocast():
-            return placed(two_views(images).contiguous(memory_format=torch.channels_last))
-
-    return step
-
-
-def ours(config: Config, setting: Setting) -> Step:
-    method = METHODS[config.method](setting, config.method_options)
-    names = ("a", "b", "c", "d")
-    method.begin_task(names)
-
-    def step(images: Tensor) -> object:
-        labels = torch.ones(len(images), len(names), device=images.device)
-        return method.observe(Batch(images, labels, labels.bool(), names))
-
-    return step
-
-
-def onnx(backbone: Backbone, size: int) -> Step:
-    forward = OnnxFeatures(inference_copy(backbone), torch.zeros(1, 3, size, size))
-    return lambda images: forward(two_views(images))
 
 
 def two_views(images: Tensor) -> Tensor:
     return torch.cat([images, images.flip(3)])
 
 
-def seconds(step: Step, backbone: Backbone, loader: Loader, jobs: list[Job], device: torch.device) -> float:
-    """The time of one pass over all images."""
-    synchronize(device)
-    start = time.perf_counter()
-    with torch.no_grad():
-        for loaded in loader.batches(jobs):
-            step(backbone.normalize(loaded.pixels))
-    synchronize(device)
-    return time.perf_counter() - start
+def bare(method: Any) -> Step:
+    backbone = method.setting.place_backbone().eval().requires_grad_(False)
+    backbone.to(memory_format=torch.channels_last)
+
+    def step(images: Tensor) -> Tensor:
+        with method.setting.autocast():
+            return backbone(two_views(images).contiguous(memory_format=torch.channels_last))
+
+    return step
+
+
+def ours(method: Any) -> Step:
+    method.begin_task(CLASSES)
+
+    def step(images: Tensor) -> object:
+        labels = torch.ones(len(images), len(CLASSES), device=images.device)
+        return method.observe(Batch(images, labels, labels.bool(), CLASSES))
+
+    return step
+
+
+def onnx(method: Any, size: int) -> Step:
+    backbone = method.setting.backbone.eval().requires_grad_(False)
+    forward = OnnxFeatures(inference_copy(backbone), torch.zeros(1, 3, size, size))
+    return lambda images: forward(two_views(images))
 
 
 def measure(given: argparse.Namespace, source: FileImages) -> dict[str, float]:
     """Images/s of every path."""
     device = resolve_device(given.device)
     options = {"backbone": given.backbone, "weights": given.weights, "batch_size": given.batch, "pool": "avg"}
-    config = Config.make({"method": "weighted-ridge", "method_options": {"warm_up": 0}, **options})
-
-    def setting(images: int = 0) -> Setting:
-        torch.manual_seed(0)
-        return make_setting(config, lambda labels: torch.zeros(len(labels), 1), device, images)
-
-    first = setting()
-    backbone = first.place_backbone().eval().requires_grad_(False)
-    paths = {"bare": bare(backbone, first), "ours": ours(config, setting())}
+    make = functools.partial(make_method, "weighted-ridge", device, method_options={"warm_up": 0}, **options)
+    paths = {"bare": bare(make()), "ours": ours(make())}
     if device.type == "cpu":
         with contextlib.suppress(ImportError):
-            paths["onnx"] = onnx(backbone, given.size)
-            paths["ours+onnx"] = ours(config, setting(images=10**9))
-    rows = np.arange(len(source))
-    jobs = [Job("train", rows[i : i + given.batch]) for i in range(0, len(rows), given.batch)]
+            paths["onnx"] = onnx(make(), given.size)
+            paths["ours+onnx"] = ours(make(images=10**9))
+    normalize = make().setting.place_backbone().normalize
+    jobs = make_jobs(np.arange(len(source)), given.batch)
     loader = Loader({"train": source}, given.size, default_workers(device), given.batch)
-    rates: dict[str, list[float]] = {name: [] for name in paths}
+
+    @torch.no_grad()
+    def run(step: Step) -> None:
+        for loaded in loader.batches(jobs):
+            step(normalize(loaded.pixels))
+
     try:
-        for turn in range(TURNS + 1):
-            for name, step in paths.items():
-                rate = len(rows) / seconds(step, backbone, loader, jobs, device)
-                if turn:  # the first turn is for warm-up
-                    rates[name].append(rate)
+        return rates({name: functools.partial(run, step) for name, step in paths.items()}, len(source), device)
     finally:
         loader.close()
-    return {name: statistics.median(each) for name, each in rates.items()}
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: generated images of 640 x 480")
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--weights", default="none", help="none (random), imagenet, or a file")
-    parser.add_argument("--size", type=int, default=352)
-    parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=32)
-    given = parser.parse_args()
+    flags = {"root": Path, "backbone": "efficientnet-lite0", "weights": "none", "size": 352, "images": 64, "batch": 32}
+    given = make_parser(__doc__, **flags).parse_args()
     keep_freed_memory()
     with photographs(given.root, given.images) as source:
-        print_header(given, given.backbone, f"{given.size} px", f"{len(source)} images", f"batch {given.batch}")
+        what = f"{given.size} px", f"{len(source)} images", f"batch {given.batch}"
+        results = Results(given, "", given.backbone, *what)
         speed = measure(given, source)
-    ratios = {f"{name}/bare": rate / speed["bare"] for name, rate in speed.items() if name != "bare"}
-    row = {**speed, **ratios}
-    print("".join(f"{name:>11}" for name in row))
-    print("".join(f"{value:>11.4g}" for value in row.values()), flush=True)
-    figures = {name: {"images/s": rate, "relative to bare": rate / speed["bare"]} for name, rate in speed.items()}
-    write_json(given, "", figures)
+    for name, rate in speed.items():
+        results.add(name, {"images/s": rate, "relative to bare": rate / speed["bare"]})
 
 
 if __name__ == "__main__":

@@ -12,32 +12,22 @@ of the embedded stream.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import multiprocessing
-import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.common import make_parser, print_header, write_json
+from benchmarks.common import Results, make_jobs, make_parser, medians, seconds
 from lifelabel.images.loader import Job, Loader
 from lifelabel.images.photographs import FileImages
+from lifelabel.images.source import ImageHandle
 from lifelabel.streams import Names, build
-
-TURNS = 5
-
-
-def bare(paths: list[Path], size: int) -> int:
-    """Decode, resize, discard."""
-    for path in paths:
-        with Image.open(path) as image:
-            rgb = image.convert("RGB")
-        np.asarray(rgb if rgb.size == (size, size) else rgb.resize((size, size), Image.Resampling.BILINEAR))
-    return len(paths)
 
 
 @contextlib.contextmanager
@@ -52,12 +42,12 @@ def photographs(root: Path | None, count: int) -> Iterator[FileImages]:
         yield FileImages(Path(folder), Names(names[row % len(names)] for row in range(count)))
 
 
-def write_jpegs(folder: Path) -> list[Path]:
-    """Write 200 JPEGs of 640 x 480, of images of the embedded stream."""
+def write_jpegs(folder: Path, width: int = 640) -> list[Path]:
+    """Write 200 JPEGs, of images of the embedded stream."""
     drawn = build("scenes", {"train_images": 200, "test_images": 20, "size": 160}).train.images
     paths = [folder / f"{row}.jpg" for row in range(200)]
     for row, path in enumerate(paths):
-        drawn.read(row).resize((640, 480)).save(path, quality=90)
+        drawn.read(row).resize((width, width * 3 // 4)).save(path, quality=90)
     return paths
 
 
@@ -66,55 +56,54 @@ def image_paths(source: FileImages) -> list[Path]:
     return [source.root / source.found[row] for row in range(len(source))]
 
 
-def measure(source: FileImages, size: int, batch: int, workers: int) -> tuple[float, float]:
-    """Images/s of the bare loop and of the loader, each the median over the turns."""
-    rates = [turn(source, size, batch, workers) for _ in range(TURNS)]
-    bare_rate, ours = (statistics.median(column) for column in zip(*rates, strict=True))
-    return bare_rate, ours
+def decode(paths: list[Path], size: int) -> None:
+    """Decode, resize, discard."""
+    for path in paths:
+        with Image.open(path) as image:
+            rgb = image.convert("RGB")
+        np.asarray(rgb if rgb.size == (size, size) else rgb.resize((size, size), Image.Resampling.BILINEAR))
 
 
-def turn(source: FileImages, size: int, batch: int, workers: int) -> tuple[float, float]:
-    """Both once, in new processes."""
-    rows = np.arange(len(source))
+def bare_rate(source: FileImages, given: argparse.Namespace, workers: int) -> float:
+    """Images/s of the bare loop, in new processes."""
     paths = image_paths(source)
-    jobs = [Job("train", rows[i : i + batch], "flip", (0, 0)) for i in range(0, len(rows), batch)]
-    parts = [(paths[i : i + batch], size) for i in range(0, len(paths), batch)]
-    loader = Loader({"train": source}, size, workers, batch)
-    with contextlib.ExitStack() as stack:
-        stack.callback(loader.close)
-        pool = stack.enter_context(multiprocessing.get_context("fork").Pool(workers)) if workers else None
+    parts = [(paths[start : start + given.batch], given.size) for start in range(0, len(paths), given.batch)]
+    with multiprocessing.get_context("fork").Pool(workers) if workers else contextlib.nullcontext() as pool:
 
-        def decode(parts: list[tuple[list[Path], int]]) -> int:
-            return sum(pool.starmap(bare, parts, chunksize=1) if pool else (bare(*part) for part in parts))
+        def run(parts: list[tuple[list[Path], int]]) -> None:
+            if pool:
+                pool.starmap(decode, parts, chunksize=1)
+            else:
+                for part in parts:
+                    decode(*part)
 
-        def load(jobs: list[Job]) -> int:
-            return sum(len(loaded.good) for loaded in loader.batches(jobs))
+        run(parts[: 4 * max(workers, 1)])  # starts the processes, and reads the files once
+        return len(paths) / seconds(lambda: run(parts))
 
-        decode(parts[: 4 * max(workers, 1)])  # starts the processes, and reads the files once
-        load(jobs[: 4 * max(workers, 1)])
-        start = time.perf_counter()
-        decoded = decode(parts) / (time.perf_counter() - start)
-        start = time.perf_counter()
-        return decoded, load(jobs) / (time.perf_counter() - start)
+
+def loader_rate(source: ImageHandle, rows: np.ndarray, given: argparse.Namespace, workers: int) -> float:
+    """Images/s of a new loader."""
+    jobs = make_jobs(rows, given.batch, "flip")
+    with contextlib.closing(Loader({"train": source}, given.size, workers, given.batch)) as loader:
+
+        def run(jobs: list[Job]) -> None:
+            for loaded in loader.batches(jobs):
+                assert not loaded.bad
+
+        run(jobs[: 4 * max(workers, 1)])  # starts the processes
+        return len(rows) / seconds(lambda: run(jobs))
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: generated 640 x 480 images")
-    parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--workers", default="0,2", help="numbers of workers to try")
-    args = parser.parse_args()
-    rows = []
-    with photographs(args.root, args.images) as source:
-        print_header(args, f"{len(source)} images", f"{args.size} px", f"batch {args.batch}")
-        print(f"{'workers':>7}  {'bare images/s':>13}  {'loader images/s':>15}  {'ratio':>5}")
-        for workers in map(int, args.workers.split(",")):
-            decode, ours = measure(source, args.size, args.batch, workers)
-            print(f"{workers:>7}  {decode:>13.0f}  {ours:>15.0f}  {ours / decode:>5.2f}")
-            rows.append({"workers": workers, "bare": decode, "loader": ours, "ratio": ours / decode})
-    write_json(args, "workers", {str(row.pop("workers")): row for row in rows})
+    given = make_parser(__doc__, root=Path, images=2000, size=224, batch=32, workers="0,2").parse_args()
+    with photographs(given.root, given.images) as source:
+        what = f"{len(source)} images", f"{given.size} px", f"batch {given.batch}"
+        results, rows = Results(given, "workers", *what), np.arange(len(source))
+        for workers in map(int, given.workers.split(",")):
+            bare = functools.partial(bare_rate, source, given, workers)
+            ours = functools.partial(loader_rate, source, rows, given, workers)
+            speed = medians({"bare": bare, "loader": ours})
+            results.add(f"{workers}", {**speed, "ratio": speed["loader"] / speed["bare"]})
 
 
 if __name__ == "__main__":

@@ -13,15 +13,13 @@ import csv
 import multiprocessing
 import os
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 import lifelabel
-from benchmarks.common import make_parser, print_header, write_json
+from benchmarks.common import Results, make_parser
 
 _INTERVAL = 1000
 _PICTURES, _SIDE, _CLASSES_PER_TASK, _TEST_IMAGES = 64, 32, 2, 64
@@ -78,45 +76,33 @@ def _write_table(folder: Path, tasks: int, images: int) -> Path:
     return folder / "table.csv"
 
 
-def measure(method: str, steps: int, tasks: int, batch: int, verbose: bool = False) -> dict[str, Any]:
-    """The samples of one run, the seconds, and for each process the ratio of the last sample to that after a tenth."""
+def measure(method: str, steps: int, tasks: int, batch: int, verbose: bool = False) -> list[dict[str, int]]:
+    """The bytes of each process of a run, every 1,000 steps."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table = _write_table(folder, tasks, batch * steps // tasks)
-        sampler, begin = _Sampler(batch, verbose), time.monotonic()
+        sampler = _Sampler(batch, verbose)
         lifelabel.train(
             folder / "run", method=method, stream=str(table), root=str(folder), callback=sampler, device="cpu",
             workers=1, backbone="tiny", weights="none", image_size=_SIDE, batch_size=batch, lr=1e-4, backbone_lr=1e-4,
         )  # fmt: skip
-    first, last = sampler.samples[len(sampler.samples) // 10 - 1], sampler.samples[-1]
-    ratios = {name: last[name] / first[name] for name in first}
-    return {"samples": sampler.samples, "seconds": time.monotonic() - begin, "ratios": ratios}
+    return sampler.samples
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--methods", default="fine-tuning,er")
-    parser.add_argument("--steps", type=int, default=50_000)
-    parser.add_argument("--tasks", type=int, default=25)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--verbose", action="store_true", help="print every sample")
+    flags = {"methods": "fine-tuning,er", "steps": 50_000, "tasks": 25, "batch": 2, "verbose": False}
+    parser = make_parser(__doc__, device="cpu", **flags)
     given = parser.parse_args()
     if given.steps < 10 * _INTERVAL or given.steps % given.tasks:
         parser.error(f"--steps must be at least {10 * _INTERVAL:,}, and a multiple of --tasks")
-    given.device = "cpu"
-    tenth = given.steps // 10
-    print_header(given, f"{given.steps:,} steps in {given.tasks} tasks, batch {given.batch}, {_SIDE} px")
-    print(f"{'method':<16} {'process':<14} {f'MB at {tenth:,}':>14} {f'MB at {given.steps:,}':>14} {'ratio':>8}")
-    found = {}
+    what = f"{given.steps:,} steps in {given.tasks} tasks", f"batch {given.batch}", f"{_SIDE} px"
+    results = Results(given, "method and process", *what)
     for method in given.methods.split(","):
-        figures = measure(method, given.steps, given.tasks, given.batch, given.verbose)
-        samples = figures["samples"]
-        for name, ratio in figures["ratios"].items():
-            first, last = samples[len(samples) // 10 - 1][name] / 1e6, samples[-1][name] / 1e6
-            found[f"{method}, {name}"] = {"MB after a tenth of the steps": first, "MB after all": last, "ratio": ratio}
-            print(f"{method:<16} {name:<14} {first:>14.1f} {last:>14.1f} {ratio:>8.4f}", flush=True)
-        print(f"{method:<16} {figures['seconds']:.0f} s", flush=True)
-    write_json(given, "method and process", found)
+        samples = measure(method, given.steps, given.tasks, given.batch, given.verbose)
+        first, last = samples[len(samples) // 10 - 1], samples[-1]
+        for name, size in first.items():
+            figures = {"MB after a tenth of the steps": size / 1e6, "MB after all": last[name] / 1e6}
+            results.add(f"{method}, {name}", {**figures, "ratio": last[name] / size})
 
 
 if __name__ == "__main__":

@@ -15,11 +15,8 @@ same files, so that a busy machine slows both. Figures are medians over the turn
 from __future__ import annotations
 
 import argparse
-import contextlib
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,46 +25,31 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from benchmarks.common import make_parser, print_header, write_json
+from benchmarks.common import Results, learn, make_method, make_parser, rates
 from benchmarks.loading import image_paths, photographs
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
 from lifelabel.images.decode import open_image
 from lifelabel.images.loader import default_workers
-from lifelabel.methods import METHODS, Batch
 from lifelabel.model import Model, ModelInfo, load, write_model
 from lifelabel.nn.device import resolve_device
 from lifelabel.utils.memory import keep_freed_memory
 from lifelabel.utils.processes import init_child
 
-TURNS = 5
-TASKS, CLASSES = 4, 20
-Score = Callable[[], int]
+TASKS = [tuple(f"class {task}-{number}" for number in range(20)) for task in range(4)]
 
 
 def make_model(given: argparse.Namespace, folder: Path) -> Model:
     """A model of 80 classes, trained on noise, written and loaded."""
-    torch.manual_seed(0)
     options = {"backbone": given.backbone, "weights": given.weights, "batch_size": 8, "pool": "avg"}
-    config = Config.make({"method": "weighted-ridge", "method_options": {"warm_up": 0}, **options})
-    device = resolve_device(given.device)
-    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 1), device)
-    method = METHODS[config.method](setting, config.method_options)
-    for task in range(TASKS):
-        names = tuple(f"class {task}-{number}" for number in range(CLASSES))
-        method.begin_task(names)
-        labels = (torch.rand(8, CLASSES, device=device) < 0.3).float()
-        images = torch.randn(8, 3, given.size, given.size, device=device)
-        method.observe(Batch(images, labels, torch.ones_like(labels, dtype=torch.bool), names))
-        method.end_task()
+    device, own = resolve_device(given.device), {"warm_up": 0}
+    method = make_method("weighted-ridge", device, method_options=own, **options)
+    learn(method, TASKS, torch.randint(256, (8, given.size, given.size, 3), dtype=torch.uint8))
     network = method.network()
-    assert network is not None
-    parts = network.backbone.parts
     info = ModelInfo(
-        classes=tuple(name for names in method.tasks for name in names),
-        task_of_class=tuple(np.repeat(range(TASKS), CLASSES).tolist()),
-        image_size=given.size, method=config.method, label=config.method, backbone=given.backbone, pool="avg",
-        normalize=tuple({"mean": list(part.normalize.mean), "std": list(part.normalize.std)} for part in parts),
+        classes=sum(TASKS, ()), task_of_class=tuple(task for task, names in enumerate(TASKS) for _ in names),
+        image_size=given.size, method="weighted-ridge", label="weighted-ridge", backbone=given.backbone, pool="avg",
+        normalize=tuple(
+            {"mean": list(part.normalize.mean), "std": list(part.normalize.std)} for part in network.backbone.parts
+        ),
         provenance=network.backbone.provenance.to_dict(), network=network.describe(),
     )  # fmt: skip
     write_model(folder, network, info)
@@ -91,70 +73,45 @@ class Decoder:
         return torch.from_numpy(np.stack([np.asarray(F.resize(image, [self.size, self.size])) for image in images]))
 
 
-def bare(model: Model, paths: list[Path], batch: int, workers: int) -> Score:
+def bare(model: Model, paths: list[Path], batch: int, workers: int) -> Callable[[], None]:
     network, device = model.network, model.device
     options: dict[str, Any] = {"num_workers": workers, "worker_init_fn": init_child} if workers else {}
 
     @torch.no_grad()
-    def score() -> int:
-        done = 0
-        with autocast(model):
-            decoder: Any = Decoder(paths, model.info.image_size, batch)
+    def score() -> None:
+        decoder: Any = Decoder(paths, model.info.image_size, batch)
+        with torch.autocast(device.type, torch.bfloat16, enabled=model.precision == "bf16"):
             for pixels in DataLoader(decoder, batch_size=None, pin_memory=device.type == "cuda", **options):
                 images = network.backbone.normalize(pixels)
                 if device.type == "cuda":
                     images = images.contiguous(memory_format=torch.channels_last)
-                done += len(network(images).float().sigmoid().cpu())
-        return done
+                network(images).float().sigmoid().cpu()
 
     return score
 
 
-@contextlib.contextmanager
-def autocast(model: Model) -> Iterator[None]:
-    with torch.autocast(model.device.type, torch.bfloat16) if model.precision == "bf16" else contextlib.nullcontext():
-        yield
+def ours(model: Model, paths: list[Path], batch: int, workers: int) -> Callable[[], None]:
+    def score() -> None:
+        assert not any(isinstance(found, str) for _, found in model.score_files(paths, batch, workers))
 
-
-def ours(model: Model, paths: list[Path], batch: int, workers: int) -> Score:
-    return lambda: sum(not isinstance(found, str) for _, found in model.score_files(paths, batch, workers))
-
-
-def measure(scores: dict[str, Score]) -> dict[str, float]:
-    """Images/s of each path: the median over the turns."""
-    rates: dict[str, list[float]] = {name: [] for name in scores}
-    for turn in range(TURNS + 1):
-        for name, score in scores.items():
-            start = time.perf_counter()
-            done = score()
-            if turn:  # the first turn is for warm-up
-                rates[name].append(done / (time.perf_counter() - start))
-    return {name: statistics.median(each) for name, each in rates.items()}
+    return score
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--images", type=Path, help="a folder of JPEGs; none: generated 640 x 480 images")
-    parser.add_argument("--count", type=int, default=300, help="number of images")
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--weights", default="none", help="none (random), imagenet, or a file")
-    parser.add_argument("--size", type=int, default=352)
-    parser.add_argument("--batch", type=int, help="images per batch; none: the default of the model")
-    parser.add_argument("--workers", type=int, help="processes that decode; none: the default of the device")
-    given = parser.parse_args()
+    flags = {"images": Path, "count": 300, "backbone": "efficientnet-lite0", "weights": "none", "size": 352}
+    given = make_parser(__doc__, **flags, batch=int, workers=int).parse_args()
     keep_freed_memory()
     with photographs(given.images, given.count) as source, tempfile.TemporaryDirectory() as folder:
         model, paths = make_model(given, Path(folder)), image_paths(source)
         batch = given.batch or model.batch_size
         workers = default_workers(model.device) if given.workers is None else given.workers
         what = f"{given.size} px", f"{len(paths)} images", f"batch {batch}", f"{workers} workers", model.precision
-        print_header(given, given.backbone, *what)
+        results = Results(given, "", given.backbone, *what)
         arguments = (model, paths, batch, workers)
-        speed = measure({"bare": bare(*arguments), "ours": ours(*arguments)})
-    ratio = speed["ours"] / speed["bare"]
-    print(f"{'bare images/s':>13}  {'ours images/s':>13}  {'ratio':>5}")
-    print(f"{speed['bare']:>13.1f}  {speed['ours']:>13.1f}  {ratio:>5.2f}", flush=True)
-    write_json(given, "", {**{f"{name}, images/s": rate for name, rate in speed.items()}, "ratio": ratio})
+        speed = rates({"bare": bare(*arguments), "ours": ours(*arguments)}, len(paths))
+    for name, rate in speed.items():
+        results.add(f"{name}, images/s", rate)
+    results.add("ratio", speed["ours"] / speed["bare"])
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ loss    best - auto. The last line has the mean and the largest loss.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import make_parser, print_header, write_json
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
+from benchmarks.common import Results, make_method, make_parser
 from lifelabel.images.loader import SCORING_BYTES, Loader, default_workers
 from lifelabel.images.shards import find_images
 from lifelabel.methods import Batch
@@ -87,56 +87,51 @@ def learn(method: WeightedRidge, labels: np.ndarray, parts: list[np.ndarray], of
         method.end_task()
 
 
+def scorer(method: WeightedRidge, rows: Tensor, labels: np.ndarray) -> Callable[[float], float]:
+    """A function from the strength of regularisation to the mAP in % on some images."""
+    phi = method.features(rows)
+
+    def score(ridge: float) -> float:
+        method.solve(ridge)
+        return 100 * mean_average_precision(method.logits(phi).cpu(), labels)
+
+    return score
+
+
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--root", type=Path)
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--weights", default="imagenet")
-    parser.add_argument("--size", type=int, default=352)
-    parser.add_argument("--seed", type=int, default=0, help="of the tables that are drawn")
-    given = parser.parse_args()
+    flags = {"root": Path, "backbone": "efficientnet-lite0", "weights": "imagenet", "size": 352, "seed": 0}
+    given = make_parser(__doc__, "table", **flags).parse_args()
     found = table.read(given.table, given.root)
     train, test = found.train.labels.dense(), found.test.labels.dense()
     drawn = [draw(train, images, tasks, given.seed) for images, tasks in TABLES]
     used = np.unique(np.concatenate([rows for rows, _, _ in drawn]))
-    options = {"backbone": given.backbone, "weights": given.weights, "method_options": {"warm_up": 0}}
-    config = Config.make({"method": "weighted-ridge", "precision": "fp32", **options})
-    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 1), resolve_device(given.device))
-    make = lambda: WeightedRidge(setting, config.method_options)  # noqa: E731
-    print_header(given, f"{given.backbone}, {given.size} px", f"{len(used)} training images, {len(test)} test images")
-    extract = make().extract
+    options = {"backbone": given.backbone, "weights": given.weights, "precision": "fp32"}
+    device = resolve_device(given.device)
+    make = functools.partial(make_method, "weighted-ridge", device, method_options={"warm_up": 0}, **options)
+    what = f"{given.backbone}, {given.size} px", f"{len(used)} training images, {len(test)} test images"
+    results = Results(given, "seed of the tables", *what)
+    first = make()
+    extract, setting = first.extract, first.setting
     of_train = extract_all(extract, setting, found.root, found.train, used, given.size)
     of_test = extract_all(extract, setting, found.root, found.test, np.arange(len(test)), given.size)
     print("".join(f"{name:>9}" for name in ("images", "tasks", "auto", "chosen", "best", "at", "loss")))
-    results = []
+    losses = {}
     for (images, tasks), (rows, parts, of_row) in zip(TABLES, drawn, strict=True):
         method = make()
-        method.extract = Lookup(extract, of_train[np.searchsorted(used, rows)])  # type: ignore[assignment]
+        method.extract = Lookup(extract, of_train[np.searchsorted(used, rows)])
         learn(method, train[rows], parts, of_row)
-        columns = np.concatenate(parts)
-        shown = test[:, columns].any(1)
-        method.extract = Lookup(extract, of_test[torch.from_numpy(shown).to(of_test.device)])  # type: ignore[assignment]
-        phi = method.features(torch.arange(int(shown.sum()), device=setting.device))
-
-        def score(
-            ridge: float, method: WeightedRidge = method, phi: Tensor = phi, y: np.ndarray = test[shown][:, columns]
-        ) -> float:
-            method.solve(ridge)
-            return 100 * mean_average_precision(method.logits(phi).cpu(), y)
-
-        chosen = method.ridge
+        columns, chosen = np.concatenate(parts), method.ridge
+        shown = np.flatnonzero(test[:, columns].any(1))
+        method.extract = Lookup(extract, of_test)
+        score = scorer(method, torch.from_numpy(shown).to(device), test[shown][:, columns])
         auto, fixed = score(chosen), [score(ridge) for ridge in FIXED]
         best = int(np.argmax(fixed))
-        row = {"images": images, "tasks": tasks, "auto": auto, "chosen": chosen, "best": fixed[best], "at": FIXED[best]}
-        results.append({**row, "loss": fixed[best] - auto, "fixed": fixed})
-        print("".join(f"{value:>9.4g}" for value in (*row.values(), fixed[best] - auto)), flush=True)
-    losses = [row["loss"] for row in results]
-    print(f"loss: mean {np.mean(losses):.2f}, largest {max(losses):.2f}")
-    worst = max(results, key=lambda row: row["loss"])
-    of = f"{worst['images']} images, {worst['tasks']} task{'s' if worst['tasks'] > 1 else ''}"
-    figures = {"mean loss": float(np.mean(losses)), "largest loss": worst["loss"], "of": of}
-    write_json(given, "seed of the tables", {str(given.seed): figures})
+        loss = losses[f"{images} images, {tasks} task{'s' if tasks > 1 else ''}"] = fixed[best] - auto
+        row = images, tasks, auto, chosen, fixed[best], FIXED[best], loss
+        print("".join(f"{value:>9.4g}" for value in row), flush=True)
+    of, largest = max(losses.items(), key=lambda each: each[1])
+    mean = float(np.mean([*losses.values()]))
+    results.add(f"{given.seed}", {"mean loss": mean, "largest loss": largest, "of": of})
 
 
 if __name__ == "__main__":

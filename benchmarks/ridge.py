@@ -8,11 +8,9 @@ solve      Solutions and calibration of all tasks, and the strength of regularis
 
 from __future__ import annotations
 
-import time
-
 import torch
 
-from benchmarks.common import make_parser, print_header, synchronize, write_json
+from benchmarks.common import Results, make_parser, seconds
 from lifelabel.methods.ridge import Regression, TaskSums
 from lifelabel.methods.weighted_ridge import RIDGES
 from lifelabel.nn.device import resolve_device
@@ -34,34 +32,29 @@ def make_sums(tasks: int, dim: int, device: torch.device) -> TaskSums:
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--tasks", type=int, default=10)
-    parser.add_argument("--dim", type=int, default=3905)
-    given = parser.parse_args()
+    given = make_parser(__doc__, tasks=10, dim=3905).parse_args()
     device = resolve_device(given.device)
-    print_header(given, f"{given.tasks} tasks", f"{given.dim} dimensions")
+    results = Results(given, "", f"{given.tasks} tasks", f"{given.dim} dimensions")
     sums = make_sums(given.tasks, given.dim, device)
-    regressions = [lambda task=task: Regression(sums.total, *sums.of_task(task), 0.2) for task in range(given.tasks)]
-    regressions[0]().factor(1.0)  # libraries are loaded
-    row = {}
-    synchronize(device)
-    start = time.perf_counter()
-    for make in regressions:
-        make().factor(1.0)
-    synchronize(device)
-    row["cholesky"] = time.perf_counter() - start
-    start = time.perf_counter()
-    for make in regressions:
-        make().solve(1.0).calibrate()
-    for ridge in RIDGES:
-        regressions[-1]().solve(ridge)
-    synchronize(device)
-    row["solve"] = time.perf_counter() - start
-    row["solve/cholesky"] = row["solve"] / row["cholesky"]
-    print("".join(f"{name:>16}" for name in row))
-    print("".join(f"{value:>16.4g}" for value in row.values()), flush=True)
-    names = ("Cholesky factors alone, s", "all solutions, calibration and the choice of γ, s", "ratio")
-    write_json(given, "", dict(zip(names, row.values(), strict=True)))
+
+    def make(task: int) -> Regression:
+        return Regression(sums.total, *sums.of_task(task), 0.2)
+
+    def factors() -> None:
+        for task in range(given.tasks):
+            make(task).factor(1.0)
+
+    def solutions() -> None:
+        for task in range(given.tasks):
+            make(task).solve(1.0).calibrate()
+        for ridge in RIDGES:
+            make(given.tasks - 1).solve(ridge)
+
+    make(0).factor(1.0)  # libraries are loaded
+    cholesky, solve = seconds(factors, device), seconds(solutions, device)
+    results.add("Cholesky factors alone, s", cholesky)
+    results.add("all solutions, calibration and the choice of γ, s", solve)
+    results.add("ratio", solve / cholesky)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@
             with `score_files`, which `lifelabel predict` calls, in another process. The client shares the cores with
             the server. Figures are medians over the turns. If other programs run, they take less time from several
             processes than from one: then compare the CPU time per image (of the server and its decoding processes).
---load      200 connections at once, with good, damaged, too large and slow uploads. Prints the answers by kind and
-            status. A bad upload must get a 4xx, no request a 5xx.
+--load      200 connections at once, with good, damaged, too large and slow uploads, to a server with --max-requests.
+            Prints the answers by kind and status. A bad upload must get a 4xx, no request a 5xx.
 --requests  So many requests of one image. Prints the memory of the server and its decoding processes after a tenth of
             them, after half and after all.
 
@@ -21,11 +21,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -33,9 +33,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common import make_parser, print_header, write_json
+from benchmarks.common import Results, make_parser, medians
 
-TURNS = 5
 PER_REQUEST = 8
 BOUNDARY = b"--------lifelabel"
 CONNECTIONS = 200
@@ -110,36 +109,22 @@ async def upload(address: Address, requests: Sequence[bytes], connections: int) 
     return statuses
 
 
-def throughput(given: argparse.Namespace, paths: list[Path], files: list[bytes]) -> None:
-    bodies = {
-        "one per request": [body_of([data]) for data in files],
-        f"{PER_REQUEST} per request": [body_of(files[i : i + PER_REQUEST]) for i in range(0, len(files), PER_REQUEST)],
-    }
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("score_files", *bodies)}
+def throughput(given: argparse.Namespace, paths: list[Path], files: list[bytes], results: Results) -> None:
     with server(given.run, given.device) as (address, pid), scorer(given.run, given.device, paths) as score:
-        for turn in range(TURNS + 1):
-            took = {"score_files": score()}
-            for name, requests in bodies.items():
-                start, used = time.perf_counter(), cpu_seconds(pid)
-                statuses = asyncio.run(upload(address, requests, given.connections))
-                assert set(statuses) == {200}, statuses
-                took[name] = time.perf_counter() - start, cpu_seconds(pid) - used
-            if turn:  # the first turn is for warm-up
-                for name, each in took.items():
-                    found[name].append(each)
-    medians = {name: [statistics.median(each) for each in zip(*taken, strict=True)] for name, taken in found.items()}
-    first = medians["score_files"]
-    for name, (seconds, cpu) in medians.items():
-        speed, spent = len(paths) / seconds, 1000 * cpu / len(paths)
-        ratios = first[0] / seconds, first[1] / cpu
-        print(f"{name:<16} {speed:>6.1f} images/s  ratio {ratios[0]:.2f}", end="")
-        print(f"   {spent:>6.1f} ms of CPU per image  ratio {ratios[1]:.2f}", flush=True)
-    figures = {
-        name: {"images/s": len(paths) / seconds, "ratio": first[0] / seconds, "CPU ratio": first[1] / cpu}
-        | {"ms of CPU per image": 1000 * cpu / len(paths)}
-        for name, (seconds, cpu) in medians.items()
-    }
-    write_json(given, "", figures)
+
+        def uploads(per_request: int) -> tuple[float, float]:
+            bodies = [body_of(files[i : i + per_request]) for i in range(0, len(files), per_request)]
+            start, used = time.perf_counter(), cpu_seconds(pid)
+            statuses = asyncio.run(upload(address, bodies, given.connections))
+            assert set(statuses) == {200}, statuses
+            return time.perf_counter() - start, cpu_seconds(pid) - used
+
+        measures = {f"{n} per request": functools.partial(uploads, n) for n in (1, PER_REQUEST)}
+        found = medians({"score_files": score, **measures})
+    first = found["score_files"]
+    for name, (elapsed, cpu) in found.items():
+        figures = {"images/s": len(paths) / elapsed, "ratio": first[0] / elapsed, "CPU ratio": first[1] / cpu}
+        results.add(name, figures | {"ms of CPU per image": 1000 * cpu / len(paths)})
 
 
 @contextlib.contextmanager
@@ -173,35 +158,31 @@ def children(pid: int) -> list[int]:
 async def one(address: Address, kind: str, data: bytes) -> tuple[str, int, bytes]:
     """One upload on a connection of its own."""
     reader, writer = await asyncio.open_connection(*address, limit=1 << 20)
+    body = body_of([data])
     with contextlib.suppress(ConnectionError):  # the server may answer before it has read everything
-        if kind == "slow":
-            body = body_of([data])
-            writer.write(head_of(len(body)))
-            for start in range(0, len(body), 100):
-                if reader.at_eof() or reader._buffer:  # type: ignore[attr-defined]  # the answer is there
-                    break
-                writer.write(body[start : start + 100])
-                await writer.drain()
-                await asyncio.sleep(1)
-        else:
-            body = body_of([data])
-            writer.write(head_of(len(body)) + body)
+        writer.write(head_of(len(body)))
+        step = 100 if kind == "slow" else len(body)
+        for start in range(0, len(body), step):
+            if reader.at_eof() or reader._buffer:  # type: ignore[attr-defined]  # the answer is there
+                break
+            writer.write(body[start : start + step])
             await writer.drain()
+            await asyncio.sleep(1 if kind == "slow" else 0)
     status, text = await answer(reader)
     writer.close()
     return kind, status, text
 
 
-def under_load(given: argparse.Namespace, files: list[bytes]) -> None:
+def under_load(given: argparse.Namespace, files: list[bytes], results: Results) -> None:
     bad = {
-        "corrupt": lambda data: data[: len(data) // 3] + bytes(len(data) // 3),
-        "not an image": lambda data: b"text " * 1000,
-        "empty": lambda data: b"",
-        "too large": lambda data: data + bytes(3_000_000),
-        "slow": lambda data: data,
+        "corrupt": files[0][: len(files[0]) // 3] + bytes(len(files[0]) // 3),
+        "not an image": b"text " * 1000,
+        "empty": b"",
+        "too large": files[0] + bytes(3_000_000),
+        "slow": files[0],
     }
     jobs = [("good", files[i % len(files)]) for i in range(CONNECTIONS // 2)]
-    jobs += [(kind, make(files[0])) for kind, make in bad.items() for _ in range(CONNECTIONS // 2 // len(bad))]
+    jobs += [*bad.items()] * (CONNECTIONS // 2 // len(bad))
     random.Random(0).shuffle(jobs)
 
     async def run(address: Address) -> list[tuple[str, int, bytes]]:
@@ -212,11 +193,11 @@ def under_load(given: argparse.Namespace, files: list[bytes]) -> None:
         found = asyncio.run(run(address))
     counts = Counter((kind, status) for kind, status, _ in found)
     for (kind, status), count in sorted(counts.items()):
-        text = next(text for k, s, text in found if (k, s) == (kind, status))
-        print(f"{kind:<14} {status} {count:>4}  {text.decode()[:100] if status != 200 else ''}", flush=True)
+        results.add(f"{kind} {status}", count)
+        if status != 200:
+            print(f"  {next(text for k, s, text in found if (k, s) == (kind, status)).decode()[:100]}", flush=True)
     wrong = [key for key in counts if key[1] >= 500 or (key[0] != "good" and key[1] < 400)]
     print("every bad upload has a 4xx, and there is no 5xx" if not wrong else f"WRONG: {wrong}", flush=True)
-    write_json(given, "upload and status", {f"{kind} {status}": count for (kind, status), count in counts.items()})
 
 
 def memory_of(pid: int) -> tuple[float, float]:
@@ -226,42 +207,34 @@ def memory_of(pid: int) -> tuple[float, float]:
     return sizes[0], sum(sizes[1:])
 
 
-def memory(given: argparse.Namespace, files: list[bytes]) -> None:
+def memory(given: argparse.Namespace, files: list[bytes], results: Results) -> None:
     bodies = [body_of([data]) for data in files]
-    figures: dict[int, tuple[float, float]] = {}
-    done = 0
+    sizes, done = [], 0
     with server(given.run, given.device) as (address, pid):
         for count in (given.requests // 10, given.requests // 2, given.requests):
             requests = [bodies[i % len(bodies)] for i in range(done, count)]
             statuses = asyncio.run(upload(address, requests, given.connections))
             assert set(statuses) == {200}, statuses
-            done, figures[count] = count, memory_of(pid)
-            print(f"after {done:>6,} requests: server {figures[done][0]:.0f} MB, decoding {figures[done][1]:.0f} MB")
-    first, *_, last = (sum(each) for each in figures.values())
-    print(f"growth {last / first - 1:+.1%}", flush=True)
-    rows = {f"{count:,}": {"server, MB": size[0], "decoding, MB": size[1]} for count, size in figures.items()}
-    write_json(given, "requests", rows | {"growth": {"value": last / first - 1}})
+            done, (of_server, decoding) = count, memory_of(pid)
+            sizes.append(of_server + decoding)
+            results.add(f"{count:,}", {"server, MB": of_server, "decoding, MB": decoding})
+    results.add("growth", sizes[-1] / sizes[0] - 1)
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("images", type=Path, metavar="IMAGES")
-    parser.add_argument("--count", type=int, default=200, help="number of images")
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--load", action="store_true")
-    parser.add_argument("--max-requests", type=int, default=400, help="that of the server, with --load")
-    parser.add_argument("--requests", type=int, help="number of requests for the memory")
-    given = parser.parse_args()
+    flags = {"count": 200, "connections": 8, "load": False, "max_requests": 400, "requests": int}
+    given = make_parser(__doc__, "run", "images", **flags).parse_args()
     paths = sorted(path for path in given.images.iterdir() if path.suffix.lower() in (".jpg", ".jpeg"))[: given.count]
     files = [path.read_bytes() for path in paths]
-    print_header(given, str(given.run), f"{len(files)} images of {sum(map(len, files)) // len(files) // 1000} kB")
+    row = "upload and status" if given.load else "requests" if given.requests else ""
+    size = sum(map(len, files)) // len(files) // 1000
+    results = Results(given, row, str(given.run), f"{len(files)} images of {size} kB")
     if given.load:
-        under_load(given, files)
+        under_load(given, files, results)
     elif given.requests:
-        memory(given, files)
+        memory(given, files, results)
     else:
-        throughput(given, paths, files)
+        throughput(given, paths, files, results)
 
 
 if __name__ == "__main__":

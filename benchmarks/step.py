@@ -17,55 +17,50 @@ from __future__ import annotations
 
 import argparse
 import copy
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import (
-    NEW_CLASSES,
-    Step,
-    class_names,
-    images_per_second,
-    make_batch,
-    print_header,
-    step_parser,
-    write_json,
-)
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
+from benchmarks.common import NEW, STEP, Results, make_batch, make_method, make_parser, step_rates
 from lifelabel.methods import Batch
-from lifelabel.methods.agcn import AGCN
 from lifelabel.nn import losses
 from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.expert import Expert
-from lifelabel.nn.graph import GraphNetwork, embed
+from lifelabel.nn.graph import GraphNetwork
 from lifelabel.nn.learner import Learner, LinearHead
-from lifelabel.nn.method_setting import Setting
+
+Step = Callable[[Batch], Any]
 
 
-def setting(given: argparse.Namespace, precision: str, compile: str) -> Setting:
-    torch.manual_seed(0)
-    options = {"backbone": given.backbone, "precision": precision, "compile": compile, "batch_norm": "frozen"}
-    device = resolve_device(given.device)
-    return make_setting(Config.make(options), lambda labels: torch.from_numpy(embed(labels)[0]).to(device), device)
+def agcn(given: argparse.Namespace, **options: Any) -> Any:
+    options = {"precision": given.precision, "compile": given.compile, **options}
+    more = {"backbone": given.backbone, "batch_norm": "frozen", "method_options": {"hidden": given.hidden}}
+    return make_method("agcn", resolve_device(given.device), **more, **options)
+
+
+def old_classes(given: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(f"old {number}" for number in range(given.classes - len(NEW)))
 
 
 def ours(given: argparse.Namespace, compile: str | None = None) -> Step:
-    method = AGCN(setting(given, given.precision, compile or given.compile), AGCN.Options(hidden=given.hidden))
-    old, new = class_names(given)
+    method = agcn(given, compile=compile or given.compile)
+    old = old_classes(given)
     method.begin_task(old)
     method.acm.update((torch.rand(64, len(old), device=method.setting.device) < 0.1).double())
     method.end_task()
-    method.begin_task(new)
+    method.begin_task(NEW)
     return method.observe
 
 
 def bare(given: argparse.Namespace) -> Step:
-    s = setting(given, given.precision, given.compile)
+    s = agcn(given).setting
     learner = Learner(LinearHead(s.backbone.dim), s)
-    expert = Expert(s.backbone, torch.randn(given.classes - NEW_CLASSES, s.backbone.dim, device=s.device), s)
+    expert = Expert(s.backbone, torch.randn(len(old_classes(given)), s.backbone.dim, device=s.device), s)
     learner.begin_task(first_task=False)
     recorder = StepRecorder(s.record)
 
@@ -78,10 +73,9 @@ def bare(given: argparse.Namespace) -> Step:
 
 
 def plain(given: argparse.Namespace, tf32: bool) -> Step:
-    s = setting(given, "fp32", "off")
-    old, new_names = class_names(given)
-    new = len(new_names)
-    words = s.embed([*old, *new_names])
+    s = agcn(given, precision="fp32", compile="off").setting
+    old, new = old_classes(given), len(NEW)
+    words = s.embed([*old, *NEW])
     backbone = s.backbone.to(s.device)
     backbone.set_training(freeze_statistics=True)
     graph = GraphNetwork(words.shape[1], given.hidden, backbone.dim).to(s.device)
@@ -126,7 +120,8 @@ def plain(given: argparse.Namespace, tf32: bool) -> Step:
     return with_tf32
 
 
-def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
+def compare(given: argparse.Namespace, count: int) -> dict[str, dict[str, float | None]]:
+    """Images/s of each path, and the speed of `ours` relative to it."""
     torch.compiler.reset()  # it holds a few shapes only
     steps = {"ours": ours(given), "bare": bare(given)}
     on_gpu = resolve_device(given.device).type == "cuda"
@@ -135,35 +130,23 @@ def compare(given: argparse.Namespace, count: int) -> dict[str, float]:
     steps["plain"] = plain(given, tf32=False)
     if on_gpu:
         steps["tf32"] = plain(given, tf32=True)
-    speed = images_per_second(steps, make_batch(given, count), given.steps)
-    return {"batch": count, **speed, **{f"of_{name}": speed["ours"] / speed[name] for name in speed if name != "ours"}}
-
-
-def by_path(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Images/s of each path, and the speed of `ours` relative to it, by batch size."""
-    paths = [name for name in rows[0] if name != "batch" and not name.startswith("of_")]
-    found: dict[str, dict[str, float]] = {path: {} for path in paths}
-    for row in rows:
-        for path in paths:
-            found[path][f"images/s at batch {row['batch']:.0f}"] = row[path]
-            if path != "ours":
-                found[path][f"ratio at batch {row['batch']:.0f}"] = row[f"of_{path}"]
-    return found
+    speed = step_rates(steps, make_batch(given, count), given.steps)
+    ratios = {name: None if name == "ours" else speed["ours"] / each for name, each in speed.items()}
+    return {
+        name: {f"images/s at batch {count}": each, f"ratio at batch {count}": ratios[name]}
+        for name, each in speed.items()
+    }
 
 
 def main() -> None:
-    parser = step_parser(__doc__)
-    parser.add_argument("--batch", default="8")
-    parser.add_argument("--classes", type=int, default=40)
-    given = parser.parse_args()
-    print_header(given, given.backbone, f"{given.size} px", f"{given.classes} classes", given.precision)
-    rows = []
+    given = make_parser(__doc__, **STEP, batch="8", classes=40).parse_args()
+    what = f"{given.size} px", f"{given.classes} classes", given.precision
+    results, found = Results(given, "", given.backbone, *what), defaultdict[str, dict[str, float | None]](dict)
     for count in map(int, given.batch.split(",")):
-        rows.append(row := compare(given, count))
-        if len(rows) == 1:
-            print("".join(f"{name.replace('of_', 'ours/'):>{max(9, len(name) + 4)}}" for name in row))
-        print("".join(f"{value:>{max(9, len(name) + 4)}.4g}" for name, value in row.items()), flush=True)
-    write_json(given, "", by_path(rows))
+        for name, figures in compare(given, count).items():
+            found[name] |= figures
+    for name, row in found.items():
+        results.add(name, row)
 
 
 if __name__ == "__main__":

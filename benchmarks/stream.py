@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import images_per_second, make_batch, print_header, step_parser, write_json
+from benchmarks.common import STEP, Results, make_batch, make_parser, step_rates
 from benchmarks.loading import write_jpegs
 from benchmarks.step import ours
 from lifelabel.engine import run as engine
@@ -90,26 +90,20 @@ def whole(given: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = step_parser(__doc__)
-    parser.add_argument("--root", type=Path, help="a folder of JPEGs; none: generated 640 x 480 images")
-    parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--workers", type=int)
-    given = parser.parse_args()
+    given = make_parser(__doc__, **STEP, root=Path, images=2000, batch=8, workers=int).parse_args()
     given.classes = CLASSES
+    what = f"{given.images} images", given.backbone, f"{given.size} px", f"batch {given.batch}"
+    results = Results(given, "", *what)
     with tempfile.TemporaryDirectory() as folder:
         ran = whole(given, Path(folder))
-    alone = images_per_second({"ours": ours(given)}, make_batch(given, given.batch), given.steps)["ours"]
+    alone = step_rates({"ours": ours(given)}, make_batch(given, given.batch), given.steps)["ours"]
+    results.add("from JPEGs, images/s", ran["speed"])
+    results.add("step without loading, images/s", alone)
+    results.add("ratio", ran["speed"] / alone)
+    for name in ("learning", "evaluating", "whole"):
+        results.add(f"{name}, s", ran[name])
     learned = given.images - math.ceil(given.images / HELD_OUT)
-    print_header(given, f"{given.images} images", given.backbone, f"{given.size} px", f"batch {given.batch}")
-    ratios = {"speed": ran["speed"] / alone, "learning": learned / alone / ran["learning"]}
-    print(f"from JPEGs {ran['speed']:.1f} images/s, step {alone:.1f} images/s, ratio {ratios['speed']:.3f}")
-    print(
-        f"all training {ran['learning']:.1f} s, steps {learned / alone:.1f} s, ratio {ratios['learning']:.3f}; "
-        f"evaluating {ran['evaluating']:.1f} s, the whole run {ran['whole']:.1f} s"
-    )
-    figures = {"from JPEGs, images/s": ran["speed"], "step without loading, images/s": alone, "ratio": ratios["speed"]}
-    write_json(given, "", figures | {f"{name}, s": ran[name] for name in ("learning", "evaluating", "whole")})
+    print(f"all training: ratio {learned / alone / ran['learning']:.3f}")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def results(tmp_path, monkeypatch):
     rows = {"a": {"n": 3, "mAP": [50.26, 0.5], "MB": 1200}, "b": {"n": 1, "mAP": 48.1, "MB": None}}
     figures.write(
         tmp_path / "small.json",
-        command="c",
+        command="c --json results/small.json",
         date="2026-01-01",
         machine="m",
         commit="abc",
@@ -67,7 +67,7 @@ TABLE = """<!-- figures: small -->
 | a | **50.26 ± 0.50** | 3 | 1,200 |
 | b | 48.10 | 1 | – |
 
-[small](results/small.json): m; 2026-01-01; commit abc. `c`
+[small](results/small.json): m; 2026-01-01. `c`
 
 <!-- end -->"""
 
@@ -89,6 +89,11 @@ def test_columns_rows_and_figures_in_prose(results):
         "<!-- figure: small a.mAP - b.mAP -->x<!-- end -->, <!-- figure: small a.mAP | ± | digits: 1 --><!-- end -->"
     )
     assert figures.rewrite(prose, page) == prose.replace(">x<", ">2.2<").replace("1 --><", "1 -->50.3 ± 0.5<")
+
+
+def test_a_row_that_no_file_has_is_refused(results):
+    with pytest.raises(SystemExit, match=r"README\.md: no file of small has the row 'c'"):
+        figures.rewrite("<!-- figures: small | rows: a, c --><!-- end -->", ROOT / "README.md")
 
 
 @pytest.mark.parametrize(

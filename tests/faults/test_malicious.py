@@ -1,7 +1,6 @@
 """Files that are made to run code, to fill the memory, or to be shown as markup.
 
-Tests beside the readers check single formats; docs/reliability.md lists them. Here each kind of attack goes to all
-readers that it could concern.
+Tests of the readers check single formats. Here each kind of attack goes to all readers that it could concern.
 """
 
 import io

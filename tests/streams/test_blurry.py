@@ -265,7 +265,7 @@ def test_a_manifest_and_a_published_split_have_the_option(table, tmp_path):
 @pytest.mark.parametrize(
     ("stream", "line"),
     [
-        (made(rules={"protocol": "overlap"}), r"^stream.blurry=0.3: images of made come in several tasks already"),
+        (made(rules={"protocol": "overlap"}), r"^stream.blurry=0.3: images of made belong to several tasks already"),
         (dataclasses.replace(made(), learned=3), r"^stream.blurry=0.3: made has one task only; give more tasks"),
     ],
 )
@@ -277,7 +277,7 @@ def test_streams_that_cannot_be_blurred(stream, line):
 def test_an_image_of_several_tasks_cannot_be_moved():
     stream = made()
     rows = (*stream.train.rows[:3], np.append(stream.train.rows[3], 0))
-    with pytest.raises(UserError, match="come in several tasks already"):
+    with pytest.raises(UserError, match="belong to several tasks already"):
         blur(dataclasses.replace(stream, train=dataclasses.replace(stream.train, rows=rows)), SHARE, SEED)
 
 

@@ -1,4 +1,4 @@
-"""Decoding of untrusted image files. docs/photographs.md lists the formats and how each defect is handled."""
+"""Decoding of untrusted image files. docs/image-files.md lists the formats and how each defect is handled."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Image names are untrusted. `safe_path` refuses names that are absolute, have a drive letter or contain `..`, so a name
 cannot point outside the root. `path_below` accepts absolute names too, if they begin with the root. Links are followed
-(`train2014 -> /data/coco/train2014` is common): what the owner of the root links into it counts as under it.
+(`train2014 -> /data/coco/train2014` is common): the owner of the root made them.
 """
 
 from __future__ import annotations
