@@ -165,7 +165,7 @@ def _default_columns(name: str) -> list[str]:
     return list(dict.fromkeys([*load(name).get("columns", {}), *(key for row in figures for key in row)]))
 
 
-def _table(name: str, options: Mapping[str, str], page: Path, shown: set[str]) -> str:
+def _table(name: str, options: Mapping[str, str], page: Path) -> str:
     result = load(name)
     digits = int(options["digits"]) if "digits" in options else None
     spread = _split(options["spread"]) if "spread" in options else None
@@ -200,9 +200,7 @@ def _table(name: str, options: Mapping[str, str], page: Path, shown: set[str]) -
     if options.get("source") == "short":
         text += f"\n\nFigures: {', '.join(_link(each, page) for each in files)}."
     elif options.get("source") != "no":
-        for each in files:
-            text += f"\n\n{_source(each, page, each in shown)}"
-            shown.add(each)
+        text += "".join(f"\n\n{_source(each, page)}" for each in files)
     return f"\n\n{text}\n\n"
 
 
@@ -211,18 +209,12 @@ def _link(name: str, page: Path) -> str:
     return f"[{name}]({up}results/{name}.json)"
 
 
-def _source(name: str, page: Path, shown: bool) -> str:
-    """One line: how the figures were measured. If the page has this line already, only the name of the file."""
+def _source(name: str, page: Path) -> str:
+    """One line: how the figures were measured. The file has the command and the commit too."""
     result = load(name)
-    link = _link(name, page)
-    if "cited" in result:
-        return f"{link}: {result['cited']}."
-    if shown:
-        return f"{link}: as above."
     seeds = f"seeds {result['seeds']}" if result.get("seeds") else None
-    facts = [result.get("measured_on"), seeds, result.get("machine"), result.get("date")]
-    command = re.sub(r" --json \S+", "", result["command"])
-    text = f"{link}: {'; '.join(str(fact) for fact in facts if fact)}. `{command}`"
+    facts = [result.get("cited"), result.get("measured_on"), seeds, result.get("machine"), result.get("date")]
+    text = f"{_link(name, page)}: {'; '.join(fact for fact in facts if fact and fact != name)}."
     return f"{text} {result['notes']}" if result.get("notes") else text
 
 
@@ -344,7 +336,6 @@ def _option(text: str) -> tuple[str, str]:
 
 def rewrite(text: str, page: Path) -> str:
     """The page with all figures between markers as results/ has them."""
-    shown: set[str] = set()
 
     def replace(found: re.Match[str]) -> str:
         kind, name, options, _ = found.groups()
@@ -353,7 +344,7 @@ def rewrite(text: str, page: Path) -> str:
         elif kind == "rankings":
             new = _rankings(name, dict(_option(each) for each in options.split("|")[1:]))
         else:
-            new = _table(name, dict(_option(each) for each in options.split("|")[1:]), page, shown)
+            new = _table(name, dict(_option(each) for each in options.split("|")[1:]), page)
         return f"<!-- {kind}: {name}{options.rstrip()} -->{new}<!-- end -->"
 
     return _MARKER.sub(replace, text)

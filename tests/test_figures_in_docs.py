@@ -48,7 +48,7 @@ def results(tmp_path, monkeypatch):
     rows = {"a": {"n": 3, "mAP": [50.26, 0.5], "MB": 1200}, "b": {"n": 1, "mAP": 48.1, "MB": None}}
     figures.write(
         tmp_path / "small.json",
-        command="c --json results/small.json",
+        command="c",
         date="2026-01-01",
         machine="m",
         commit="abc",
@@ -67,7 +67,7 @@ TABLE = """<!-- figures: small -->
 | a | **50.26 ± 0.50** | 3 | 1,200 |
 | b | 48.10 | 1 | – |
 
-[small](results/small.json): m; 2026-01-01. `c`
+[small](results/small.json): m; 2026-01-01.
 
 <!-- end -->"""
 

@@ -143,7 +143,7 @@ def test_every_image_has_its_own_nodes_and_the_expert_is_fixed():
         scores = method.scores(images)
         _, nodes = method.head.logits_and_nodes(method.learner.eval_maps(images))
     assert (nodes[0] - nodes[1]).abs().max() > 1e-3
-    assert method.footprint().bytes == method.expert.bytes + method.acm.bytes
+    assert method.footprint().bytes == method.expert.nbytes + method.acm.nbytes
     method.begin_task(TASKS[1])
     method.observe(batch(method, 1, 0))
     torch.testing.assert_close(method._of_expert(images), (scores, nodes))

@@ -1,7 +1,7 @@
-"""What every registered method must do. The tests run over the registry: a new method needs no edit here.
+"""What every method must do: the tests run over the registry, and over the method of the example plug-in.
 
-A method states by its class attributes what does not apply to it, such as `joint`. Its own test file has its
-mathematics only, against a slow version.
+A new method needs no edit here. It states by its class attributes what does not apply to it, such as `joint`. Its own
+test file has its mathematics only, against a slow version.
 """
 
 import copy
@@ -9,13 +9,16 @@ import dataclasses
 import functools
 import io
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support import models
 from support.extensions import assert_an_extension_equals_one_stream, write_tables
-from support.methods import SMALL, TASKS, batch, make, same, small_options, with_old
+from support.group_tasks import in_processes, learn_two_tasks
+from support.methods import SMALL, TASKS, batch, begin, calls_of, make, same, small, with_old
 from support.no_waiting import no_waiting
 
 import lifelabel
@@ -27,43 +30,41 @@ from lifelabel.nn import backbones
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
+from lifelabel.parallel.group import ALONE
 
 NAMES = list(METHODS.registered())
-EVERY = pytest.mark.parametrize("name", NAMES)
-LIFELONG = pytest.mark.parametrize("name", [name for name in NAMES if not METHODS[name].joint])
-STOPS = (0, 2, 6, 7, 9, 11)
-"""Before the first task, in a warm-up, between two tasks, at the start and in the middle of a task, and before its end.
-The calls are numbered from 0, with six in each task: `begin_task`, four batches, `end_task`."""
+PLUGIN, PLUGIN_METHOD = Path(__file__).parents[1] / "plugin_example" / "lifelabel_example.py", "anchor"
+STOPS = (0, 1, 2, 6, 7, 9, 11)
+"""Before and after the begin of the first task, in a warm-up, between two tasks, at the start and in the middle of a
+task, and before its end. The calls are numbered from 0, with six in each task: `begin_task`, four batches, `end_task`.
+"""
 OLD = len(TASKS[0])
 
 
-def small(name, **more):
-    """A method with small options, and an embedding for each label word."""
-    method = make(name, **{"augment": "flip", "batch_norm": "first-task", **small_options(name), **more})
-    generator = torch.Generator().manual_seed(0)
-    words = {each: torch.randn(4, generator=generator) for names in TASKS for each in names}
-    embed = lambda names: torch.stack([words[each] for each in names]).to(method.setting.device)  # noqa: E731
-    method.setting = dataclasses.replace(method.setting, embed=embed)
-    return method
+@pytest.fixture
+def plugin(plugin_state, tmp_path):
+    """The example plug-in is loaded."""
+    lifelabel.load_plugin(shutil.copy(PLUGIN, tmp_path))
 
 
-def begin(method, classes, batches):
-    """Begin a task as the engine does."""
-    method.begin_task(classes)
-    if method.counts_labels:
-        labels = np.concatenate([each.host.labels for each in batches]).astype(np.int64)
-        method.count_labels(labels.T @ labels)
+@pytest.fixture(params=[*NAMES, PLUGIN_METHOD])
+def name(request):
+    """The name of each method, in turn."""
+    if request.param == PLUGIN_METHOD:
+        request.getfixturevalue("plugin")
+    return request.param
 
 
-def calls_of(method, tasks=3, steps=4):
-    """All calls of the engine, in order. One batch of each task has one image only."""
-    calls = []
-    for task in range(tasks):
-        given = [batch(method, task, step, count=1 if step == 2 else 4) for step in range(steps)]
-        calls.append(functools.partial(begin, method, TASKS[task], given))
-        calls += [functools.partial(method.observe, each) for each in given]
-        calls.append(method.end_task)
-    return calls
+@pytest.fixture
+def lifelong(name):
+    """The name of each method that learns task by task."""
+    if METHODS[name].joint:
+        pytest.skip("it learns all tasks at once")
+    return name
+
+
+def stores_images(name):
+    return issubclass(METHODS[name].Options, BufferOptions)
 
 
 def in_second_task(name, steps=4):
@@ -113,7 +114,6 @@ def coloured(method, classes, seed, count=8):
     )
 
 
-@EVERY
 def test_it_learns(name):
     """Classes that are colours, in two tasks. Chance is 0.5."""
     method = small(name, lr=3e-3, backbone_lr=2e-3, later_backbone_lr=2e-3)
@@ -131,7 +131,6 @@ def test_it_learns(name):
         assert ap > 0.6
 
 
-@EVERY
 def test_a_batch_may_have_one_image_and_no_known_label(name):
     method = in_second_task(name)
     for given in (batch(method, 1, 0, count=1), batch(method, 1, 1, hidden=1.0)):
@@ -143,7 +142,6 @@ def test_a_batch_may_have_one_image_and_no_known_label(name):
 # Saving and restoring
 
 
-@EVERY
 def test_a_run_that_stops_after_any_call_resumes_to_the_bit(name):
     # not the defaults, which the test of extensions has, but the last values that a search tries
     tried = {option: values[-1] for option, values in METHODS[name].search_space.items() if option not in SMALL}
@@ -169,7 +167,6 @@ def test_a_run_that_stops_after_any_call_resumes_to_the_bit(name):
 # Scores
 
 
-@EVERY
 def test_scores_are_in_eval_mode_and_change_nothing(name):
     """With gradients or without, during a task: no statistics are updated, and images do not affect each other."""
     method = small(name, batch_norm="running")
@@ -185,13 +182,18 @@ def test_scores_are_in_eval_mode_and_change_nothing(name):
     assert same(method.state_dict(), state) and torch.equal(torch.get_rng_state(), random_state)
 
 
-@EVERY
 def test_the_network_for_use_gives_the_scores_of_the_method(name):
-    """Also if it is restored from plain values and tensors. Then training can go on."""
+    """Also if it is restored from plain values and tensors. Then training can go on.
+
+    Without a matrix, classes do not influence each other: the scores of earlier classes are the first columns.
+    """
     method = copy.deepcopy(trained(name))
     images = images_of()
     with torch.no_grad():
         expected = method.scores(images)
+        earlier = method.logits(method.features(images), OLD)
+        assert earlier.shape == (len(images), OLD) and earlier.isfinite().all()
+        assert method.matrix() is not None or torch.equal(earlier, expected[:, :OLD])
         network = method.network()
         torch.testing.assert_close(network.eval()(images), expected, rtol=1e-4, atol=1e-4)
         tensors = {key: tensor.clone() for key, tensor in network.state_dict().items()}
@@ -203,7 +205,6 @@ def test_the_network_for_use_gives_the_scores_of_the_method(name):
     assert not same(method.state_dict(), before)
 
 
-@EVERY
 def test_the_model_folder_gives_the_scores_of_the_method(name, tmp_path):
     method = models.write(tmp_path, name, models.learned(name))
     pixels = models.pixels(5)
@@ -231,7 +232,6 @@ def first_of_shape(shape):
     return next(name for name in NAMES if shape_of(trained(name).network()) == shape)
 
 
-@EVERY
 def test_its_network_is_exported(name):
     """Once for each shape of networks, with calibrated probabilities: PyTorch and ONNX Runtime agree with the model."""
     network = trained(name).network().eval()
@@ -259,7 +259,6 @@ def tables(tmp_path_factory):
     return folder
 
 
-@EVERY
 def test_two_tasks_and_an_extension_are_three_tasks_in_one_stream(name, tables, tmp_path):
     assert_an_extension_equals_one_stream(tables, tmp_path, name)
 
@@ -277,7 +276,6 @@ def after_second_task(name, labels=None, known=(False, False)):
     return method
 
 
-@EVERY
 def test_the_value_of_an_unknown_label_is_not_used(name):
     states = []
     for unknown in (0, 1):
@@ -290,27 +288,26 @@ def test_the_value_of_an_unknown_label_is_not_used(name):
     assert same(*states)
 
 
-@LIFELONG
-def test_unknown_labels_of_old_classes_change_nothing(name):
+def test_unknown_labels_of_old_classes_change_nothing(lifelong):
     """Up to rounding: sums have more columns, some of them 0."""
     images = images_of()
-    without, unknown = after_second_task(name), after_second_task(name, (True, True), (False, False))
+    without, unknown = after_second_task(lifelong), after_second_task(lifelong, (True, True), (False, False))
     torch.testing.assert_close(unknown.scores(images), without.scores(images), rtol=1e-3, atol=1e-3)
 
 
-@LIFELONG
-def test_it_learns_from_known_labels_of_old_classes(name):
+def test_it_learns_from_known_labels_of_old_classes(lifelong):
     images = images_of()
     absent, present = (
-        after_second_task(name, (value, value), (True, True)).scores(images)[:, :OLD].sigmoid().mean()
+        after_second_task(lifelong, (value, value), (True, True)).scores(images)[:, :OLD].sigmoid().mean()
         for value in (False, True)
     )
     assert absent < present
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if issubclass(METHODS[name].Options, BufferOptions)])
 def test_images_are_stored_with_their_known_labels(name):
     """Labels that were hidden when an image was stored stay unknown."""
+    if not stores_images(name):
+        pytest.skip("it stores no images")
     seen = OLD + len(TASKS[1])
     method = after_second_task(name, (True, False), (True, False))
     later = [item for item in method.buffer.items if len(item.labels) == seen]
@@ -321,10 +318,9 @@ def test_images_are_stored_with_their_known_labels(name):
     assert first_task and not replayed.known[first_task][:, OLD:].any()
 
 
-# Several passes, memory, and the device
+# Several passes and processes, memory, and the device
 
 
-@EVERY
 def test_an_image_that_is_shown_again_is_not_stored_or_counted_again(name):
     """A later pass changes the weights, and what belongs to them, alone: no other state."""
     method = in_second_task(name)
@@ -338,7 +334,23 @@ def test_an_image_that_is_shown_again_is_not_stored_or_counted_again(name):
     assert method.footprint() == footprint
 
 
-@EVERY
+@pytest.fixture(scope="module")
+def by_two_processes(tmp_path_factory):
+    """What the first of two processes computes for every method, see `learn_two_tasks`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIFELABEL_PLUGINS", str(PLUGIN))
+        return in_processes(tmp_path_factory.mktemp("processes"), 2, "learn_two_tasks")[0]
+
+
+def test_two_processes_learn_as_one(name, by_two_processes):
+    """They divide the passes of the network only. Up to rounding: gradients and batch norm are added up in parts."""
+    losses, scores, footprint = learn_two_tasks(ALONE, [name])[name]
+    found = by_two_processes[name]
+    torch.testing.assert_close(found[0], losses, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found[1], scores, rtol=2e-3, atol=2e-3)
+    assert found[2] == footprint
+
+
 def test_what_it_stores_does_not_grow_with_the_images(name):
     """Twice as many images in each task, with as many classes. A buffer has JPEG files, whose sizes differ."""
     found = []
@@ -348,13 +360,12 @@ def test_what_it_stores_does_not_grow_with_the_images(name):
             call()
         found.append((method.footprint(), bytes_of(method.state_dict())))
     (few, few_bytes), (many, many_bytes) = found
-    if issubclass(METHODS[name].Options, BufferOptions):
+    if stores_images(name):
         assert 0 < many.images <= method.options.buffer_images and many_bytes < 1.01 * few_bytes
     else:
         assert (few, few_bytes) == (many, many_bytes) and few.images == 0
 
 
-@EVERY
 def test_the_footprint_is_what_it_stores_in_addition_to_its_network(name):
     """The tensors of the state, without those of the network and without an index of the buffer."""
     method = trained(name)
@@ -366,17 +377,15 @@ def test_the_footprint_is_what_it_stores_in_addition_to_its_network(name):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@EVERY
 def test_a_step_does_not_wait_for_the_gpu(name, precision):
     """The last step of each task. If the method stores images, they are shown again: storing one is host work."""
     method = small(name, device="cuda", precision=precision)
-    stores = issubclass(METHODS[name].Options, BufferOptions)
     for task, classes in enumerate(TASKS[:2]):
         *given, last = (batch(method, task, step) for step in range(4))
         begin(method, classes, [*given, last])
         for each in given:
             method.observe(each)
         with no_waiting():
-            parts = method.observe(dataclasses.replace(last, first_pass=not stores))
+            parts = method.observe(dataclasses.replace(last, first_pass=not stores_images(name)))
         assert all(math.isfinite(part.item()) for part in parts.values())
         method.end_task()

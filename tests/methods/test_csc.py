@@ -107,7 +107,7 @@ def test_the_expert_is_fixed_and_is_the_footprint():
     images = batch(method, 0, 9).images
     with torch.no_grad():
         before = method.scores(images)
-    assert method.footprint().bytes == method.expert.bytes > 0 and method.footprint().images == 0
+    assert method.footprint().bytes == method.expert.nbytes > 0 and method.footprint().images == 0
     method.begin_task(TASKS[1])
     method.observe(batch(method, 1, 0))
     torch.testing.assert_close(method.expert.logits(images), before)

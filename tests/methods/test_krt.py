@@ -278,7 +278,7 @@ def test_the_state_of_pseudo_labels_is_restored():
     restored = PseudoLabels()
     restored.load_state_dict(found.state_dict())
     given = torch.rand(5, 3)
-    assert torch.equal(restored.search(given), found.search(given)) and restored.bytes == found.bytes > 0
+    assert torch.equal(restored.search(given), found.search(given)) and restored.nbytes == found.nbytes > 0
 
 
 @pytest.mark.gpu

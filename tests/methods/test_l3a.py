@@ -180,8 +180,8 @@ def test_the_warm_up_trains_whole_batches_then_freezes():
     first, second, third, fourth = batches(0, (5, 5, 1, 1))
     before = copy.deepcopy(method.backbone.state_dict())
     for batch in (first, second):
-        assert method.warm_up.learner is not None and not method.gram.any()
-        learner = copy.deepcopy(method.warm_up.learner)
+        assert method.warm_up.training is not None and not method.gram.any()
+        learner = copy.deepcopy(method.warm_up.training.learner)
         expected = losses.classification(
             learner.head(learner.train_features(batch.images)), batch.labels, method.setting.reduction, batch.known
         )
@@ -189,7 +189,7 @@ def test_the_warm_up_trains_whole_batches_then_freezes():
     trained = copy.deepcopy(method.backbone.state_dict())
     changed = [key for key in before if not torch.equal(before[key], trained[key])]
     assert "body.0.weight" in changed and "body.1.running_mean" in changed
-    assert method.warm_up.learner is None and not method.gram.any()
+    assert method.warm_up.training is None and not method.gram.any()
     for batch in (third, fourth):
         method.observe(batch)
     method.end_task()

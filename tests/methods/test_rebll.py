@@ -195,7 +195,7 @@ def test_both_budgets_hold_after_labels_are_filled_in():
     buffer = method.buffer
     assert method.footprint().images == 6
     assert buffer.bytes == sum(len(item.jpeg) + 2 + 2 + 2 * 2 for item in buffer.items)
-    assert method.footprint().bytes == buffer.bytes + method.expert.bytes
+    assert method.footprint().bytes == buffer.bytes + method.expert.nbytes
     limit, keys = buffer.bytes, sorted(item.key for item in buffer.items)
     buffer.options = dataclasses.replace(buffer.options, buffer_bytes=limit)
     method.begin_task(TASKS[1])

@@ -383,9 +383,9 @@ def test_bytes_are_those_of_all_tasks(dim):
     for task in range(3):
         sums.begin_task(2)
         add(sums, task)
-    counted = sums.bytes
+    counted = sums.nbytes
     sums.end_task()
-    assert counted == sums.bytes == sums.total.nbytes + sums.cross.nbytes + sum(part.nbytes for part in sums.stored)
+    assert counted == sums.nbytes == sums.total.nbytes + sums.cross.nbytes + sum(part.nbytes for part in sums.stored)
 
 
 def test_a_restored_state_shares_no_memory():

@@ -245,12 +245,12 @@ def test_the_warm_up_trains_whole_batches_then_freezes():
     for each in (method, plain):
         each.begin_task(TASKS[0])
     for batch in (first, second):
-        learner = copy.deepcopy(method.warm_up.learner)
+        learner = copy.deepcopy(method.warm_up.training.learner)
         logits = learner.head(learner.train_features(batch.images))
         expected = losses.classification(logits, batch.labels, method.setting.reduction, batch.known)
         assert method.observe(batch)["cls"].item() == pytest.approx(expected.item())
     trained = copy.deepcopy(method.backbone.state_dict())
-    assert not same(before, trained) and method.warm_up.learner is None and not method.sums.total.any()
+    assert not same(before, trained) and method.warm_up.training is None and not method.sums.total.any()
     plain.backbone.load_state_dict(trained)  # the images of the warm-up are not part of the sums
     for each in (method, plain):
         for batch in rest:

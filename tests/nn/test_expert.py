@@ -53,7 +53,7 @@ def test_the_expert_of_a_linear_head_has_the_logits_of_the_network_also_when_res
     torch.testing.assert_close(expert.logits(images), torch.tensor(expected))
     again = Expert.restore(expert.state_dict(), make_setting().backbone, learner.setting)
     assert torch.equal(again.logits(images), expert.logits(images))
-    assert again.bytes == 4 * 2 * 257 + sum(
+    assert again.nbytes == 4 * 2 * 257 + sum(
         v.numel() * v.element_size() for v in learner.backbone.state_dict().values()
     )
 

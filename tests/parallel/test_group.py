@@ -1,31 +1,18 @@
 """Passes of the network that are divided among processes: the same numbers as in one process."""
 
-import tempfile
-from pathlib import Path
+import functools
 
 import pytest
 import torch
-from support import command_server
+from support import group_tasks
 
 from lifelabel.parallel.group import Group
-
-START = (
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); from support.group_tasks import main; main()"
-)
 
 
 @pytest.fixture
 def in_processes(tmp_path):
     """The results of a function of `group_tasks` in several processes, by rank."""
-
-    def call(size, task, *arguments):
-        folder = tempfile.mkdtemp(dir=tmp_path)
-        words = [(folder, rank, size, task, *arguments) for rank in range(size)]
-        started = [command_server.start(*each, code=START) for each in words]
-        assert [process.wait(120) for process in started] == [0] * size
-        return [torch.load(Path(folder, f"{rank}.pt"), weights_only=True) for rank in range(size)]
-
-    return call
+    return functools.partial(group_tasks.in_processes, tmp_path)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import nn
 
-from lifelabel import BACKBONES, METHODS, METRICS, STREAMS, FineTuning, Footprint, backbones, losses, option, streams
+from lifelabel import BACKBONES, METHODS, METRICS, STREAMS, FineTuning, backbones, losses, option, streams
 from lifelabel.metrics import Metric
 
 
@@ -18,29 +19,26 @@ class AnchorOptions:
 class Anchor(FineTuning):
     summary = "fine-tuning with a penalty on changes of the backbone since the last task"
     Options = AnchorOptions
+    saved = ("anchor",)
     search_space: ClassVar = {"strength": (0.001, 0.01, 0.1)}
+
+    def __init__(self, setting, options):
+        super().__init__(setting, options)
+        self.anchor = self.weights().detach()
+
+    def weights(self):
+        return torch.cat([weight.flatten() for weight in self.learner.backbone.parameters()])
 
     def begin_task(self, classes):
         super().begin_task(classes)
-        self.anchor = [weight.detach().clone() for weight in self.learner.backbone.parameters()]
+        self.anchor = self.weights().detach()
 
     def learn(self, batch):
         logits = self.train_logits(batch.images)[:, -len(batch.classes) :]
         loss = losses.classification(logits, batch.labels, self.setting.reduction, batch.known)
-        pairs = zip(self.learner.backbone.parameters(), self.anchor, strict=True)
-        change = sum((weight - old).square().sum() for weight, old in pairs)
+        change = (self.weights() - self.anchor).square().sum()
         self.learner.step(loss + self.options.strength * change if len(self.tasks) > 1 else loss)
         return {"cls": loss.detach(), "change": change.detach()}
-
-    def footprint(self):
-        return Footprint(bytes=sum(old.nbytes for old in self.anchor))
-
-    def state_dict(self):
-        return {**super().state_dict(), "anchor": self.anchor}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        self.anchor = [old.to(self.setting.device) for old in state["anchor"]]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""What processes of a group compute in tests/utils/test_group.py. They are started with `main`."""
+"""What the processes of a group compute in tests, and their start."""
 
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -9,8 +10,33 @@ from torch import nn
 from torch.nn import functional as F
 
 from lifelabel.errors import OtherProcess
+from lifelabel.methods import METHODS
 from lifelabel.parallel.group import Group
 from lifelabel.parallel.passes import run_divided
+from support import command_server
+from support.methods import batch, calls_of, small
+
+
+def in_processes(folder, size, task, *arguments):
+    """The results of a function of this file in several processes, by rank."""
+    folder = tempfile.mkdtemp(dir=folder)
+    tests = str(Path(__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {tests!r}); from support.group_tasks import main; main()"
+    started = [command_server.start(folder, rank, size, task, *arguments, code=code) for rank in range(size)]
+    assert [process.wait(120) for process in started] == [0] * size
+    return [torch.load(Path(folder, f"{rank}.pt"), weights_only=True) for rank in range(size)]
+
+
+def learn_two_tasks(group, names=()):
+    """The losses, scores and footprint of methods, by name; by default of all that are registered."""
+    found = {}
+    for name in names or METHODS:
+        method = small(name, group=group)
+        losses = [parts for call in calls_of(method, 2) if isinstance(parts := call(), dict)]
+        scores = method.scores(batch(method, 1, 99).images).detach()
+        footprint = method.footprint()
+        found[name] = losses, scores, [footprint.images, footprint.bytes]
+    return found
 
 
 def network():

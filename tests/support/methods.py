@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import io
 
 import numpy as np
@@ -12,6 +13,7 @@ from lifelabel.config.config import Config
 from lifelabel.config.run_options import RunOptions
 from lifelabel.engine.setup import make_setting
 from lifelabel.methods import METHODS, Batch, HostBatch
+from lifelabel.parallel.group import ALONE
 
 TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
 SMALL = {
@@ -35,13 +37,14 @@ def small_options(name):
 SHARED = {"reduction": "mean", "augment": "none", "batch_norm": "running", "lr": 1e-3, "backbone_lr": 1e-3}
 
 
-def make(method, device="cpu", **options):
+def make(method, device="cpu", group=ALONE, **options):
     """A method with seed 0. Options of the run, such as `lr`, and of the method are given together."""
     torch.manual_seed(0)
     names = {field.name for field in dataclasses.fields(RunOptions)}
     shared = {**SHARED, **{name: options.pop(name) for name in names & options.keys()}}
     config = Config.make({"method": method, **shared, "method_options": options})
-    setting = make_setting(config, lambda labels: torch.zeros(len(labels), 4, device=device), torch.device(device))
+    embed = lambda labels: torch.zeros(len(labels), 4, device=device)  # noqa: E731
+    setting = make_setting(config, embed, torch.device(device), group=group)
     return METHODS[method](setting, config.method_options)
 
 
@@ -64,6 +67,35 @@ def with_old(given, labels, known):
     host = HostBatch(given.host.pixels, np.hstack([old & mask, given.host.labels]), np.hstack([mask, given.host.known]))
     tensors = torch.from_numpy(host.labels).float(), torch.from_numpy(host.known)
     return Batch(given.images, *tensors, (*TASKS[0], *given.classes), host)
+
+
+def small(name, **more):
+    """A method with small options, and an embedding for each label word."""
+    method = make(name, **{"augment": "flip", "batch_norm": "first-task", **small_options(name), **more})
+    generator = torch.Generator().manual_seed(0)
+    words = {each: torch.randn(4, generator=generator) for names in TASKS for each in names}
+    embed = lambda names: torch.stack([words[each] for each in names]).to(method.setting.device)  # noqa: E731
+    method.setting = dataclasses.replace(method.setting, embed=embed)
+    return method
+
+
+def begin(method, classes, batches):
+    """Begin a task as the engine does."""
+    method.begin_task(classes)
+    if method.counts_labels:
+        labels = np.concatenate([each.host.labels for each in batches]).astype(np.int64)
+        method.count_labels(labels.T @ labels)
+
+
+def calls_of(method, tasks=3, steps=4):
+    """All calls of the engine, in order. One batch of each task has one image only."""
+    calls = []
+    for task in range(tasks):
+        given = [batch(method, task, step, count=1 if step == 2 else 4) for step in range(steps)]
+        calls.append(functools.partial(begin, method, TASKS[task], given))
+        calls += [functools.partial(method.observe, each) for each in given]
+        calls.append(method.end_task)
+    return calls
 
 
 def learn_first_task(method, steps=2):

@@ -103,7 +103,7 @@ def load_batch(
 
 @dataclass(frozen=True)
 class Job:
-    """One batch to load: rows of a split, or of a source of its own. With `seed`, the images are augmented."""
+    """One batch to load: rows of a split, or of `source`. With `seed`, the images are augmented."""
 
     split: str
     rows: np.ndarray

@@ -19,7 +19,10 @@ __all__ = ["METHODS", "Batch", "FineTuning", "Footprint", "HostBatch", "Method"]
 def _is_method(item: Any) -> bool:
     if not (isinstance(item, type) and issubclass(item, Method)):
         return False
-    missing = sorted(item.__abstractmethods__)
+    missing = list(item.__abstractmethods__)
+    if not item.saved:
+        missing += [each for each in ("load_state_dict", "state_dict") if getattr(item, each) is getattr(Method, each)]
+    missing.sort()
     if item.learn is Method.learn and item.observe is Method.observe:
         missing.append("learn")
     if missing:

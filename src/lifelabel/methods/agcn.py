@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 from lifelabel.methods.matrix_options import MatrixOptions
-from lifelabel.methods.method import Batch, Footprint, Method
+from lifelabel.methods.method import Batch, Method
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
 from lifelabel.nn.graph import GraphNetwork, LabelRelations
@@ -50,6 +50,7 @@ class _AGCNOptions(MatrixOptions):
 class AGCN(Method):
     summary = "the paper's method: correlation matrix, graph over label words, frozen expert, three losses"
     position = 170
+    saved = ("learner", "acm", "relations", "expert")
     Options = _AGCNOptions
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -157,29 +158,11 @@ class AGCN(Method):
         with self.setting.autocast():
             return self.graph(adjacency, words).float()
 
-    def footprint(self) -> Footprint:
-        relations = self.relations.frozen.nbytes if self.relations else 0
-        return Footprint(bytes=self.acm.bytes + relations + (self.expert.bytes if self.expert else 0))
-
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "tasks": [list(names) for names in self.tasks],
-            "learner": self.learner.state_dict(),
-            "acm": self.acm.state_dict(),
-            "relations": self.relations.state_dict() if self.relations else None,
-            "expert": None if self.expert is None else self.expert.state_dict(),
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for names in state["tasks"]:
-            self.begin_task(names)
-        self.learner.load_state_dict(state["learner"])
-        self.acm.load_state_dict(state["acm"])
-        if self.relations:
-            self.relations.load_state_dict(state["relations"])
+        super().load_state_dict(state)
         self.adjacency = self.options.make_adjacency(self.acm.matrix(), self.sizes, self.setting)
         if state["expert"] is not None:
             self.expert = Expert.restore(state["expert"], self.learner.backbone, self.setting)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lifelabel.methods.map_method import MapMethod
 from lifelabel.methods.matrix_options import MatrixOptions
-from lifelabel.methods.method import Batch, Footprint
+from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.heads import MatrixGraphHead
 from lifelabel.nn.method_setting import Setting
@@ -40,6 +40,7 @@ class AGCNpp(MapMethod):
     summary = "AGCN whose nodes have features of each image, one vector per class, besides the label words"
     name = "agcn++"
     position = 210
+    saved = ("acm",)
     Options = _AGCNppOptions
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -96,16 +97,9 @@ class AGCNpp(MapMethod):
             logits, nodes = self.expert.head.logits_and_nodes(maps)
         return logits.float(), nodes
 
-    def footprint(self) -> Footprint:
-        return Footprint(bytes=self.acm.bytes + super().footprint().bytes)
-
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "acm": self.acm.state_dict()}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.acm.load_state_dict(state["acm"])
         self.adjacency = self.options.make_adjacency(self.acm.matrix(), self.sizes, self.setting)

@@ -29,6 +29,7 @@ class EROptions(BufferOptions):
 class Replay(Method):
     """The buffer of a method that learns each batch together with stored images. It comes before the other bases."""
 
+    saved: ClassVar[tuple[str, ...]] = ("buffer",)
     buffer_class: ClassVar[type[Buffer]] = Reservoir
     """The class of the buffer, which decides which images are stored."""
 
@@ -53,13 +54,6 @@ class Replay(Method):
 
     def footprint(self) -> Footprint:
         return Footprint(len(self.buffer), self.buffer.total_bytes() + super().footprint().bytes)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "buffer": self.buffer.state_dict()}  # type: ignore[safe-super]
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)  # type: ignore[safe-super]
-        self.buffer.load_state_dict(state["buffer"])
 
 
 class ER(Replay, FineTuning):

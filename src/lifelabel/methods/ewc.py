@@ -36,6 +36,7 @@ class EWC(FineTuning):
     summary = "penalty on changes of weights that matter to old tasks (diagonal Fisher)"
     position = 40
     Options = _EWCOptions
+    saved = ("fisher", "anchor", "squares", "images", "steps")
     per_step = ("squares", "images", "steps")
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"strength": (10.0, 100.0, 1000.0, 10000.0)}
 
@@ -94,16 +95,6 @@ class EWC(FineTuning):
 
     def footprint(self) -> Footprint:
         return Footprint(bytes=self.fisher.nbytes + self.anchor.nbytes)
-
-    def state_dict(self) -> dict[str, Any]:
-        vectors = {"fisher": self.fisher, "anchor": self.anchor, "squares": self.squares}
-        return {**super().state_dict(), **vectors, "images": self.images, "steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        for name in ("fisher", "anchor", "squares"):
-            setattr(self, name, state[name].to(self.setting.device))
-        self.images, self.steps = state["images"], state["steps"]
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ __all__ = ["FineTuning"]
 class FineTuning(Method):
     summary = "train on each task in turn, without a measure against forgetting (the lower bound)"
     position = 30
+    saved: ClassVar[tuple[str, ...]] = ("learner",)
 
     def __init__(self, setting: Setting, options: Any):
         super().__init__(setting, options)
@@ -52,11 +53,3 @@ class FineTuning(Method):
 
     def network(self) -> InferenceNetwork:
         return InferenceNetwork(PooledFeatures(self.learner.backbone), Classifier(*self.head.rows()))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"tasks": [list(names) for names in self.tasks], "learner": self.learner.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for names in state["tasks"]:
-            self.begin_task(names)
-        self.learner.load_state_dict(state["learner"])

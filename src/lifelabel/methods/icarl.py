@@ -55,6 +55,7 @@ class ICaRL(ER, LwF):
 
     summary = "distillation and replay of exemplars chosen by herding; scores by the nearest mean of exemplars"
     position = 110
+    saved = ("nearest",)
     Options: ClassVar[type] = _ICaRLOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_targets": ("expert", "labels")}
     buffer_class: ClassVar[type[Buffer]] = ExemplarBuffer
@@ -127,9 +128,6 @@ class ICaRL(ER, LwF):
         if self.nearest is None:
             return super().network()
         return InferenceNetwork(PooledFeatures(self.learner.backbone, normalise=True), Classifier(*self.nearest))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "nearest": None if self.nearest is None else list(self.nearest)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

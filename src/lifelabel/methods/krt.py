@@ -23,7 +23,7 @@ from lifelabel.errors import UserError
 from lifelabel.methods.buffer import Replayed
 from lifelabel.methods.er import EROptions, Replay
 from lifelabel.methods.map_method import MapMethod
-from lifelabel.methods.method import Batch, Footprint
+from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.heads import TokenHead
 from lifelabel.nn.method_setting import Setting
@@ -100,7 +100,7 @@ class PseudoLabels:
         return self.thresholds.take(tries.take(best))
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Size in memory of what is stored from task to task, in bytes."""
         return sum(tensor.nbytes for tensor in self.state_dict().values())
 
@@ -123,6 +123,7 @@ class _KRTOptions:
 class KRT(MapMethod):
     summary = "pseudo labels of old classes by a searched threshold, a frozen token per task, and a shared one"
     position = 180
+    saved: ClassVar[tuple[str, ...]] = ("pseudo_labels",)
     Options: ClassVar[type] = _KRTOptions
     head: TokenHead
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -198,16 +199,6 @@ class KRT(MapMethod):
     def _classify(self, logits: Tensor, labels: Tensor, known: Tensor) -> Tensor:
         loss = losses.asymmetric if self.options.loss == "asl" else losses.classification
         return loss(logits, labels, self.setting.reduction, known)
-
-    def footprint(self) -> Footprint:
-        return Footprint(bytes=self.pseudo_labels.bytes + super().footprint().bytes)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "pseudo_labels": self.pseudo_labels.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.pseudo_labels.load_state_dict(state["pseudo_labels"])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lifelabel.errors import UserError
-from lifelabel.methods.method import Batch, Footprint, Method
+from lifelabel.methods.method import Batch, Method
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn import losses
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
@@ -30,9 +30,6 @@ __all__ = ["L3A"]
 
 _LOGIT_SCALE = 4.0
 """Scales regression values, which are around 0 and 1, to logits. Neither their order nor their sign depends on it."""
-_STORED = ("projection", "gram", "cross", "weights", "counts", "since")
-"""The tensors that are stored from task to task."""
-_STORED_FOR_COMPENSATION = ("residual", "gram_before")
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,7 @@ class L3A(Method):
     position = 140
     Options = _L3AOptions
     float64 = True
+    saved = ("backbone", "warm_up", "projection", "gram", "cross", "weights", "counts", "since")
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "ridge": (100.0, 1e3, 1e4, 1e5),
         "pseudo_threshold": (None, 0.5, 0.7, 0.85),
@@ -81,7 +79,6 @@ class L3A(Method):
         self.weights = self.gram.new_zeros(width, 0)  # W, as of the last task
         self.residual = self.gram.new_zeros(width, 0)  # sum Z' Omega (Y - Z W), of each class in its own task
         self.gram_before = self.gram.new_zeros(0, 0)  # `gram` when the task began, with compensation
-        self.stored = _STORED + (_STORED_FOR_COMPENSATION if options.compensation else ())
         self.counts = self.gram.new_zeros(0)  # images with each class as a visible or pseudo label
         self.since = self.gram.new_zeros(0)  # images since each class was added
         self.warm_up = WarmUp(setting, options.warm_up)
@@ -93,8 +90,7 @@ class L3A(Method):
         self.counts, self.since = torch.cat([self.counts, new[0]]), torch.cat([self.since, new[0]])
         if self.options.compensation:
             self.residual, self.gram_before = torch.cat([self.residual, new], 1), self.gram.clone()
-        if self.options.warm_up and len(self.tasks) == 1:
-            self.warm_up.begin_task(len(classes))
+        self.warm_up.begin_task(classes)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         if not self.warm_up.done:
@@ -174,21 +170,5 @@ class L3A(Method):
     def to_logits(self, values: Tensor) -> Tensor:
         return ((values - self.options.decision) * _LOGIT_SCALE).float()
 
-    def footprint(self) -> Footprint:
-        return Footprint(bytes=sum(getattr(self, name).nbytes for name in self.stored))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "tasks": [list(names) for names in self.tasks],
-            "backbone": self.backbone.state_dict(),
-            "warm_up": self.warm_up.state_dict(),
-            **{name: getattr(self, name) for name in self.stored},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for names in state["tasks"]:
-            self.begin_task(names)
-        self.backbone.load_state_dict(state["backbone"])
-        for name in self.stored:
-            setattr(self, name, state[name].to(self.setting.device, copy=True))  # the sums are updated in place
-        self.warm_up.load_state_dict(state["warm_up"])
+    def saved_names(self) -> list[str]:
+        return super().saved_names() + (["residual", "gram_before"] if self.options.compensation else [])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from lifelabel.methods.fine_tuning import FineTuning
-from lifelabel.methods.method import Batch, Footprint
+from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
 from lifelabel.nn.expert import Expert
 from lifelabel.nn.method_setting import Setting
@@ -32,6 +32,7 @@ class _LwFOptions:
 class LwF(FineTuning):
     summary = "distillation of the old classes from a frozen copy of the network"
     position = 50
+    saved: ClassVar[tuple[str, ...]] = ("expert",)
     Options: ClassVar[type] = _LwFOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "lambdas": ((0.07, 0.93), (0.15, 0.85), (0.3, 0.7), (0.5, 0.5))
@@ -61,12 +62,6 @@ class LwF(FineTuning):
         super().end_task()
         weight, bias = self.head.rows()
         self.expert = Expert(self.learner.backbone, weight, self.setting, bias, self.expert)
-
-    def footprint(self) -> Footprint:
-        return Footprint(bytes=self.expert.bytes if self.expert else 0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "expert": None if self.expert is None else self.expert.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

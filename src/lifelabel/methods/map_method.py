@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lifelabel.methods.method import Footprint, Method
+from lifelabel.methods.method import Method
 from lifelabel.nn.expert import MapExpert
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork, MapFeatures
@@ -22,6 +22,8 @@ class MapMethod(Method):
 
     `features` are the logits, so that the feature maps of test images are not kept.
     """
+
+    saved: ClassVar[tuple[str, ...]] = ("learner", "expert")
 
     def __init__(self, setting: Setting, options: Any, head: MapHead):
         super().__init__(setting, options)
@@ -47,19 +49,7 @@ class MapMethod(Method):
     def network(self) -> InferenceNetwork:
         return InferenceNetwork(MapFeatures(self.learner.backbone), self.head)
 
-    def footprint(self) -> Footprint:
-        return Footprint(bytes=self.expert.bytes if self.expert else 0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "tasks": [list(names) for names in self.tasks],
-            "learner": self.learner.state_dict(),
-            "expert": None if self.expert is None else self.expert.state_dict(),
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for names in state["tasks"]:
-            self.begin_task(names)
-        self.learner.load_state_dict(state["learner"])
+        super().load_state_dict(state)
         if state["expert"] is not None:
             self.expert = MapExpert.restore(state["expert"], self.learner.backbone, self.setting)

@@ -119,6 +119,9 @@ class Method(ABC):
     """The entries of the state, besides `learner`, that change also in steps on images that are shown again."""
     joint: ClassVar[bool] = False
     """True for the upper bound, which trains on all tasks at once with complete labels."""
+    saved: ClassVar[tuple[str, ...]] = ()
+    """The attributes that are the state of the class, besides those of its bases: tensors, numbers, and parts with
+    `state_dict` and `load_state_dict`."""
 
     def __init__(self, setting: Setting, options: Any):
         self.setting, self.options = setting, options
@@ -191,17 +194,36 @@ class Method(ABC):
         return None
 
     def footprint(self) -> Footprint:
-        """What the method stores now, in addition to its network."""
-        return Footprint()
+        """What the method stores now, in addition to its network: what is in `saved` and has a size in `nbytes`."""
+        return Footprint(bytes=sum(getattr(getattr(self, name), "nbytes", 0) for name in self.saved_names()))
 
     def matrix(self) -> np.ndarray | None:
         """The correlation matrix of the seen classes, if the method has one."""
         return None
 
-    @abstractmethod
+    def saved_names(self) -> list[str]:
+        """The names in `saved` of the class and of its bases."""
+        return [name for each in reversed(type(self).__mro__) for name in each.__dict__.get("saved", ())]
+
     def state_dict(self) -> dict[str, Any]:
         """The state in tensors, numbers and strings (in dicts and lists). `load_state_dict` restores it exactly."""
+        parts = {name: getattr(self, name) for name in self.saved_names()}
+        state = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
+        return {"tasks": [list(names) for names in self.tasks], **state}
 
-    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state on a method that has not begun any task."""
+        """Restore a state on a method that has not begun any task. A subclass makes the parts that are None by then."""
+        for names in state["tasks"]:
+            self.begin_task(names)
+        self.load_saved(state)
+
+    def load_saved(self, state: dict[str, Any]) -> None:
+        """Restore the attributes in `saved`."""
+        for name in self.saved_names():
+            part, value = getattr(self, name), state[name]
+            if part is None or value is None:
+                continue
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(value)
+            else:
+                setattr(self, name, value.to(part.device, copy=True) if isinstance(value, Tensor) else value)

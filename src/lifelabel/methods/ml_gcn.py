@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.methods.method import Batch, Footprint, Method
+from lifelabel.methods.method import Batch, Method
 from lifelabel.nn import losses
 from lifelabel.nn.graph import Adjacency, GraphNetwork
 from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
@@ -39,6 +39,7 @@ class MLGCNLifelong(Method):
     summary = "ML-GCN task by task: a graph over the label words of each task, without a measure against forgetting"
     name = "ml-gcn-lifelong"
     position = 160
+    saved = ("learner", "correlations")
     Options = _MLGCNOptions
     counts_labels = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"tau": (0.2, 0.4), "p": (0.1, 0.2, 0.4)}
@@ -96,24 +97,11 @@ class MLGCNLifelong(Method):
     def network(self) -> InferenceNetwork:
         return InferenceNetwork(PooledFeatures(self.learner.backbone), Classifier(self.nodes()))
 
-    def footprint(self) -> Footprint:
-        return Footprint(bytes=self.correlations.nbytes)
-
     def matrix(self) -> np.ndarray:
         return self.correlations.numpy().copy()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "tasks": [list(names) for names in self.tasks],
-            "learner": self.learner.state_dict(),
-            "correlations": self.correlations,
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for names in state["tasks"]:
-            self.begin_task(names)
-        self.learner.load_state_dict(state["learner"])
-        self.correlations = state["correlations"].cpu().clone()
+        super().load_state_dict(state)
         self.adjacency = self._make_adjacency()
 
 

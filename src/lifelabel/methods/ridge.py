@@ -133,7 +133,7 @@ class TaskSums:
         return gram if later is None else gram + later, self.cross[:, begin:end]
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Size in memory between tasks, in bytes."""
         half = (self.dim + 1) // 2
         packed = half * (2 * half + 1) * self.storage.itemsize  # the matrix of each task, also of the current one

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from lifelabel.errors import UserError
+from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch
-from lifelabel.nn import losses
-from lifelabel.nn.cuda_graphs import StepRecorder
-from lifelabel.nn.learner import Learner, LinearHead
 from lifelabel.nn.method_setting import Setting
 
 __all__ = ["WarmUp"]
@@ -24,8 +23,7 @@ class WarmUp:
 
     def __init__(self, setting: Setting, images: int):
         self.setting, self.images, self.seen = setting, images, 0
-        self.learner: Learner | None = None
-        self.recorder = StepRecorder(setting.record)
+        self.training: FineTuning | None = None
         if not images:
             self.freeze()
 
@@ -34,33 +32,25 @@ class WarmUp:
         """Whether the backbone is frozen."""
         return self.seen >= self.images
 
-    def begin_task(self, new: int) -> None:
-        """Begin the first task, with `new` classes."""
-        head = LinearHead(self.setting.backbone.dim)
-        head.grow(new, self.setting.device)
-        self.learner = Learner(head, self.setting)
-        self.learner.begin_task(first_task=True)
+    def begin_task(self, classes: Sequence[str]) -> None:
+        """Begin a task. Only the first one has a warm-up."""
+        if not self.done and self.training is None:
+            self.training = FineTuning(self.setting, None)
+            self.training.begin_task(classes)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step. Returns the loss (Eq. 2)."""
-        parts = self.recorder(self._learn, batch)
+        assert self.training is not None, "call begin_task first"
+        parts = self.training.observe(batch)
         self.seen += len(batch.images)
         if self.done:
             self.freeze()
         return parts
 
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        assert self.learner is not None, "call begin_task first"
-        logits = self.learner.head(self.learner.train_features(batch.images))
-        loss = losses.classification(logits, batch.labels, self.setting.reduction, batch.known)
-        self.learner.step(loss)
-        return {"cls": loss.detach()}
-
     def freeze(self) -> None:
         """Freeze the backbone and drop its optimizer."""
         self.setting.backbone.requires_grad_(False).zero_grad(set_to_none=True)
-        self.learner = None
-        self.recorder.reset()
+        self.training = None
 
     def check_images_left(self, images: float) -> None:
         """Raise a `UserError` if the first task has no images for the regression."""
@@ -71,13 +61,13 @@ class WarmUp:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        learner = self.learner.state_dict() if self.learner else None
+        learner = self.training.learner.state_dict() if self.training else None
         return {"images": self.images, "seen": self.seen, "learner": learner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state. The first task must have begun if it had begun in the state."""
         self.images, self.seen = state["images"], state["seen"]
-        if self.learner and state["learner"]:
-            self.learner.load_state_dict(state["learner"])
+        if self.training and state["learner"]:
+            self.training.learner.load_state_dict(state["learner"])
         elif self.done:
             self.freeze()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lifelabel.methods.method import Batch, Footprint, Method
+from lifelabel.methods.method import Batch, Method
 from lifelabel.methods.ridge import Regression, TaskSums, choose_basis
 from lifelabel.methods.warm_up import WarmUp
 from lifelabel.nn.frozen_features import PARTS, FrozenFeatures, PartFeatures
@@ -34,8 +34,6 @@ RIDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MORE_THAN_CHOSEN = 3.0
 """The comparison is on images of a task's own. For images of other tasks, which are less like the ones that were
 learned, a stronger regularisation is better: this factor measured best on held-out training photographs."""
-_STORED = ("basis", "weights", "slope", "shift", "errors")
-"""The tensors that are stored from task to task, in addition to the sums."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,7 @@ class WeightedRidge(Method):
     position = 150
     Options = _WeightedRidgeOptions
     float64 = True
+    saved = ("backbone", "warm_up", "sums", "acm", "relations", "basis", "weights", "slope", "shift", "errors")
     validates = True
     default_for_photographs = True
     # alpha is not searched: the right value grows as images get fewer, and a search has few
@@ -113,8 +112,7 @@ class WeightedRidge(Method):
         self.sums.begin_task(len(classes))
         self.relations.freeze(self.acm)
         self.acm.begin_task(len(classes))
-        if self.warm_up.images and len(self.tasks) == 1:
-            self.warm_up.begin_task(len(classes))
+        self.warm_up.begin_task(classes)
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> dict[str, Tensor]:
@@ -204,35 +202,18 @@ class WeightedRidge(Method):
         classifier = Classifier(folded[:-1].T, folded[-1] + self.shift, None, log_lift, self.options.context)
         return InferenceNetwork(features.to(self.setting.device), classifier)
 
-    def footprint(self) -> Footprint:
-        own = sum(getattr(self, name).nbytes for name in _STORED)
-        return Footprint(bytes=self.sums.bytes + own + self.acm.bytes + self.relations.frozen.nbytes)
-
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "tasks": [list(names) for names in self.tasks],
-            # without a warm-up, the backbone is as its weights or its seed made it
-            "backbone": self.backbone.state_dict() if self.warm_up.images else None,
-            "warm_up": self.warm_up.state_dict(),
-            "sums": self.sums.state_dict(),
-            "acm": self.acm.state_dict(),
-            "relations": self.relations.state_dict(),
-            **{name: getattr(self, name) for name in _STORED},
-        }
+        state = super().state_dict()
+        if not self.warm_up.images:  # the backbone is as its weights or its seed made it
+            state["backbone"] = None
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for names in state["tasks"]:
             super().begin_task(names)  # the sums of all tasks are in the state
         if state["warm_up"]["learner"]:
-            self.warm_up.begin_task(self.sizes[0])
-        if state["backbone"] is not None:
-            self.backbone.load_state_dict(state["backbone"])
-        self.warm_up.load_state_dict(state["warm_up"])
-        self.sums.load_state_dict(state["sums"])
-        self.acm.load_state_dict(state["acm"])
-        self.relations.load_state_dict(state["relations"])
-        for name in _STORED:
-            setattr(self, name, state[name].to(self.setting.device, copy=True))
+            self.warm_up.begin_task(self.tasks[0])
+        self.load_saved(state)

@@ -50,7 +50,7 @@ class Expert:
         return logits if self.bias is None else logits + self.bias
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Size in memory, in bytes."""
         head = [self.nodes] if self.bias is None else [self.nodes, self.bias]
         return sum(tensor.nbytes for tensor in (*self.backbone.state_dict().values(), *head))
@@ -91,7 +91,7 @@ class MapExpert:
             return self.head(maps).float()
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Size in memory, in bytes."""
         parts = (*self.backbone.state_dict().values(), *self.head.state_dict().values())
         return sum(tensor.nbytes for tensor in parts)

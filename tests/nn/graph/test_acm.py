@@ -252,7 +252,7 @@ def test_bytes_are_those_of_all_tensors():
     acm = ACM()
     acm.begin_task(2)
     acm.begin_task(3)
-    assert acm.bytes == 8 * (5 * 5 + 3 * 3 + 2 * 3 + 2 + 3 * 3 + 2 * 3 + 3)
+    assert acm.nbytes == 8 * (5 * 5 + 3 * 3 + 2 * 3 + 2 + 3 * 3 + 2 * 3 + 3)
 
 
 @pytest.mark.gpu

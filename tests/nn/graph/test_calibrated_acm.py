@@ -111,4 +111,4 @@ def test_bytes_are_those_of_all_tensors():
     published = ACM()
     published.begin_task(2)
     published.begin_task(3)
-    assert acm.bytes == published.bytes + 8 * (2 + 2 + 1 + 1)
+    assert acm.nbytes == published.nbytes + 8 * (2 + 2 + 1 + 1)

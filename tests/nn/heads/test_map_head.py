@@ -134,7 +134,7 @@ def test_the_expert_keeps_network_and_head_and_is_restored():
         for parameter in (*learner.backbone.parameters(), *own.parameters()):
             parameter += 0.1
     assert torch.equal(expert.logits(images), logits) and torch.equal(restored.logits(images), logits)
-    assert not logits.requires_grad and expert.bytes == restored.bytes > 0
+    assert not logits.requires_grad and expert.nbytes == restored.nbytes > 0
     later = MapExpert(learner.backbone, own, setting, expert)
     assert later.backbone is expert.backbone and later.logits(images).shape == (3, 5)
 

@@ -128,7 +128,7 @@ class ACM:
         return self._matrix
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Size in memory, in bytes."""
         return self._matrix.nbytes + sum(getattr(self, name).nbytes for name in self.sums)
 

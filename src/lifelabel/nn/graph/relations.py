@@ -78,6 +78,11 @@ class LabelRelations:
         """Refined logits (B x classes). If `log_lift` has more classes, only its first rows and columns are used."""
         return refine_logits(logits, log_lift[: logits.shape[1], : logits.shape[1]], self.weight)
 
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, in bytes."""
+        return self.frozen.nbytes
+
     def state_dict(self) -> dict[str, Any]:
         return {"frozen": self.frozen}
 
