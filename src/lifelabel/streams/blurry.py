@@ -23,13 +23,14 @@ BLURRY_HELP = "share of the training images of each task that is moved to other 
 def blur(stream: Stream, share: float, seed: int) -> Stream:
     """The stream with the given share of the images of each task in other tasks, each of which is equally likely.
 
-    Which images move, and where to, depends on their names and the seed only. At least one image of each task is not moved.
+    Which images move, and where to, depends on their names and the seed only. At least one image of each task is not
+    moved.
     """
     train, first = stream.train, stream.learned
     if stream.overlapping or len(train.used()) < sum(map(len, train.rows)):
         raise UserError(
-            f"stream.blurry={share}: images of {stream.name} belong to several tasks already, because its tasks overlap; "
-            "remove it"
+            f"stream.blurry={share}: images of {stream.name} belong to several tasks already, because its tasks "
+            "overlap; remove it"
         )
     others = len(stream.tasks) - first - 1
     if others < 1:
