@@ -16,7 +16,8 @@ from lifelabel.serve import decoding
 from lifelabel.serve.decoder import ANSWER, decode_square
 from lifelabel.serve.decoding import DecoderPool
 from lifelabel.serve.guard import Metrics
-from lifelabel.serve.requests import Limits, Refused
+from lifelabel.serve.limits import Limits
+from lifelabel.serve.requests import Refused
 
 
 @pytest.mark.parametrize("size", [(64, 64), (65, 64), (31, 200), (700, 500), (1, 1)])
@@ -76,7 +77,7 @@ def signals(monkeypatch):
 async def reason(pool, read):
     with pytest.raises(Refused) as refused:
         await pool.decode(read, 32)
-    return refused.value.status, refused.value.reason
+    return refused.value.status_code, refused.value.detail
 
 
 def test_a_process_that_crashes_or_hangs_is_replaced(image, signals):

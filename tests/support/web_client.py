@@ -13,8 +13,8 @@ def make_client(path, hosts=None, **limits):
     from starlette.testclient import TestClient
 
     from lifelabel.serve.app import create_app
+    from lifelabel.serve.limits import Limits
     from lifelabel.serve.models import Models
-    from lifelabel.serve.requests import Limits
     from lifelabel.serve.service import Service
 
     service = Service(Models(path, "cpu"), Limits(**{**LIMITS, **limits}))

@@ -19,7 +19,6 @@ from starlette.types import ASGIApp
 
 from lifelabel.serve.docs_page import docs_page
 from lifelabel.serve.guard import DISCONNECTED, REPORT_POLICY, Guard
-from lifelabel.serve.models import Report
 from lifelabel.serve.requests import FIELD, Refused, read_uploads
 from lifelabel.serve.schemas import Choice, ClassList, Error, Health, ModelFacts, Predictions
 from lifelabel.serve.service import Service
@@ -28,8 +27,9 @@ from lifelabel.version import __version__
 
 __all__ = ["create_app"]
 
-_STATIC = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_STATIC = {
+    "/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript"),
+}  # fmt: skip
 _ERRORS = {
     400: "A file cannot be decoded, or the multipart data is damaged.",
     403: "A page of another site sent the request.",
@@ -76,9 +76,8 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> ASGIAp
         title="lifelabel", version=__version__, summary="Labels of images, with their probabilities.",
         docs_url=None, redoc_url=None, lifespan=lifespan,
     )  # fmt: skip
-    app.state.service, app.state.report = service, Report(service.models)
+    app.state.service = service
     app.include_router(_router)
-    app.add_exception_handler(Refused, _on_refused)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_parameter)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
@@ -133,7 +132,8 @@ async def _classes(request: Request) -> Response:
 async def _model(request: Request) -> Response:
     """Facts about the model, and the limits of the server."""
     service = _service(request)
-    return JSONResponse({**service.models.facts(), "limits": dataclasses.asdict(service.limits)})
+    limits = {**dataclasses.asdict(service.limits), "workers": service.limits.decoders}
+    return JSONResponse({**service.models.facts(), "limits": limits})
 
 
 @_router.head("/health", include_in_schema=False)
@@ -152,7 +152,7 @@ async def _metrics(request: Request) -> Response:
 @_router.get("/report", response_class=HTMLResponse, responses={404: _NO_REPORT})
 async def _report(request: Request) -> Response:
     """The report of the run."""
-    html = await request.app.state.report.html()
+    html = await _service(request).models.report()
     return HTMLResponse(html, headers={"Content-Security-Policy": REPORT_POLICY})
 
 
@@ -162,8 +162,8 @@ async def _docs(request: Request) -> Response:
 
 
 async def _static(request: Request) -> Response:
-    name = _STATIC[request.url.path]
-    return Response(_read(name), media_type=f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8")
+    name, kind = _STATIC[request.url.path]
+    return Response(_read(name), media_type=kind)
 
 
 for _path in _STATIC:
@@ -173,10 +173,6 @@ for _path in _STATIC:
 @cache
 def _read(name: str) -> bytes:
     return files("lifelabel.serve").joinpath("static").joinpath(name).read_bytes()
-
-
-async def _on_refused(request: Request, refused: Any) -> Response:
-    return JSONResponse({"error": refused.reason}, refused.status, refused.headers)
 
 
 async def _on_http_error(request: Request, error: Any) -> Response:

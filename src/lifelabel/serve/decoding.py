@@ -15,7 +15,8 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.serve.decoder import ANSWER, BAD, GOOD, JOB
 from lifelabel.serve.guard import Metrics
-from lifelabel.serve.requests import Limits, Refused
+from lifelabel.serve.limits import Limits
+from lifelabel.serve.requests import Refused
 
 __all__ = ["DecoderPool"]
 
@@ -45,7 +46,7 @@ class DecoderPool:
         self._starting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        started = await asyncio.gather(*(self._add() for _ in range(self._limits.workers)), return_exceptions=True)
+        started = await asyncio.gather(*(self._add() for _ in range(self._limits.decoders)), return_exceptions=True)
         for error in started:
             if isinstance(error, BaseException):
                 raise error
@@ -67,7 +68,7 @@ class DecoderPool:
             except asyncio.TimeoutError:
                 self._replace(worker)
                 raise Refused(400, f"took more than {self.seconds:g} seconds to decode") from None
-            except (asyncio.IncompleteReadError, OSError, _WrongAnswer):
+            except (asyncio.IncompleteReadError, OSError):
                 killed = await worker.was_killed()
                 self._replace(worker)
                 if attempt + 1 == _ATTEMPTS:
@@ -112,10 +113,6 @@ class DecoderPool:
         await asyncio.gather(*(worker.end() for worker in self._workers))
 
 
-class _WrongAnswer(Exception):
-    """An answer that the program of a decoding process does not give."""
-
-
 class _Worker:
     """One process of the pool."""
 
@@ -139,11 +136,10 @@ class _Worker:
         worker = _Worker(process)
         try:
             await asyncio.wait_for(worker._answer(0), _START_SECONDS)
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError, _WrongAnswer):
+        except BaseException as error:
             await worker.end()
-            raise UserError(_NO_START) from None
-        except BaseException:
-            await worker.end()
+            if isinstance(error, asyncio.TimeoutError | asyncio.IncompleteReadError | OSError):
+                raise UserError(_NO_START) from None
             raise
         return worker
 
@@ -158,7 +154,7 @@ class _Worker:
         status, length = ANSWER.unpack(await self._answers.readexactly(ANSWER.size))
         # a defect of a decoder may let an image write the answer: it is not trusted
         if not (length == expected if status == GOOD else status in BAD and length <= _MAX_REASON):
-            raise _WrongAnswer
+            raise OSError("not an answer of this program")
         return status, await self._answers.readexactly(length)
 
     async def was_killed(self) -> bool:

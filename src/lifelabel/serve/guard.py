@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["DISCONNECTED", "LOGGER", "PAGE_POLICY", "REPORT_POLICY", "Guard", "Metrics", "host_name"]
@@ -92,7 +90,7 @@ class Guard:
 
         try:
             if wrong := _foreign(scope, self._hosts):
-                await _answer(send_checked, *wrong)
+                await JSONResponse({"error": wrong[1]}, wrong[0])(scope, receive, send_checked)
             else:
                 await self._app(scope, receive, send_checked)
         except Exception:  # the application has sent an answer with status 500
@@ -116,15 +114,12 @@ def _foreign(scope: Scope, hosts: Collection[str] | None) -> tuple[int, str] | N
     if scope["method"] in ("GET", "HEAD"):
         return None
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if (origin is not None and _place(origin) != host.lower()) or site in ("cross-site", "same-site"):
+    if (origin is not None and origin.partition("://")[2].lower() != host.lower()) or site in (
+        "cross-site",
+        "same-site",
+    ):
         return 403, "requests from pages of other sites are refused"
     return None
-
-
-def _place(origin: str) -> str:
-    with contextlib.suppress(ValueError):
-        return urlsplit(origin).netloc.lower()
-    return ""
 
 
 def host_name(host: str) -> str:
@@ -136,10 +131,3 @@ def host_name(host: str) -> str:
     bare_ipv6 = host.count(":") > 1 and not host.startswith("[")
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdecimal() and not bare_ipv6 else host).strip("[]").lower()
-
-
-async def _answer(send: Send, status: int, reason: str) -> None:
-    body = json.dumps({"error": reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import logging
 import re
-from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from lifelabel.serve.guard import LOGGER
 from lifelabel.serve.requests import Refused
 from lifelabel.utils.files import below, read_limited
 
-__all__ = ["Models", "Report"]
+__all__ = ["Models"]
 
 _KEPT = 2
 """Models after earlier tasks that stay in memory."""
@@ -36,15 +39,12 @@ class Models:
         matches = [_FOLDER.fullmatch(each.name) for each in self.folder.iterdir()] if self.is_run else []
         self.tasks = sorted(int(match[1]) for match in matches if match)
         """The tasks after which a model was kept."""
-        self._loaded: OrderedDict[int, Model] = OrderedDict()
-        self._lock = asyncio.Lock()
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """One forward pass: the first one is slow."""
+        self.of_task = functools.lru_cache(_KEPT)(self._load)
+        self._report = functools.cache(self._make_report)
+        self._loading, self._reporting = asyncio.Lock(), asyncio.Lock()
         size = self.main.info.image_size
         pixels = torch.zeros(1, size, size, 3, dtype=torch.uint8)
-        self.main.logits(pixels)
+        self.main.logits(pixels)  # the first forward pass is slow
         self.has_maps = self.main.activation(pixels, [0]) is not None
 
     async def get(self, task: int | None) -> Model:
@@ -52,22 +52,15 @@ class Models:
         if task is None:
             return self.main
         if task not in self.tasks:
-            known = (
-                f"give one of {', '.join(map(str, self.tasks))}" if self.tasks else "the run kept none, leave task out"
-            )
-            raise Refused(422, f"there is no model after task {task}: {known}")
-        async with self._lock:  # two requests do not load the same model
-            if task not in self._loaded:
-                while len(self._loaded) >= _KEPT:
-                    self._loaded.popitem(last=False)
-                try:
-                    folder = below(self.folder, f"model-task-{task}")
-                    self._loaded[task] = await asyncio.to_thread(load, folder, str(self.main.device))
-                except UserError as error:  # it names folders, which clients need not know
-                    LOGGER.error("%s", error)
-                    raise Refused(500, f"the model after task {task} is damaged: see the log of the server") from None
-            self._loaded.move_to_end(task)
-            return self._loaded[task]
+            known = ", ".join(map(str, self.tasks))
+            hint = f"give one of {known}" if known else "the run kept none, leave task out"
+            raise Refused(422, f"there is no model after task {task}: {hint}")
+        async with self._loading:  # two requests do not load the same model
+            with _refused(500, f"the model after task {task} is damaged: see the log of the server"):
+                return await asyncio.to_thread(self.of_task, task)
+
+    def _load(self, task: int) -> Model:
+        return load(below(self.folder, f"model-task-{task}"), str(self.main.device))
 
     def facts(self) -> dict[str, Any]:
         """What users want to know about the model."""
@@ -107,34 +100,30 @@ class Models:
             for name, task, threshold, related in rows
         ]
 
-
-class Report:
-    """The file report.html in the run folder, or a report that is made on the first request."""
-
-    def __init__(self, models: Models):
-        self._models = models
-        self._made: bytes | None = None
-        self._lock = asyncio.Lock()
-
-    async def html(self) -> bytes:
-        """Raises `Refused` if there is no run."""
-        if not self._models.is_run:
+    async def report(self) -> bytes:
+        """The file report.html in the run folder, or a report that is made on the first request."""
+        if not self.is_run:
             raise Refused(404, "no report: reports are made of runs, and this server has only a model")
-        async with self._lock:
-            if self._made is None:
-                try:
-                    self._made = await asyncio.to_thread(self._make)
-                except UserError as error:  # it names folders, which clients need not know
-                    LOGGER.warning("no report: %s", error)
-                    raise Refused(404, "no report: the run cannot be read, see the log of the server") from None
-            return self._made
+        async with self._reporting:
+            with _refused(404, "no report: the run cannot be read, see the log of the server"):
+                return await asyncio.to_thread(self._report)
 
-    def _make(self) -> bytes:
+    def _make_report(self) -> bytes:
         from lifelabel.report.page import REPORT, report_html
         from lifelabel.report.tables import ResultTable
         from lifelabel.runs.finished import read_run
 
-        file = below(self._models.folder, REPORT)
+        file = below(self.folder, REPORT)
         if file.is_file():
             return read_limited(file, _MAX_REPORT_BYTES)
-        return report_html(ResultTable.from_runs([read_run(self._models.folder)])).encode()
+        return report_html(ResultTable.from_runs([read_run(self.folder)])).encode()
+
+
+@contextlib.contextmanager
+def _refused(status: int, reason: str) -> Iterator[None]:
+    """Log a `UserError`: it names folders, which clients need not know. The answer has the given reason."""
+    try:
+        yield
+    except UserError as error:
+        LOGGER.log(logging.ERROR if status >= 500 else logging.WARNING, "%s", error)
+        raise Refused(status, reason) from None

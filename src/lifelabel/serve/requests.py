@@ -1,9 +1,6 @@
-"""What a client may ask of a server, and the files of a request, read within these limits."""
+"""The files of a request, read within the limits of the server."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fastapi import Request
 from python_multipart.multipart import parse_options_header
@@ -11,52 +8,18 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from lifelabel.errors import UserError
-from lifelabel.images.decode import MAX_PIXELS
+from lifelabel.serve.limits import Limits
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["FIELD", "Limits", "Refused", "file_name", "read_uploads"]
+__all__ = ["FIELD", "Refused", "file_name", "read_uploads"]
 
 FIELD = "files"
 """The name of the parts of a request that are images."""
 _MAX_FIELD_BYTES = 1000
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a client may ask of a server. Raises a `UserError` if a value is not possible."""
-
-    max_bytes: int = 64 << 20
-    """Bytes of the body of a request."""
-    max_pixels: int = 50_000_000
-    """Pixels of an image."""
-    max_images: int = 32
-    """Images of a request."""
-    max_requests: int = 64
-    """Requests with images at a time."""
-    timeout: float = 30.0
-    """Seconds of a request, with its upload."""
-    workers: int = 2
-    """Processes that decode images."""
-
-    def __post_init__(self) -> None:
-        ranges = {
-            "max_bytes": (1000, 1 << 40), "max_pixels": (1, MAX_PIXELS), "max_images": (1, 10_000),
-            "max_requests": (1, 100_000), "timeout": (0.1, 86_400), "workers": (1, 256),
-        }  # fmt: skip
-        for name, (low, high) in ranges.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                flag = "--" + name.replace("_", "-")
-                raise UserError(f"{flag} must be {low:,} to {high:,}, not {value:,}")
-
-
-class Refused(Exception):
+class Refused(HTTPException):
     """A request, or one file of it, that cannot be answered: the HTTP status, the reason, and further headers."""
-
-    def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None):
-        super().__init__(reason)
-        self.status, self.reason, self.headers = status, reason, headers
 
 
 async def read_uploads(request: Request, limits: Limits) -> list[UploadFile]:
@@ -80,6 +43,8 @@ async def read_uploads(request: Request, limits: Limits) -> list[UploadFile]:
         form = await Request(scope, body.receive).form(
             max_files=count, max_fields=count, max_part_size=_MAX_FIELD_BYTES
         )
+    except Refused:
+        raise
     except HTTPException as error:
         raise Refused(400, f"the multipart data is damaged: {printable(shorten(error.detail))}") from None
     if not body.ended:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import ipaddress
 import logging
 import os
 import platform
 import socket
-import weakref
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lifelabel.errors import UserError
 from lifelabel.serve.app import create_app
 from lifelabel.serve.guard import LOGGER, host_name
+from lifelabel.serve.limits import Limits
 from lifelabel.serve.models import Models
-from lifelabel.serve.requests import Limits
 from lifelabel.serve.service import Service
 from lifelabel.utils.processes import catch_stop_signals
 
@@ -96,13 +97,11 @@ def _run(service: Service, listening: socket.socket, names: set[str] | None, on_
     LOGGER.addHandler(handler)
     for library in ("uvicorn.error", "python_multipart"):  # a line for each client that sends garbage
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    app = _Connections(create_app(service, names), service.limits.timeout)
+    protocol: Any = functools.partial(_Protocol, service.limits.timeout)
     config = uvicorn.Config(
-        app, http="h11", ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS, proxy_headers=False,
+        create_app(service, names), http=protocol, ws="none", lifespan="on", log_config=None, access_log=False,
+        server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS, proxy_headers=False,
     )  # fmt: skip
-    config.load()
-    config.http_protocol_class = app.protocol(config.http_protocol_class)
     server = _Server(config, on_start)
     try:
         with catch_stop_signals(server.stop):
@@ -148,66 +147,40 @@ class _Server(uvicorn.Server):
             self._cancel()
 
 
-class _Connections:
-    """An ASGI application around another one. It closes a connection on which no complete request head arrives in time,
-    or whose answer is not read. uvicorn has no limit for this.
+class _Protocol(H11Protocol):
+    """A connection that is closed if no complete request head arrives in time, or if its answer is not read.
 
-    A request and its connection have the address of the client in common.
+    uvicorn has no limit for this.
     """
 
-    def __init__(self, app: ASGIApp, seconds: float):
-        self._app, self._seconds = app, seconds
-        self._open = weakref.WeakValueDictionary[Any, _Connection]()
+    def __init__(self, seconds: float, **given: Any):
+        super().__init__(**given)
+        self._seconds, self._running, self._is_open, self._inner = seconds, 0, True, self.app
+        self.app = self._request
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = self._open.get(scope.get("client"))
-        with connection.request() if connection else contextlib.nullcontext():
-            await self._app(scope, receive, send)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
 
-    def protocol(self, base: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
-        """The protocol `base`, whose connections are closed."""
-        known, seconds = self._open, self._seconds
-
-        class Protocol(base):  # type: ignore[misc, valid-type]
-            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-                super().connection_made(transport)
-                self.limit = _Connection(transport, seconds)
-                if peer := transport.get_extra_info("peername"):  # None if the client has disconnected already
-                    known[peer[:2]] = self.limit
-
-            def connection_lost(self, exc: Exception | None) -> None:
-                super().connection_lost(exc)
-                self.limit.lost()
-
-        return Protocol
-
-
-class _Connection:
-    """The time limit of one connection."""
-
-    def __init__(self, transport: asyncio.Transport, seconds: float):
-        self._transport, self._seconds, self._running, self._open = transport, seconds, 0, True
-        self._timer = self._wait()
-
-    @contextlib.contextmanager
-    def request(self) -> Iterator[None]:
-        """Within the context, a request has arrived and is answered."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._is_open = False
         self._timer.cancel()
-        self._running += 1  # the next request may arrive before this one has left the context
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application. While it runs, a request has arrived and is answered."""
+        self._timer.cancel()
+        self._running += 1  # the next request may arrive before this one has ended
         try:
-            yield
+            await self._inner(scope, receive, send)  # type: ignore[arg-type]  # uvicorn has types of its own
         finally:
             self._running -= 1
-            if self._open and not self._running:
-                self._timer = self._wait()
+            if self._is_open and not self._running:
+                self._wait()
 
-    def lost(self) -> None:
-        self._open = False
-        self._timer.cancel()
-
-    def _wait(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._seconds, self._close)
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._close)
 
     def _close(self) -> None:
         # `close` would wait until the client has read the answer
-        self._transport.abort() if self._transport.get_write_buffer_size() else self._transport.close()
+        self.transport.abort() if self.transport.get_write_buffer_size() else self.transport.close()

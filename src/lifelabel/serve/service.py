@@ -18,8 +18,9 @@ from lifelabel.errors import UserError
 from lifelabel.model.model import Model
 from lifelabel.serve.decoding import DecoderPool
 from lifelabel.serve.guard import Metrics
+from lifelabel.serve.limits import Limits
 from lifelabel.serve.models import Models
-from lifelabel.serve.requests import Limits, Refused, file_name
+from lifelabel.serve.requests import Refused, file_name
 from lifelabel.serve.schemas import Choice
 
 __all__ = ["Service"]
@@ -98,7 +99,7 @@ class Service:
                     for label, each in zip(labels, maps, strict=False):
                         label["map"] = each
         except Refused as refused:
-            return {"name": name, "error": refused.reason, "status": refused.status}
+            return {"name": name, "error": refused.detail, "status": refused.status_code}
         return {"name": name, "labels": labels}
 
 
