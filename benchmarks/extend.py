@@ -105,7 +105,7 @@ def _ap(run: Path, stream: Stream) -> dict[str, float]:
     """The AP of each class of a run, on all test images of the stream."""
     model = lifelabel.load(run)
     rows = stream.test.used()
-    logits, good, _ = model.score_source(stream.test.images.handle(), rows)
+    logits, good, _ = model.score_source(stream.test.images, rows)
     labels = stream.test.labels.take(rows[good]).select_classes([stream.classes.index(name) for name in model.classes])
     values = lifelabel.metrics.average_precision(logits, labels.dense()).tolist()
     return dict(zip(model.classes, values, strict=True))

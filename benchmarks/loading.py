@@ -26,7 +26,7 @@ from PIL import Image
 from benchmarks.common import Results, make_jobs, make_parser, medians, seconds
 from lifelabel.images.loader import Job, Loader
 from lifelabel.images.photographs import FileImages
-from lifelabel.images.source import ImageHandle
+from lifelabel.images.source import ImageSource
 from lifelabel.streams import Names, build
 
 
@@ -81,7 +81,7 @@ def bare_rate(source: FileImages, given: argparse.Namespace, workers: int) -> fl
         return len(paths) / seconds(lambda: run(parts))
 
 
-def loader_rate(source: ImageHandle, rows: np.ndarray, given: argparse.Namespace, workers: int) -> float:
+def loader_rate(source: ImageSource, rows: np.ndarray, given: argparse.Namespace, workers: int) -> float:
     """Images/s of a new loader."""
     jobs = make_jobs(rows, given.batch, "flip")
     with contextlib.closing(Loader({"train": source}, given.size, workers, given.batch)) as loader:

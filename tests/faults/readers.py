@@ -344,7 +344,7 @@ def read_shards(folder):
     shutil.rmtree(folder / "cache", ignore_errors=True)  # an index of the shard before
     os.environ["LIFELABEL_CACHE"] = str(folder / "cache")
     stream = build(str(folder / "photos.csv"), {"root": str(folder / "photos.tar"), "tasks": 2})
-    source = stream.train.images.handle().open()
+    source = stream.train.images
     return [read_image_of(source, row) for row in range(len(source))]
 
 

@@ -1,4 +1,5 @@
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -99,10 +100,11 @@ def test_loading_does_not_change_the_random_state(photographs):
 
 def test_images_that_are_drawn_from_labels_are_not_drawn_in_this_process():
     source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
-    loader = Loader({"test": source.handle()}, 32, 0)
+    sent = pickle.loads(pickle.dumps(source))
+    loader = Loader({"test": sent}, 32, 0)
     (loaded,) = loader.batches([Job("test", np.arange(8))])
     assert np.array_equal(loaded.pixels[5].numpy(), np.asarray(source.read(5)))
-    assert not loader.reader.opened  # a worker drew them
+    assert "drawn" not in vars(sent)  # a worker drew them
     loader.close()
 
 
@@ -127,7 +129,7 @@ def test_no_test_image_can_be_read(photographs):
 
 
 def test_scoring_batches_stay_small():
-    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images.handle()
+    source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
     for size, expected in ((32, 256), (448, 6), (4096, 1)):
         loader = Loader({"test": source}, size, 1)
         sizes = [len(job.rows) for job in loader.scoring_jobs("test", np.arange(1000))]

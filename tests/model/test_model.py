@@ -284,7 +284,7 @@ def test_the_images_of_a_stream(model, tmp_path):
     empty = model.score_source(source, rows[:0])
     assert empty[0].shape == (0, 5) and empty[1].shape == (0,) and empty[2] == []
     drawn = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
-    logits, good, bad = model.score_source(drawn.handle(), np.arange(8))
+    logits, good, bad = model.score_source(drawn, np.arange(8))
     read = torch.stack([torch.from_numpy(np.array(drawn.read(row))) for row in range(8)])
     assert good.tolist() == list(range(8)) and not bad
     np.testing.assert_allclose(logits, model.logits(read).numpy(), atol=1e-5)

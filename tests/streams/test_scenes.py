@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 
@@ -71,12 +73,12 @@ def test_images_do_not_depend_on_how_many_there_are():
     assert np.array_equal(pixels(few.train, range(20)), pixels(many.train, range(20)))
 
 
-def test_the_handle_has_no_labels():
+def test_images_that_are_sent_to_another_process_have_no_labels():
     images = fresh().train.images
-    handle = images.handle()
-    assert handle.drawn_from_labels and set(vars(handle)) == {"options", "classes", "split", "count"}
-    assert handle.name(3) == images.name(3) and len(handle) == len(images)
-    assert np.array_equal(np.asarray(handle.open().read(3)), np.asarray(images.read(3)))
+    sent = pickle.loads(pickle.dumps(images))
+    assert sent.drawn_from_labels and set(vars(sent)) == {"options", "classes", "split", "present"}
+    assert sent.name(3) == images.name(3) and len(sent) == len(images)
+    assert np.array_equal(np.asarray(sent.read(3)), np.asarray(images.read(3)))
 
 
 @pytest.mark.parametrize("row", [-1, 300])

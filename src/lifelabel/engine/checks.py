@@ -12,7 +12,7 @@ from torch import Tensor
 from lifelabel.config.config import Config
 from lifelabel.engine.label_server import StreamInfo
 from lifelabel.errors import UserError
-from lifelabel.images.shards import in_shards
+from lifelabel.images.shards import ShardImages
 from lifelabel.methods import Method
 from lifelabel.metrics.functions import METRICS, Scored
 from lifelabel.metrics.over_tasks import BUILT_IN
@@ -118,7 +118,7 @@ def _kept_bytes(backbone: Backbone, size: int) -> int:
 
 def check_images(info: StreamInfo, config: Config, folder: RunFolder, note: Callable[[str], None]) -> None:
     """Report missing images to `note`. Refuse a stream if there is nothing to learn from or to score."""
-    if config.image_order == "shards" and not in_shards(info.train):
+    if config.image_order == "shards" and not isinstance(info.train, ShardImages):
         raise UserError(f"the images of {info.name} are not in tar shards: remove image_order=shards")
     for line in info.problems:
         note(line)

@@ -25,7 +25,7 @@ from lifelabel import streams
 from lifelabel.engine import judging
 from lifelabel.errors import HiddenLabel, Interrupted, UserError
 from lifelabel.images.hashes import hash_names
-from lifelabel.images.source import ImageHandle
+from lifelabel.images.source import ImageSource
 from lifelabel.metrics.functions import METRICS
 from lifelabel.parallel.group import ALONE, Group
 from lifelabel.registry import register_items
@@ -43,12 +43,12 @@ _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge",
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What the training process may hold of a stream: names, numbers and image handles, no label of any image."""
+    """What the training process may hold of a stream: names, numbers and images, no label of any image."""
 
     name: str
     tasks: tuple[Task, ...]
-    train: ImageHandle
-    test: ImageHandle
+    train: ImageSource
+    test: ImageSource
     sizes: tuple[int, ...]
     """Training images of each task that have a file."""
     joint_size: int
@@ -73,7 +73,7 @@ class StreamInfo:
     left_out: np.ndarray
     """Hashes of the names of training images that have no file, or that the stream leaves out."""
 
-    val: ImageHandle | None = None
+    val: ImageSource | None = None
     val_rows: np.ndarray | None = None
     """The validation images that have a file."""
 
@@ -89,12 +89,12 @@ class StreamInfo:
         files = hashlib.sha256(b"".join(np.packbits(mask).tobytes() for mask in present))
         val, val_rows = None, None
         if stream.val is not None:
-            val, val_rows = stream.val.images.handle(), np.flatnonzero(stream.val.images.present)
+            val, val_rows = stream.val.images, np.flatnonzero(stream.val.images.present)
             files.update("\n".join(manifest_lines(stream.val.names, stream.val.labels)).encode(errors="surrogatepass"))
             files.update(np.packbits(stream.val.images.present).tobytes())
         left_out = [*train.left_out, *map(train.images.name, np.flatnonzero(~train.images.present).tolist())]
         return StreamInfo(
-            stream.name, stream.tasks, train.images.handle(), test.images.handle(),
+            stream.name, stream.tasks, train.images, test.images,
             tuple(int(train.images.present[rows].sum()) for rows in train.rows), int(present[0].sum()),
             used[1][present[1]], train.complete, stream.truth is not None, stream.fingerprint, files.hexdigest(),
             (int((~present[0]).sum()), int((~present[1]).sum())),

@@ -72,7 +72,7 @@ def task_loaders(
     first_task = np.where(test.images.present, task_of_image(stream), len(stream.tasks))
     for task in stream.tasks:
         view = stream.train_view(task.index)
-        order = training_order(view.rows, train.images.handle(), seed, task.index)
+        order = training_order(view.rows, train.images, seed, task.index)
         train_batches = _Batches(train.images, view.take(order), batch_size, size, augment, (seed, task.index))
         rows, seen = np.flatnonzero(first_task <= task.index), range(task.end)
         not_known = None if test.unknown is None else test.unknown.take(rows).select_classes(seen)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lifelabel.config.config import Config
 from lifelabel.images.loader import Job
-from lifelabel.images.source import ImageHandle
+from lifelabel.images.source import ImageSource
 from lifelabel.parallel.group import Group
 from lifelabel.streams import TrainView
 from lifelabel.streams.order import training_order
@@ -25,7 +25,7 @@ class TaskPasses:
     only, so a run resumes at any step.
     """
 
-    def __init__(self, config: Config, view: TrainView, images: ImageHandle, task: int):
+    def __init__(self, config: Config, view: TrainView, images: ImageSource, task: int):
         self.config, self.view, self.task = config, view, task
         self.steps = math.ceil(len(view) / config.batch_size)
         """The number of steps of one pass."""

@@ -20,10 +20,13 @@ __all__ = ["STDIN", "image_files"]
 STDIN = "-"
 _BLOCK = 100_000
 """Files of a folder that are sorted at a time. It bounds memory."""
-_OnProblem = Callable[[str, str], None]
+_Found = tuple[str, str]
+"""An image and "", or a folder and the reason why it cannot be read."""
 
 
-def image_files(arguments: Sequence[str], on_problem: _OnProblem, without: Path | None = None) -> Iterator[str]:
+def image_files(
+    arguments: Sequence[str], on_problem: Callable[[str, str], None], without: Path | None = None
+) -> Iterator[str]:
     """The paths of the images. `on_problem` is called with each argument that names no file and each folder that
     cannot be read, and the reason.
 
@@ -33,19 +36,25 @@ def image_files(arguments: Sequence[str], on_problem: _OnProblem, without: Path 
     """
     is_written = _inside(without)
     for argument in arguments:
+        found: Iterable[_Found] = ()
+        nothing = "no such file"
         if argument == STDIN:
             lines = (os.fsdecode(line.rstrip(b"\r\n")) for line in sys.stdin.buffer)
-            yield from (line for line in lines if line)
+            found, nothing = ((line, "") for line in lines if line), ""
         elif os.path.isdir(argument):
-            find = functools.partial(_in_folder, argument, is_written)
-            yield from _or_problem(find, argument, "no image in this folder", on_problem)
+            found, nothing = _in_folder(argument, is_written), "no image in this folder"
         elif os.path.lexists(argument):
-            yield argument
+            found = [(argument, "")]
         elif glob.has_magic(argument):
-            find = functools.partial(_matching, argument, is_written)
-            yield from _or_problem(find, argument, "no image matches", on_problem)
-        else:
-            on_problem(argument, "no such file")
+            found, nothing = _matching(argument, is_written), "no image matches"
+        for path, problem in found:
+            nothing = ""
+            if problem:
+                on_problem(path, problem)
+            else:
+                yield path
+        if nothing:
+            on_problem(argument, nothing)
 
 
 def _inside(folder: Path | None) -> Callable[[str], bool]:
@@ -56,31 +65,15 @@ def _inside(folder: Path | None) -> Callable[[str], bool]:
     return functools.lru_cache(maxsize=1000)(lambda path: Path(os.path.realpath(path)).is_relative_to(target))
 
 
-def _or_problem(
-    find: Callable[[_OnProblem], Iterator[str]], argument: str, reason: str, on_problem: _OnProblem
-) -> Iterator[str]:
-    """The files that `find` lists. If it lists none and calls its function for no problem, `reason` is the problem."""
-    nothing = True
-
-    def add(path: str, why: str) -> None:
-        nonlocal nothing
-        nothing = False
-        on_problem(path, why)
-
-    for path in find(add):
-        nothing = False
-        yield path
-    if nothing:
-        on_problem(argument, reason)
-
-
-def _in_folder(folder: str, is_written: Callable[[str], bool], on_problem: _OnProblem) -> Iterator[str]:
+def _in_folder(folder: str, is_written: Callable[[str], bool]) -> Iterator[_Found]:
     """The images in a folder, sorted, then those in the folders in it."""
     if is_written(folder):
         return
     folders: list[str] = []
+    problem = ""
 
     def files() -> Iterator[str]:
+        nonlocal problem
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -91,20 +84,22 @@ def _in_folder(folder: str, is_written: Callable[[str], bool], on_problem: _OnPr
                     elif _is_image(entry.name):
                         yield entry.path
         except OSError as error:
-            on_problem(folder, f"cannot be read ({error.strerror})")
+            problem = f"cannot be read ({error.strerror})"
 
-    yield from _sorted(files())
+    yield from ((path, "") for path in _sorted(files()))
+    if problem:
+        yield folder, problem
     for inner in sorted(folders):
-        yield from _in_folder(inner, is_written, on_problem)
+        yield from _in_folder(inner, is_written)
 
 
-def _matching(pattern: str, is_written: Callable[[str], bool], on_problem: _OnProblem) -> Iterator[str]:
+def _matching(pattern: str, is_written: Callable[[str], bool]) -> Iterator[_Found]:
     for path in _sorted(glob.iglob(pattern, recursive=True)):
         if os.path.isdir(path):
             if "**" not in pattern:  # with **, the files in it match too
-                yield from _in_folder(path, is_written, on_problem)
+                yield from _in_folder(path, is_written)
         elif _is_image(path) and not is_written(os.path.dirname(path) or "."):
-            yield path
+            yield path, ""
 
 
 def _is_image(name: str) -> bool:

@@ -6,6 +6,7 @@ decoded at a reduced size (`side`), so only hashes that were made with the same 
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -48,11 +49,12 @@ def hash_images(
     chunks = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
     workers = None
     if len(rows) > _MAX_SERIAL_IMAGES:
-        workers = Workers(num_cores(), _Hasher, source, side, needed=(source,), preload=__name__)
+        workers = Workers(num_cores(), functools.partial, _hash_rows, source, side, needed=(source,), preload=__name__)
     hashes, done = [np.zeros(0, np.uint64)], 0
     bad: list[tuple[int, str]] = []
     try:
-        for found, unusable in workers.map(chunks) if workers else map(_Hasher(source, side), chunks):
+        work = functools.partial(_hash_rows, source, side)
+        for found, unusable in workers.map(chunks) if workers else map(work, chunks):
             hashes.append(found)
             bad += unusable
             done += len(found)
@@ -68,21 +70,16 @@ def hash_images(
     return np.concatenate(hashes), bad
 
 
-class _Hasher:
-    """Opens images, in a worker process or in this one. The source is sent to a worker once, not with every chunk."""
-
-    def __init__(self, source: ImageSource, side: int):
-        self.source, self.side = source, side
-
-    def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
-        hashes = np.zeros(len(rows), np.uint64)
-        bad: list[tuple[int, str]] = []
-        for position, row in enumerate(rows.tolist()):
-            try:
-                hashes[position] = hash_pixels(self.source.read(row, self.side))
-            except BadImage as error:
-                bad.append((row, str(error)))
-        return hashes, bad
+def _hash_rows(source: ImageSource, side: int, rows: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """The hashes of some images, in a worker process or in this one. The source is not sent to a worker every time."""
+    hashes = np.zeros(len(rows), np.uint64)
+    bad: list[tuple[int, str]] = []
+    for position, row in enumerate(rows.tolist()):
+        try:
+            hashes[position] = hash_pixels(source.read(row, side))
+        except BadImage as error:
+            bad.append((row, str(error)))
+    return hashes, bad
 
 
 class TrainedImages:

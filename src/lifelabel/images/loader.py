@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 from lifelabel.images import transforms
-from lifelabel.images.source import ImageHandle
+from lifelabel.images.source import ImageSource
 from lifelabel.images.transforms import Job, JobReader
 from lifelabel.images.workers import SharedArrays, Workers
 from lifelabel.parallel.torchrun import processes_here
@@ -65,7 +65,7 @@ class Loader:
 
     def __init__(
         self,
-        sources: dict[str, ImageHandle],
+        sources: dict[str, ImageSource],
         size: int,
         workers: int,
         batch: int = 1,

@@ -116,12 +116,6 @@ class FileImages:
         name = self.names[row].encode("utf-8", "surrogateescape")
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
-    def handle(self) -> FileImages:
-        return self
-
-    def open(self) -> FileImages:
-        return self
-
     def take(self, rows: np.ndarray) -> FileImages:
         """The photographs of the given rows, in that order. Folders are not searched again."""
         other = copy.copy(self)

@@ -21,11 +21,11 @@ from PIL import Image
 from lifelabel.errors import UserError
 from lifelabel.images.decode import check_bytes, decode_image
 from lifelabel.images.photographs import FileImages
-from lifelabel.images.source import BadImage, ImageHandle, ImageSource, Names, Problems
+from lifelabel.images.source import BadImage, ImageSource, Names, Problems
 from lifelabel.images.tar_index import Shard, TarIndex, read_index, stat_shards
 from lifelabel.utils.files import open_regular
 
-__all__ = ["ShardImages", "add_problems", "find_images", "folder_of", "in_shards", "is_root"]
+__all__ = ["ShardImages", "add_problems", "find_images", "folder_of", "is_root"]
 
 _MAX_SHARDS = 1_000_000
 _OPEN_SHARDS = 64
@@ -64,11 +64,6 @@ def find_images(root: Path | None, names: Names) -> FileImages:
     return files
 
 
-def in_shards(images: ImageSource | ImageHandle) -> bool:
-    """Whether images are read from tar shards."""
-    return isinstance(images, ShardImages)
-
-
 def add_problems(problems: Problems, *sources: ImageSource) -> None:
     """Report the problems of the files and shards of a stream, when all of its images have been found."""
     _index.cache_clear()  # with many images it is large
@@ -94,8 +89,8 @@ class ShardImages(FileImages):
         """-1 for an image that is a file, or absent."""
         self.offset, self.size = np.zeros(len(files), np.int64), np.zeros(len(files), np.uint32)
         rows, places = rows[places >= 0], places[places >= 0]
-        for column, values in ((self.shard, index.shard), (self.offset, index.offset), (self.size, index.size)):
-            column[rows] = values[places]
+        for column, name in ((self.shard, "shard"), (self.offset, "offset"), (self.size, "size")):
+            column[rows] = index.members[name][places]
         self.present = files.present | (self.shard >= 0)
 
     def take(self, rows: np.ndarray) -> FileImages:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from lifelabel.utils.text import counted, printable
 
-__all__ = ["BadImage", "ImageHandle", "ImageSource", "Names", "Problems", "name_draws"]
+__all__ = ["BadImage", "ImageSource", "Names", "Problems", "name_draws"]
 
 
 class Names(Sequence[str]):
@@ -56,10 +56,15 @@ class Names(Sequence[str]):
 
 
 class ImageSource(Protocol):
-    """The images of a split by row number. The same row always gives the same image."""
+    """The images of a split by row number. The same row always gives the same image.
+
+    The training process has a copy of it from another process. This copy must not hold labels.
+    """
 
     present: np.ndarray
     """For each row, whether the image exists (for photographs: whether there is a file)."""
+    drawn_from_labels: bool
+    """True if images are drawn from labels. Then only a worker process may call `read`."""
 
     def __len__(self) -> int: ...
 
@@ -71,26 +76,6 @@ class ImageSource(Protocol):
 
         With `min_side` a large image may be returned at a reduced size, with no side below `min_side` pixels.
         """
-
-    def handle(self) -> ImageHandle:
-        """An `ImageHandle` of these images, for the training process."""
-
-
-class ImageHandle(Protocol):
-    """Access to the images of a split without their labels."""
-
-    @property
-    def drawn_from_labels(self) -> bool:
-        """True if images are drawn from labels. Then only a worker process may call `open`."""
-
-    @property
-    def present(self) -> np.ndarray: ...
-
-    def __len__(self) -> int: ...
-
-    def name(self, row: int) -> str: ...
-
-    def open(self) -> ImageSource: ...
 
 
 class BadImage(Exception):

@@ -16,11 +16,11 @@ import stat
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -34,10 +34,11 @@ from lifelabel.utils.text import printable, shorten
 
 __all__ = ["Shard", "TarIndex", "read_index", "stat_shards"]
 
-_T = TypeVar("_T")
-_VERSION = 1
+_VERSION = 2
 _KEY = np.dtype("S16")
 """The hash of a name: an order exists for this type, and searchsorted supports it."""
+_MEMBER = np.dtype([("key", _KEY), ("shard", "<i4"), ("offset", "<i8"), ("size", "<u4")])
+"""One image: the number of its shard, its first byte there, and its bytes."""
 _BLOCK = 512
 _MAX_HEADER = 16 << 10
 """Bytes of the headers of one member: long names and extended attributes. tarfile reads all of them at once."""
@@ -52,26 +53,12 @@ _UNSAFE, _SPECIAL = "tar members whose name is not allowed", "tar members that a
 _REPEATED = "tar members that repeat the name of another one; the last one is used"
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """One tar file as it was when its headers were read."""
 
     path: str
     size: int
     mtime_ns: int
-
-
-@dataclass(frozen=True)
-class _Content:
-    """The images of one shard, in the order of the file."""
-
-    key: np.ndarray
-    offset: np.ndarray
-    size: np.ndarray
-    prefixes: tuple[str, ...]
-    """The usual folders that its images are in."""
-    problems: tuple[tuple[str, str, int], ...]
-    """Kind, example and number."""
 
 
 @dataclass(frozen=True)
@@ -83,44 +70,38 @@ class TarIndex:
 
     shards: tuple[Shard, ...]
     prefixes: tuple[str, ...]
-    problems: tuple[tuple[tuple[str, str, int], ...], ...]
-    """The problems of each shard."""
-    key: np.ndarray
-    shard: np.ndarray
-    offset: np.ndarray
-    size: np.ndarray
+    """The usual folders that images are in."""
+    problems: tuple[list[tuple[str, str, int]], ...]
+    """The problems of each shard: kind, example and number."""
+    members: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.key)
+        return len(self.members)
 
     def find(self, names: Sequence[str]) -> np.ndarray:
         """The position of each image in the index; -1 if no shard has it.
 
         A name is searched as in a folder: as it is, in the usual folders, and in the spellings of COCO.
         """
-        found = np.full(len(names), -1, np.int64)
+        found, key = np.full(len(names), -1, np.int64), np.ascontiguousarray(self.members["key"])
         for start in range(0, len(names), _CHUNK):
             part = found[start : start + _CHUNK]
             spelled = [["".join(each) for each in spellings(name)] for name in names[start : start + _CHUNK]]
             for which in range(_SPELLINGS):
                 for prefix in ("", *self.prefixes):
                     left = [row for row in np.flatnonzero(part < 0).tolist() if len(spelled[row]) > which]
-                    part[left] = self._search([prefix + spelled[row][which] for row in left])
+                    wanted = np.array([_key(prefix + spelled[row][which]) for row in left], _KEY)
+                    last = np.searchsorted(key, wanted, side="right") - 1
+                    part[left] = np.where(np.searchsorted(key, wanted) <= last, last, -1)
         return found
-
-    def _search(self, names: Sequence[str]) -> np.ndarray:
-        if not names or not len(self):
-            return np.full(len(names), -1)
-        wanted = np.frombuffer(b"".join(map(_key, names)), _KEY)
-        last = np.maximum(np.searchsorted(self.key, wanted, side="right") - 1, 0)
-        return np.where(self.key[last] == wanted, last, -1)
 
     def add_problems(self, to: Problems) -> None:
         """Report what was found in the shards."""
         for shard, problems in zip(self.shards, self.problems, strict=True):
             for kind, example, count in problems:
                 to.add(kind, f"{Path(shard.path).name}: {example}", count)
-        if repeated := int(np.count_nonzero(self.key[1:] == self.key[:-1])):
+        key = self.members["key"]
+        if repeated := int(np.count_nonzero(key[1:] == key[:-1])):
             to.add(_REPEATED, count=repeated)
 
 
@@ -143,37 +124,31 @@ def read_index(root: Path, shards: Sequence[Shard]) -> TarIndex:
     digest = hashlib.sha256(os.path.abspath(root).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     name = f"shards-{digest}"
     old = _load(name)
-    number = {shard: place for place, shard in enumerate(old.shards)} if old else {}
-    if old and old.shards == tuple(shards):
+    if old is not None and old.shards == tuple(shards):
         return old
-    new = [shard for shard in shards if shard not in number]
-    contents = dict(zip(new, _read_all(new), strict=True))
-    index = _merge(shards, old, number, contents)
+    parts = [] if old is None else [old]
+    read = {shard for part in parts for shard in part.shards}
+    parts += _read_all([shard for shard in dict.fromkeys(shards) if shard not in read])
+    index = _join(shards, parts)
     _save(name, index)
     return index
 
 
-def _merge(
-    shards: Sequence[Shard], old: TarIndex | None, number: dict[Shard, int], contents: dict[Shard, _Content]
-) -> TarIndex:
-    """The index of `shards`: what the old index has of them, and the contents of the others."""
-    place = {shard: i for i, shard in enumerate(shards)}
-    columns = [(np.zeros(0, _KEY), np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.uint32))]
-    if old and old.shards:
-        new_place = np.array([place.get(shard, -1) for shard in old.shards], np.int32)[old.shard]
-        kept = new_place >= 0
-        columns.append((old.key[kept], new_place[kept], old.offset[kept], old.size[kept]))
-    for shard, content in contents.items():
-        columns.append((content.key, np.full(len(content.key), place[shard], np.int32), content.offset, content.size))
-    key, shard_of, offset, size = (np.concatenate(column) for column in zip(*columns, strict=True))
-    order = np.lexsort((offset, shard_of, key))
-    problems = tuple(
-        contents[shard].problems if shard in contents else old.problems[number[shard]]  # type: ignore[union-attr]
-        for shard in shards
-    )
-    found = {prefix for content in contents.values() for prefix in content.prefixes}.union(old.prefixes if old else ())
-    prefixes = tuple(prefix for prefix in _PREFIXES if prefix in found)
-    return TarIndex(tuple(shards), prefixes, problems, key[order], shard_of[order], offset[order], size[order])
+def _join(shards: Sequence[Shard], parts: Sequence[TarIndex]) -> TarIndex:
+    """The index of `shards`, which are in `parts`, perhaps with others."""
+    number = {shard: place for place, shard in enumerate(shards)}
+    members = []
+    for part in parts:
+        new_number = np.array([number.get(shard, -1) for shard in part.shards], np.int32)
+        renumbered = part.members.copy()
+        renumbered["shard"] = new_number[part.members["shard"]]
+        members.append(renumbered[renumbered["shard"] >= 0])
+    joined = np.concatenate(members)
+    joined = joined[np.lexsort((joined["offset"], joined["shard"], joined["key"]))]
+    problems = {shard: found for part in parts for shard, found in zip(part.shards, part.problems, strict=True)}
+    used = {prefix for part in parts for prefix in part.prefixes}
+    prefixes = tuple(prefix for prefix in _PREFIXES if prefix in used)
+    return TarIndex(tuple(shards), prefixes, tuple(problems[shard] for shard in shards), joined)
 
 
 # The cache
@@ -188,48 +163,39 @@ def _load(name: str) -> TarIndex | None:
         if about["version"] != _VERSION:
             return None
         shards = tuple(Shard(*each) for each in about["shards"])
-        problems = tuple(tuple((kind, example, count) for kind, example, count in each) for each in about["problems"])
-        columns = [arrays[column] for column in ("key", "shard", "offset", "size")]
-        return TarIndex(shards, tuple(about["prefixes"]), problems, *columns)
+        return TarIndex(shards, tuple(about["prefixes"]), tuple(about["problems"]), arrays["members"])
     except (KeyError, TypeError, ValueError):
         return None
 
 
 def _save(name: str, index: TarIndex) -> None:
-    shards = [(shard.path, shard.size, shard.mtime_ns) for shard in index.shards]
-    about = {"version": _VERSION, "shards": shards, "prefixes": index.prefixes, "problems": index.problems}
-    columns = {"key": index.key, "shard": index.shard, "offset": index.offset, "size": index.size}
-    cache.save(name, about=np.array(json.dumps(about)), **columns)
+    about = {"version": _VERSION, "shards": index.shards, "prefixes": index.prefixes, "problems": index.problems}
+    cache.save(name, about=np.array(json.dumps(about)), members=index.members)
 
 
 # Reading headers
 
 
-def _read_all(shards: Sequence[Shard]) -> list[_Content]:
+def _read_all(shards: Sequence[Shard]) -> list[TarIndex]:
+    """The content of each shard. In a terminal, a line with their number is shown after two seconds, until the end."""
+    parts: list[TarIndex] = []
+    shown, next_time, line = sys.stderr.isatty(), time.monotonic() + 2.0, ""
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        return list(_with_progress(pool.map(_read_shard, shards), len(shards)))
-    finally:
-        pool.shutdown(cancel_futures=True)  # after an error the other shards are not read
-
-
-def _with_progress(read: Iterable[_T], total: int) -> Iterator[_T]:
-    """The headers of shards. In a terminal, a line with their number is shown after two seconds, until the end."""
-    shown, next_time, line = sys.stderr.isatty(), time.monotonic() + 2.0, ""
-    try:
-        for done, each in enumerate(read, start=1):
-            yield each
+        for part in pool.map(_read_shard, shards):
+            parts.append(part)
             if shown and (now := time.monotonic()) >= next_time:
-                next_time, line = now + 0.2, f"reading tar headers, shards: {done:,} of {total:,}"
+                next_time, line = now + 0.2, f"reading tar headers, shards: {len(parts):,} of {len(shards):,}"
                 print(f"\r{line}", end="", file=sys.stderr, flush=True)
     finally:
         if line:
             print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+        pool.shutdown(cancel_futures=True)  # after an error the other shards are not read
+    return parts
 
 
-def _read_shard(shard: Shard) -> _Content:
-    keys, offsets, sizes, problems = [], [], [], Problems()
-    prefixes: set[str] = set()
+def _read_shard(shard: Shard) -> TarIndex:
+    members, prefixes, problems = [], set[str](), Problems()
     for member in _members(shard):
         name = member.name
         if not name.lower().endswith(IMAGE_SUFFIXES):
@@ -246,12 +212,9 @@ def _read_shard(shard: Shard) -> _Content:
             raise _damaged(shard, f"{printable(shorten(name))} is cut short")
         if path.startswith(_PREFIXES):
             prefixes.update(prefix for prefix in _PREFIXES if path.startswith(prefix))
-        keys.append(_key(path))
-        offsets.append(member.offset_data)
-        sizes.append(min(member.size, 2**32 - 1))
-    found = tuple((kind, ", ".join(problems.examples[kind]), count) for kind, count in problems.counts.items())
-    key = np.frombuffer(b"".join(keys), _KEY)
-    return _Content(key, np.array(offsets, np.int64), np.array(sizes, np.uint32), tuple(prefixes), found)
+        members.append((_key(path), 0, member.offset_data, min(member.size, 2**32 - 1)))
+    found = [(kind, ", ".join(problems.examples[kind]), count) for kind, count in problems.counts.items()]
+    return TarIndex((shard,), tuple(prefixes), (found,), np.array(members, _MEMBER))
 
 
 def _key(path: str) -> bytes:
@@ -262,7 +225,12 @@ def _members(shard: Shard) -> Iterator[tarfile.TarInfo]:
     """The members of a shard. A shard that is damaged or compressed is a `UserError`."""
     try:
         with open_regular(shard.path, buffering=0) as file:
-            _check_magic(shard, file.read(6))
+            start = file.read(6)
+            for magic, kind in _MAGIC.items():
+                if start.startswith(magic):
+                    raise UserError(
+                        f"{shard.path} is compressed ({kind}): an image in it has no position; unpack it to a .tar"
+                    )
             file.seek(0)
             headers = _Headers(file)
             tar = tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
@@ -285,12 +253,6 @@ def _members(shard: Shard) -> Iterator[tarfile.TarInfo]:
         raise UserError(f"cannot read the shard {shard.path}: {error.strerror or error}") from None
     except Exception as error:  # tarfile raises many types of exceptions for damaged headers
         raise _damaged(shard, printable(shorten(str(error)))) from None
-
-
-def _check_magic(shard: Shard, start: bytes) -> None:
-    for magic, kind in _MAGIC.items():
-        if start.startswith(magic):
-            raise UserError(f"{shard.path} is compressed ({kind}): an image in it has no position; unpack it to a .tar")
 
 
 def _damaged(shard: Shard, what: str) -> UserError:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from lifelabel.images.hashes import hash_pixels
-from lifelabel.images.source import BadImage, ImageHandle, ImageSource
+from lifelabel.images.source import BadImage, ImageSource
 from lifelabel.images.workers import SharedArrays
 
 __all__ = ["AUGMENTATIONS", "Batch", "Job", "JobReader", "load_batch", "min_side_for"]
@@ -122,9 +122,8 @@ Batch = tuple[np.ndarray | None, np.ndarray, list[tuple[int, str]], np.ndarray |
 class JobReader:
     """Loads numbered jobs. With shared memory the pixels are written there, and None is returned in their place."""
 
-    def __init__(self, sources: dict[str, ImageHandle], size: int, shared: SharedArrays | None):
+    def __init__(self, sources: dict[str, ImageSource], size: int, shared: SharedArrays | None):
         self.sources, self.size, self.shared = sources, size, shared
-        self.opened: dict[str, ImageSource] = {}
 
     def buffer(self, number: int) -> np.ndarray | None:
         """The shared memory of batch `number` of a pass. Batches arrive in order, so the arrays are used in turn."""
@@ -132,9 +131,7 @@ class JobReader:
 
     def __call__(self, numbered: tuple[int, Job]) -> Batch:
         number, job = numbered
-        if job.source is None and job.split not in self.opened:
-            self.opened[job.split] = self.sources[job.split].open()
-        source = job.source or self.opened[job.split]
+        source = self.sources[job.split] if job.source is None else job.source
         hashes = np.zeros(len(job.rows), np.uint64) if job.hashed else None
         pixels, good, bad = load_batch(source, job.rows, self.size, job.augment, job.seed, self.buffer(number), hashes)
         return None if self.shared else pixels, good, bad, None if hashes is None else hashes[: len(good)]

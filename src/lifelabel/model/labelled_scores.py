@@ -73,7 +73,7 @@ def score_labelled(
             if progress is not None:
                 progress(before + count, total)
 
-        logits, good, bad = model.score_source(part.images.handle(), part.rows, advance, batch_size, workers)
+        logits, good, bad = model.score_source(part.images, part.rows, advance, batch_size, workers)
         done += len(part)
         skipped += [(part.images.name(row), reason) for row, reason in bad]
         labels, known = _dense(part, good, common, of_set, len(model.classes))

@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from lifelabel.errors import UserError, unknown
 from lifelabel.images.hashes import TrainedImages
 from lifelabel.images.loader import SCORING_BYTES, Job, Loaded, Loader, default_workers
-from lifelabel.images.source import ImageHandle
+from lifelabel.images.source import ImageSource
 from lifelabel.images.transforms import load_batch
 from lifelabel.images.workers import WorkerDied
 from lifelabel.model.inputs import ImageLike, Images, batches_of, is_single
@@ -264,7 +264,7 @@ class Model:
 
     def score_source(
         self,
-        source: ImageHandle,
+        source: ImageSource,
         rows: np.ndarray,
         progress: Callable[[int, int], None] | None = None,
         batch_size: int | None = None,
@@ -289,7 +289,7 @@ class Model:
         return np.concatenate(logits), np.concatenate(good), bad
 
     def _score(
-        self, sources: Mapping[str, ImageHandle], jobs: Iterable[Job], size: int, workers: int | None
+        self, sources: Mapping[str, ImageSource], jobs: Iterable[Job], size: int, workers: int | None
     ) -> Iterator[tuple[Loaded, Tensor]]:
         """Each job with its logits. The logits of a batch arrive while the next one is computed."""
         workers = default_workers(self.device) if workers is None else workers

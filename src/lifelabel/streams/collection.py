@@ -6,6 +6,7 @@ Each source (`coco`, `nus_wide`, `voc`, `table`) has a function `read` that retu
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,11 @@ class Pool:
     unknown: Labels | None = None
     """The labels that are unknown, in the shape of `labels`, which has 0 there; None if all labels are known."""
 
+    @property
+    def given(self) -> np.ndarray:
+        """The task of each image, -1 if the source states none."""
+        return np.full(len(self.names), -1) if self.task is None else self.task
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -45,3 +51,8 @@ class Collection:
     """Whether the source lists the names of an image's labels. A name that is not listed may be one that came later."""
     val: Pool | None = None
     """The validation images: for the choice of options, thresholds and calibration."""
+
+    @functools.cached_property
+    def column_of(self) -> dict[str, int]:
+        """The column of each class."""
+        return {name: column for column, name in enumerate(self.classes)}

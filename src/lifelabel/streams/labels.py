@@ -72,6 +72,10 @@ class Labels:
         """The row of every entry of `column`."""
         return np.repeat(np.arange(len(self)), self.per_image())
 
+    def keys(self) -> np.ndarray:
+        """`row * classes + column` of every label."""
+        return self.row() * self.classes + self.column
+
     def per_image(self) -> np.ndarray:
         """The number of labels of each image."""
         return np.diff(self.start)
@@ -89,9 +93,9 @@ class Labels:
         return Labels(start, self.column[index], self.classes)
 
     def select_classes(self, columns: Sequence[int] | np.ndarray) -> Labels:
-        """The given classes, renumbered: `columns[k]` becomes column k."""
-        new_column = np.full(self.classes, -1, np.int32)
-        new_column[np.asarray(columns, np.int64)] = np.arange(len(columns))
+        """The given classes, renumbered: `columns[k]` becomes column k. A column -1 is a new class without labels."""
+        index, new_column = np.asarray(columns, np.int64), np.full(self.classes, -1, np.int32)
+        new_column[index[index >= 0]] = np.flatnonzero(index >= 0)
         renumbered = new_column[self.column]
         column, rows = renumbered[renumbered >= 0], self.row()[renumbered >= 0]
         start = np.searchsorted(rows, np.arange(len(self) + 1)).astype(np.int64)
@@ -105,6 +109,10 @@ class Labels:
         """The same table with the labels that `mask` marks. The mask has one entry for each label."""
         start = np.concatenate([[0], np.cumsum(mask)])[self.start]
         return Labels(start, self.column[mask], self.classes)
+
+    def with_keys(self, keys: np.ndarray) -> Labels:
+        """The same table with more labels, given as in `from_keys`."""
+        return Labels.from_keys(np.concatenate([self.keys(), keys]), len(self), self.classes)
 
     def dense(self, columns: slice | None = None) -> np.ndarray:
         """A boolean array, images x classes: all columns, or those in `columns`."""

@@ -151,10 +151,6 @@ def _file(options: Any, name: str) -> Path:
     return path
 
 
-def _scenes(name: str, options: scenes.ScenesOptions) -> Stream:
-    return scenes.build(options)
-
-
 def _coco(name: str, options: _DatasetOptions) -> Stream:
     found = _read_labels(_root(options, name), coco.read)
     return make_stream(found, options, name, "coco", default_tasks=8)
@@ -175,8 +171,8 @@ def _voc(name: str, options: _VocOptions) -> Stream:
 
 def _table(name: str, options: _TableOptions) -> Stream:
     path, root = _file(options, name), _optional_root(options, name)
-    learned_names, learned = zip(*map(_learned_task, options.learned), strict=True) if options.learned else ((), ())
-    names = [name for task in learned for name in task]
+    learned = [_learned_task(text) for text in options.learned]
+    names = [name for _, classes in learned for name in classes]
     if len(set(names)) < len(names):
         raise UserError("stream.learned names a class twice: it is set by `lifelabel extend`")
     found = table.read(
@@ -184,9 +180,8 @@ def _table(name: str, options: _TableOptions) -> Stream:
         alias=options.alias, merge_case=options.merge_case, known=names,
     )  # fmt: skip
     return make_stream(
-        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives,
-        learned_names=learned_names,
-    )  # fmt: skip
+        found, options, path.stem, default_tasks=1 if learned else 5, learned=learned, negatives=options.negatives
+    )
 
 
 def _learned_task(text: str) -> tuple[str, list[str]]:
@@ -211,11 +206,7 @@ def _lists(name: str, options: _ListsOptions) -> Stream:
 def _described(name: str, options: _FileOptions) -> Stream:
     """A stream that a file describes, with the visible labels of the options."""
     read = manifest.read if name == "manifest" else published.read
-    return _with_labels(read(_file(options, name), _optional_root(options, name)), options.labels)
-
-
-def _with_labels(stream: Stream, labels: str | None) -> Stream:
-    """The same stream with other visible labels; None: as it is."""
+    stream, labels = read(_file(options, name), _optional_root(options, name)), options.labels
     if labels in (None, stream.labels):
         return stream
     if labels == "known" and not stream.train.complete:
@@ -234,12 +225,11 @@ STREAMS: Registry[Source] = Registry(
 
 
 def _add(
-    name: str, summary: str, build: Callable[[str, Any], Stream], Options: type, *, photographs: bool = True,
-    of_paper: bool = False, **defaults: Any,
-) -> None:  # fmt: skip
+    name: str, summary: str, build: Callable[[str, Any], Stream], Options: type, of_paper: bool = False, **defaults: Any
+) -> None:
     """Register a stream. `build` gets its name and its options, which have the given defaults."""
     Options = with_defaults(Options, **defaults) if defaults else Options
-    STREAMS.register(name, Source(summary, Options, functools.partial(build, name), photographs, of_paper))
+    STREAMS.register(name, Source(summary, Options, functools.partial(build, name), of_paper=of_paper))
 
 
 def _add_overlapping(
@@ -251,10 +241,8 @@ def _add_overlapping(
         _add(f"{dataset}-b{base}-c{step}", summary, build, Options, **order)
 
 
-_add(
-    "scenes", "procedural images of everyday things, no download; P(C_i|C_j) is known",
-    _scenes, scenes.ScenesOptions, photographs=False,
-)  # fmt: skip
+_SCENES = "procedural images of everyday things, no download; P(C_i|C_j) is known"
+STREAMS.register("scenes", Source(_SCENES, scenes.ScenesOptions, scenes.build, photographs=False))
 _add(
     "split-coco", "COCO, the paper's protocol: top 40 classes, 10 tasks of 4, disjoint images",
     _coco, _DatasetOptions, of_paper=True, order="paper",

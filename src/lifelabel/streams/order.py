@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lifelabel.images.shards import ShardImages
-from lifelabel.images.source import ImageHandle
+from lifelabel.images.source import ImageSource
 
 __all__ = ["IMAGE_ORDERS", "order_places", "training_order"]
 
@@ -16,7 +16,7 @@ _WINDOW = 10_000
 
 
 def training_order(
-    rows: np.ndarray, images: ImageHandle, seed: int, task: int, how: str = "random", number: int = 0
+    rows: np.ndarray, images: ImageSource, seed: int, task: int, how: str = "random", number: int = 0
 ) -> np.ndarray:
     """The order of the images `rows` in a pass over a task, as positions in `rows`. It depends on the arguments only.
 
@@ -37,7 +37,7 @@ def training_order(
     return sequence[np.argsort(centre + rng.uniform(-half, half, len(rows)), kind="stable")]
 
 
-def order_places(images: ImageHandle, how: str) -> bytes:
+def order_places(images: ImageSource, how: str) -> bytes:
     """What `training_order` depends on besides the rows, the seed and the task: the places of images in shards."""
     if how == "random" or not isinstance(images, ShardImages):
         return b""

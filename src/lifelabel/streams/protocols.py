@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import functools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from lifelabel.streams.stream import (
     Task,
     classes_to_tasks,
     equal_sizes,
+    owners,
     proxy_sizes,
     task_of_class,
     true_matrix,
@@ -85,40 +86,40 @@ class ProtocolOptions:
 
 def make_stream(
     collection: Collection, options: ProtocolOptions, name: str, dataset: str = "", default_tasks: int | None = None,
-    learned: Sequence[Sequence[str]] = (), negatives: bool | None = None, learned_names: Sequence[str] = (),
+    learned: Sequence[tuple[str, Sequence[str]]] = (), negatives: bool | None = None,
 ) -> Stream:  # fmt: skip
     """The stream that a protocol makes from a collection. `dataset` is the public data set of the classes.
 
     If neither the options nor the collection define tasks, there are `default_tasks` tasks, at most one per class.
-    `learned` has the classes of tasks that a run has learned before. They are the first tasks of the stream, without
-    training images, and the other classes of the collection form the tasks after them; `learned_names` has the names of
-    these tasks, if they have any. `negatives` states whether training images without a label of their task are used;
-    None: only if the stream has one task.
+    `learned` has the name (empty for none) and the classes of each task that a run has learned before. They are the
+    first tasks of the stream, without training images, and the other classes of the collection form the tasks after
+    them. `negatives` states whether training images without a label of their task are used; None: only if the stream
+    has one task.
     """
     problems = copy.deepcopy(collection.problems)
-    old = [each for task in learned for each in task]
-    not_named = set(old) - set(collection.classes)
-    if learned:
-        collection = _with_classes(collection, old)
-    plan = _plan(collection, options, dataset, problems, default_tasks, set(old))
-    tasks, columns = _tasks(collection, plan, learned, learned_names)
-    unnamed = np.array([each in not_named for task in tasks for each in task.classes])
+    old = {each for _, classes in learned for each in classes}
+    if learned and old.issuperset(collection.classes):
+        raise UserError(f"{collection.name} has no new class: the model knows {_join(collection.classes)} already")
+    plan = _plan(collection, options, dataset, problems, default_tasks, old)
+    tasks, columns = _tasks(collection, plan, learned)
     class_task = task_of_class(tasks) if collection.listed else None
-    splits, val = [], None
-    if collection.val is not None and len(collection.val.names):
-        pool, every = _in_stream(collection.val, columns, len(learned)), np.arange(len(collection.val.names))
-        val = _make_split(collection.root, pool, every, 0 * every, 1, unknown_labels(pool, unnamed, class_task))
-    for kind, source in (("training", collection.train), ("test", collection.test)):
-        pool, stated = _in_stream(source, columns, len(learned)), negatives if kind == "training" else None
-        choices, labelled, left_out = _choose_tasks(kind, pool, tasks, len(learned), stated, problems)
-        rows, task = _assign_images(kind, pool, choices, labelled, options, problems, left_out)
-        unknown = unknown_labels(pool, unnamed, class_task)
-        if unknown and unknown.tasks is not None:
-            earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
-            kind_of = f"{kind} images whose labels of later classes are unknown (none of them has one)"
-            problems.add(kind_of, count=earlier)
-        splits.append(_make_split(collection.root, pool, rows, task, len(tasks), unknown))
-    train, test = splits
+    splits: dict[str, Split] = {}
+    for kind, source in (("training", collection.train), ("test", collection.test), ("validation", collection.val)):
+        if source is None or (kind == "validation" and not len(source.names)):
+            continue
+        pool = _in_stream(source, columns, len(learned))
+        unknown = unknown_labels(pool, columns < 0, class_task)
+        if kind == "validation":
+            placed = Labels.from_keys(np.arange(len(pool.names)), len(pool.names), 1)
+        else:
+            with_negatives = negatives if kind == "training" else None
+            placed = _place_images(kind, pool, tasks, len(learned), options, with_negatives, problems)
+            if unknown and unknown.tasks is not None:
+                earlier = int(np.count_nonzero(unknown.tasks[0] < len(tasks) - 1))
+                kind_of = f"{kind} images whose labels of later classes are unknown (none of them has one)"
+                problems.add(kind_of, count=earlier)
+        splits[kind] = _make_split(collection.root, pool, placed, unknown)
+    train, test = splits["training"], splits["test"]
     _check_images(train, test, tasks, collection.name, problems, len(learned))
     complete = len(plan) == 1 or not _has_given_tasks(collection) or _has_hidden_labels(train, tasks)
     train = dataclasses.replace(train, complete=complete)
@@ -127,7 +128,7 @@ def make_stream(
     visible = options.labels if complete and len(tasks) > 1 else "task"
     stream = Stream(
         name, tasks, train, test, truth, _rules(collection, options, len(tasks)), dataset, problems=problems,
-        labels=visible, learned=len(learned), val=val,
+        labels=visible, learned=len(learned), val=splits.get("validation"),
     )  # fmt: skip
     if learned or _has_given_tasks(collection):  # then the labels of other classes may be unknown
         return stream
@@ -151,29 +152,11 @@ def unknown_labels(pool: Pool, unnamed: np.ndarray, class_task: np.ndarray | Non
     return Unknown(pool.unknown or Labels.from_lists([()] * len(labels), labels.classes), unnamed, tasks)
 
 
-def _in_stream(pool: Pool, columns: Sequence[int], learned: int) -> Pool:
+def _in_stream(pool: Pool, columns: np.ndarray, learned: int) -> Pool:
     """The same images with the classes of the stream, in tasks that come after `learned` others."""
-    task = None if pool.task is None else np.where(pool.task >= 0, pool.task + learned, -1)
     unknown = None if pool.unknown is None else pool.unknown.select_classes(columns)
+    task = np.where(pool.given >= 0, pool.given + learned, -1)
     return Pool(pool.names, pool.labels.select_classes(columns), task, unknown)
-
-
-def _with_classes(collection: Collection, learned: Sequence[str]) -> Collection:
-    """The collection with columns for all learned classes. It must have other classes too."""
-    if not set(collection.classes) - set(learned):
-        raise UserError(f"{collection.name} has no new class: the model knows {_join(collection.classes)} already")
-    classes = tuple(dict.fromkeys((*collection.classes, *learned)))
-
-    def widened(labels: Labels) -> Labels:
-        return Labels(labels.start, labels.column, len(classes))
-
-    def with_all(pool: Pool) -> Pool:
-        unknown = None if pool.unknown is None else widened(pool.unknown)
-        return dataclasses.replace(pool, labels=widened(pool.labels), unknown=unknown)
-
-    train, test = with_all(collection.train), with_all(collection.test)
-    val = None if collection.val is None else with_all(collection.val)
-    return dataclasses.replace(collection, classes=classes, train=train, test=test, val=val)
 
 
 def make_proxy(target: Stream, collection: Collection) -> Stream:
@@ -192,13 +175,10 @@ def make_proxy(target: Stream, collection: Collection) -> Stream:
     columns = sorted(sorted(others, key=lambda column: -counts[column])[: sum(sizes)])
     tasks = classes_to_tasks(tuple(collection.classes[column] for column in columns), sizes)
     labels = labels.select_classes(columns)
-    choices = _task_choices(labels, tasks)
-    labelled = np.flatnonzero(choices.per_image())
-    draws = name_draws("proxy", (names[row] for row in labelled.tolist()))
-    task = assign_tasks(choices.take(labelled), draws, np.zeros(len(tasks), np.int64))
+    placed = _one_task(owners(labels, tasks), names, "proxy", np.zeros(len(tasks), np.int64))
     unknown = collection.train.unknown
     known = None if unknown is None else Unknown.of_entries(unknown.take(rows).select_classes(columns))
-    train = _make_split(collection.root, Pool(names, labels), labelled, task, len(tasks), known)
+    train = _make_split(collection.root, Pool(names, labels), placed, known)
     test, truth = train.without_images(), true_matrix(train.labels) if known is None else None
     return Stream(f"{target.name}-proxy", tasks, train, test, truth, dataset=target.dataset)
 
@@ -252,16 +232,15 @@ def _task_sizes(count: int, tasks: int | None = None, base: int | None = None, s
 
 
 def _tasks(
-    collection: Collection, plan: list[list[int]], learned: Sequence[Sequence[str]], learned_names: Sequence[str]
-) -> tuple[tuple[Task, ...], list[int]]:
-    """The tasks of the stream, with those that were learned before, and the columns of their classes."""
-    column_of = {name: column for column, name in enumerate(collection.classes)}
+    collection: Collection, plan: Sequence[Sequence[int]], learned: Sequence[tuple[str, Sequence[str]]]
+) -> tuple[tuple[Task, ...], np.ndarray]:
+    """The tasks of the stream, and the column of each class in the collection; -1 for a class that it does not have."""
+    column_of = collection.column_of
     new_names = collection.task_names if len(collection.task_names) == len(plan) else [""] * len(plan)
-    names = [*(learned_names or [""] * len(learned)), *new_names]
-    by_task = [*([column_of[name] for name in task] for task in learned), *plan]
-    columns = [column for of_task in by_task for column in of_task]
-    classes = tuple(collection.classes[column] for column in columns)
-    return classes_to_tasks(classes, [len(of_task) for of_task in by_task], names), columns
+    by_task = [*learned, *zip(new_names, ([collection.classes[k] for k in of_task] for of_task in plan), strict=True)]
+    classes = tuple(each for _, of_task in by_task for each in of_task)
+    tasks = classes_to_tasks(classes, [len(of_task) for _, of_task in by_task], [name for name, _ in by_task])
+    return tasks, np.array([column_of.get(each, -1) for each in classes], np.int64)
 
 
 def _plan(
@@ -269,13 +248,13 @@ def _plan(
     old: set[str],
 ) -> list[list[int]]:  # fmt: skip
     """The columns of the collection that belong to each task. The classes in `old` belong to none."""
-    columns, fixed_tasks = _order_classes(collection, options, dataset, problems, old)
-    columns = [column for column in columns if collection.classes[column] not in old]
-    if fixed_tasks is not None:
+    ordered = _order_classes(collection, options, dataset, problems, old)
+    if len(ordered) > 1:
         if old:
             raise UserError(f"stream.order={options.order} defines tasks: extend a run with one that does not")
-        _check_options(options, fixed_tasks)
-        return _find_columns(fixed_tasks, collection, problems)
+        _check_options(options, ordered)
+        return _find_columns(ordered, collection, problems)
+    columns = [collection.column_of[name] for name in ordered[0] if name not in old]
     if options.top is not None:
         if options.top > len(columns):
             raise UserError(
@@ -301,35 +280,31 @@ def _plan(
 
 def _order_classes(
     collection: Collection, options: ProtocolOptions, dataset: str, problems: Problems, old: set[str]
-) -> tuple[list[int], Sequence[Sequence[str]] | None]:
-    """All columns in the order of the options; or the class names of each task, if the order defines tasks."""
+) -> Sequence[Sequence[str]]:
+    """The classes of each task, if the order defines tasks; else all classes in the order of the options."""
     order, classes = options.order, collection.classes
-    columns = list(range(len(classes)))
-    if order == "source":
-        return columns, None
-    if order == "alphabetical":
-        return sorted(columns, key=classes.__getitem__), None
-    if order == "frequency":
-        return _most_frequent(collection, columns), None
-    if order == "shuffled":
-        draws = name_draws(f"{options.seed} classes", classes)
-        return sorted(columns, key=lambda column: (draws[column], classes[column])), None
     if order == "paper":
         if dataset not in paper.TASKS:
             known = " and ".join(paper.TASKS)
             raise UserError(f"stream.order=paper exists only for {known}: choose another order")
         _compare_with_paper(collection, paper.TASKS[dataset], problems)
-        return [], paper.TASKS[dataset]
-    tasks = _read_order(Path(order), classes)
-    named = [name for task in tasks for name in task]
-    problems.add_all(f"classes left out by {Path(order).name}", sorted(set(classes) - set(named) - old))
-    if len(tasks) > 1:
-        return [], tasks
-    column_of = {name: column for column, name in enumerate(classes)}
-    return [column_of[name] for name in named], None
+        return paper.TASKS[dataset]
+    if order not in _ORDERS:
+        tasks = _read_order(Path(order), old.union(classes))
+        left_out = set(classes).difference(old, *tasks)
+        problems.add_all(f"classes left out by {Path(order).name}", sorted(left_out))
+        return tasks
+    if order == "alphabetical":
+        return [sorted(classes)]
+    if order == "frequency":
+        return [[classes[column] for column in _most_frequent(collection, range(len(classes)))]]
+    if order == "shuffled":
+        draws = dict(zip(classes, name_draws(f"{options.seed} classes", classes).tolist(), strict=True))
+        return [sorted(classes, key=lambda name: (draws[name], name))]
+    return [classes]
 
 
-def _read_order(path: Path, classes: Sequence[str]) -> list[list[str]]:
+def _read_order(path: Path, classes: Set[str]) -> list[list[str]]:
     """The class names in a text file, one per line. Blank lines separate tasks."""
     try:
         if not path.exists():
@@ -342,15 +317,15 @@ def _read_order(path: Path, classes: Sequence[str]) -> list[list[str]]:
         raise UserError(f"{path} is not UTF-8 text: save it as UTF-8, one class per line") from None
     except OSError as error:
         raise UserError(f"cannot read the class order {path}: {error.strerror}") from None
-    known, seen = set(classes), dict[str, int]()
+    seen: dict[str, int] = {}
     tasks: list[list[str]] = [[]]
     for number, line in enumerate(lines, start=1):
         name = line.strip()
-        name = name if name in known else unicodedata.normalize("NFC", name)  # the form of the names in a table
+        name = name if name in classes else unicodedata.normalize("NFC", name)  # the form of the names in a table
         if not name:
             tasks.append([])
             continue
-        if name not in known:
+        if name not in classes:
             raise unknown(f"class in {path}, line {number}:", name, classes)
         if name in seen:
             raise UserError(f"{path}, line {number}: '{shorten(name)}' is named twice, first in line {seen[name]}")
@@ -372,15 +347,14 @@ def _compare_with_paper(collection: Collection, tasks: Sequence[Sequence[str]], 
     named = [name for task in tasks for name in task]
     frequent = [collection.classes[k] for k in _most_frequent(collection, range(len(collection.classes)))[: len(named)]]
     most = f"the {len(named)} most frequent"
-    known = set(collection.classes)
-    rare = [name for name in named if name in known and name not in frequent]
+    rare = [name for name in named if name in collection.column_of and name not in frequent]
     problems.add_all(f"classes of the paper that are not among {most}", rare)
     problems.add_all(f"classes among {most} that the paper does not have", [n for n in frequent if n not in named])
 
 
 def _find_columns(tasks: Sequence[Sequence[str]], collection: Collection, problems: Problems) -> list[list[int]]:
     """The columns of named classes. Classes that the collection does not have are left out and reported."""
-    column_of = {name: column for column, name in enumerate(collection.classes)}
+    column_of = collection.column_of
     missing = [name for task in tasks for name in task if name not in column_of]
     problems.add_all(f"classes that {collection.name} does not have", missing)
     plan = [[column_of[name] for name in task if name in column_of] for task in tasks]
@@ -445,42 +419,56 @@ def _infer_tasks(collection: Collection, columns: Sequence[int], problems: Probl
 # Images
 
 
-def _task_choices(labels: Labels, tasks: Sequence[Task]) -> Labels:
-    """Images x tasks: the tasks that own a label of each image."""
-    owner = task_of_class(tasks)[labels.column]
-    return Labels.from_keys(labels.row() * len(tasks) + owner, len(labels), len(tasks))
+def _place_images(
+    kind: str, pool: Pool, tasks: Sequence[Task], learned: int, options: ProtocolOptions, negatives: bool | None,
+    problems: Problems,
+) -> Labels:  # fmt: skip
+    """Images x tasks: the tasks that each training or test image belongs to. Images that are left out are reported.
 
-
-def _choose_tasks(
-    kind: str, pool: Pool, tasks: Sequence[Task], learned: int, negatives: bool | None, problems: Problems
-) -> tuple[Labels, np.ndarray, str]:
-    """The tasks that each image may belong to, whether it has a label of one, and why other images are left out."""
-    choices = _task_choices(pool.labels, tasks)
-    if kind == "training":
+    With overlapping tasks, a training image belongs to all tasks that own one of its labels, and a negative example to
+    one. A training image whose task the source states belongs to no other task. Such a test image keeps its task,
+    whatever its labels are: cumulative lists name it where it is scored first.
+    """
+    training, given = kind == "training", pool.given
+    choices = owners(pool.labels, tasks)
+    if training:
         choices = choices.within(slice(learned, len(tasks)))
     labelled = choices.per_image() > 0
     if negatives or (negatives is None and len(tasks) - learned == 1):
-        choices, negative = _with_negatives(pool, choices, tasks[learned:])
+        with_negatives = _with_negatives(pool, choices, tasks[learned:])
         if negatives:
-            problems.add_all(_NEGATIVES, pool.names, negative)
+            problems.add_all(_NEGATIVES, pool.names, with_negatives.per_image() > choices.per_image())
+        choices = with_negatives
     left_out = "left out (stream.negatives=true trains on them)" if negatives is False else "left out"
-    problems.add_all(f"{kind} images without a label of the stream, {left_out}", pool.names, choices.per_image() == 0)
-    return choices, labelled, left_out
+    placeable = choices.per_image() > 0
+    problems.add_all(f"{kind} images without a label of the stream, {left_out}", pool.names, ~placeable)
+    if not training:
+        stated = np.flatnonzero(placeable & (given >= 0) & (given < len(tasks)))
+        choices = choices.with_keys(stated * len(tasks) + given[stated])
+    row = choices.row()
+    choices = choices.keep((given[row] < 0) | (given[row] == choices.column))
+    reason = f"training images whose task owns none of their labels, {left_out}"
+    reason = reason if training else "test images of a task that the stream does not have"
+    problems.add_all(reason, pool.names, placeable & (choices.per_image() == 0))
+    row, overlapping = choices.row(), options.protocol == "overlap"
+    if overlapping and not training:
+        return choices.keep(np.diff(row, prepend=-1) > 0)
+    in_all = labelled[row] & overlapping
+    placed = choices.keep(in_all)
+    others = _one_task(choices.keep(~in_all), pool.names, f"{options.seed} {kind}", placed.counts())
+    return placed.with_keys(others.keys())
 
 
-def _with_negatives(pool: Pool, choices: Labels, new_tasks: Sequence[Task]) -> tuple[Labels, np.ndarray]:
-    """The same choices, with tasks of which an image is a negative example; and which images have such a task.
+def _with_negatives(pool: Pool, choices: Labels, new_tasks: Sequence[Task]) -> Labels:
+    """The same choices, with tasks of which an image is a negative example.
 
     It is the task that the source states for the image, if that owns none of its labels. An image without a task and a
     label may go to each new task. If there are several, a label of a class of the task must be known.
     """
-    count, first = choices.classes, new_tasks[0].index
-    given = np.full(len(choices), -1) if pool.task is None else pool.task
+    count, first, given = choices.classes, new_tasks[0].index, pool.given
     stated = np.flatnonzero((given >= first) & (given < count))
     free = np.flatnonzero((given < 0) & (choices.per_image() == 0))
-    before = choices.row() * count + choices.column
     keys = np.concatenate([stated * count + given[stated], np.add.outer(free * count, np.arange(first, count)).ravel()])
-    keys = np.setdiff1d(keys, before)
     if pool.unknown is not None and len(new_tasks) > 1:
         unknown = pool.unknown.select_classes(range(new_tasks[0].offset, pool.unknown.classes))
         of_task, number = np.unique(
@@ -488,65 +476,30 @@ def _with_negatives(pool: Pool, choices: Labels, new_tasks: Sequence[Task]) -> t
         )
         sizes = np.array([len(task.classes) for task in new_tasks])
         keys = np.setdiff1d(keys, of_task[number == sizes[of_task % count - first]])
-    negative = np.zeros(len(choices), bool)
-    negative[keys // count] = True
-    return Labels.from_keys(np.concatenate([before, keys]), len(choices), count), negative
+    return choices.with_keys(keys)
 
 
-def _assign_images(
-    kind: str, pool: Pool, choices: Labels, labelled: np.ndarray, options: ProtocolOptions, problems: Problems,
-    left_out: str,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Which image belongs to which task, as two arrays: images and their tasks.
-
-    With overlapping tasks an image that is `labelled` belongs to all its choices, and a negative example to one.
-    """
-    given = np.full(len(choices), -1) if pool.task is None else pool.task
-    choice_row, choice_task = choices.row(), choices.column.astype(np.int64)
-    has_choice = choices.per_image() > 0
-    fixed = (given >= 0) & has_choice
-    if kind == "training":
-        owns = np.zeros(len(choices), bool)
-        owns[choice_row[choice_task == given[choice_row]]] = True
-        kind_of = f"training images whose task owns none of their labels, {left_out}"
-        problems.add_all(kind_of, pool.names, fixed & ~owns)
-        fixed &= owns
-    else:
-        # A test image keeps its task whatever its labels are: cumulative lists name it where it is scored first.
-        beyond = fixed & (given >= choices.classes)
-        problems.add_all("test images of a task that the stream does not have", pool.names, beyond)
-        fixed &= given < choices.classes
-    rows, task = np.flatnonzero(fixed), given[fixed]
-    free = np.flatnonzero((given < 0) & has_choice)
-    if options.protocol == "overlap" and kind == "training":
-        of_free = np.isin(choice_row, free[labelled[free]])
-        rows, task = np.concatenate([rows, choice_row[of_free]]), np.concatenate([task, choice_task[of_free]])
-        free = free[~labelled[free]]
-    if options.protocol == "overlap" and kind == "test":
-        free_task = choices.column[choices.start[free]].astype(np.int64)
-    else:
-        draws = name_draws(f"{options.seed} {kind}", (pool.names[row] for row in free.tolist()))
-        free_task = assign_tasks(choices.take(free), draws, np.bincount(task, minlength=choices.classes))
-    return np.concatenate([rows, free]), np.concatenate([task, free_task])
+def _one_task(choices: Labels, names: Names, salt: str, load: np.ndarray) -> Labels:
+    """The same table with one task for each image that has a choice, decided by its name and the salt."""
+    rows = np.flatnonzero(choices.per_image())
+    draws = name_draws(salt, (names[row] for row in rows.tolist()))
+    task = assign_tasks(choices.take(rows), draws, load)
+    return Labels.from_keys(rows * choices.classes + task, len(choices), choices.classes)
 
 
-def _make_split(
-    root: Path, pool: Pool, rows: np.ndarray, task: np.ndarray, tasks: int, unknown: Unknown | None
-) -> Split:
+def _make_split(root: Path, pool: Pool, placed: Labels, unknown: Unknown | None) -> Split:
     """The images that belong to a task, sorted by first task and name: the order of the lines in a manifest."""
-    first_task = np.full(len(pool.names), tasks)
-    np.minimum.at(first_task, rows, task)
-    texts = list(pool.names)
-    by_name = np.array(sorted(np.flatnonzero(first_task < tasks).tolist(), key=texts.__getitem__), np.int64)
-    used = by_name[np.argsort(first_task[by_name], kind="stable")]
-    new_row = np.empty(len(texts), np.int64)
-    new_row[used] = np.arange(len(used))
-    used_names = Names(texts[row] for row in used.tolist())
-    by_task = tuple(np.sort(new_row[rows[task == index]]) for index in range(tasks))
+    texts, is_used = list(pool.names), placed.per_image() > 0
+    used = np.array(sorted(np.flatnonzero(is_used).tolist(), key=texts.__getitem__), np.int64)
+    used = used[np.argsort(placed.column[placed.start[used]], kind="stable")]
+    placed = placed.take(used)
+    row = placed.row()
+    by_task = tuple(row[placed.column == task] for task in range(placed.classes))
+    names = Names(texts[row] for row in used.tolist())
     unknown = None if unknown is None else unknown.take(used)
-    left_out = pool.names.take(np.flatnonzero(first_task == tasks))
-    images, labels = find_images(root, used_names), pool.labels.take(used)
-    return Split(images, used_names, labels, by_task, unknown=unknown, left_out=left_out)
+    left_out = pool.names.take(np.flatnonzero(~is_used))
+    images, labels = find_images(root, names), pool.labels.take(used)
+    return Split(images, names, labels, by_task, unknown=unknown, left_out=left_out)
 
 
 def _check_images(

@@ -20,7 +20,7 @@ import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -210,8 +210,8 @@ def _assign_tasks(labels: np.ndarray, tasks: tuple[Task, ...]) -> np.ndarray:
 
 
 def _make_split(options: ScenesOptions, tasks: tuple[Task, ...], split: int, count: int) -> Split:
-    images = _Handle(options, tuple(name for task in tasks for name in task.classes), split, count).open()
-    labels = images.labels
+    images = _DrawnImages(options, tuple(name for task in tasks for name in task.classes), split, count)
+    _, labels = images.drawn
     task_of = _assign_tasks(labels, tasks)
     rows = tuple(np.flatnonzero(task_of == index) for index in range(len(tasks)))
     for task, of_task in zip(tasks, rows, strict=True):
@@ -223,53 +223,35 @@ def _make_split(options: ScenesOptions, tasks: tuple[Task, ...], split: int, cou
 # Images
 
 
-@dataclass(frozen=True)
-class _Handle:
-    """An `ImageHandle`: what is needed to draw the images of one split, without their labels."""
+class _DrawnImages:
+    """An `ImageSource`: the images of one split, drawn from their labels when they are read."""
 
-    options: ScenesOptions
-    classes: tuple[str, ...]
-    split: int
-    count: int
-    drawn_from_labels: ClassVar[bool] = True
+    drawn_from_labels = True
 
-    @property
-    def present(self) -> np.ndarray:
-        return np.ones(self.count, bool)
+    def __init__(self, options: ScenesOptions, classes: tuple[str, ...], split: int, count: int) -> None:
+        self.options, self.classes, self.split, self.present = options, classes, split, np.ones(count, bool)
+
+    def __reduce__(self) -> Any:  # a copy in another process has no labels until it draws them
+        return _DrawnImages, (self.options, self.classes, self.split, len(self))
+
+    @functools.cached_property
+    def drawn(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scene types and labels."""
+        return _draw_labels(self.classes, len(self), self.options.seed, self.split)
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.present)
 
     def name(self, row: int) -> str:
         return f"{('train', 'test', 'proxy')[self.split]}/{self.options.size}px-seed{self.options.seed}/{row}"
 
-    def open(self) -> _DrawnImages:
-        return _DrawnImages(self)
-
-
-class _DrawnImages:
-    """An `ImageSource`: the images of one split, drawn from their labels when they are read."""
-
-    def __init__(self, handle: _Handle) -> None:
-        self._handle, self.options, self.split = handle, handle.options, handle.split
-        self.present = handle.present
-        self.scenes, self.labels = _draw_labels(handle.classes, len(handle), self.options.seed, self.split)
-
-    def __len__(self) -> int:
-        return len(self._handle)
-
-    def name(self, row: int) -> str:
-        return self._handle.name(row)
-
-    def handle(self) -> _Handle:
-        return self._handle
-
     def read(self, row: int, min_side: int = 0) -> Image.Image:
         if not 0 <= row < len(self):
             raise IndexError(f"rows must be in 0 … {len(self) - 1}")
-        things = [self._handle.classes[column] for column in np.flatnonzero(self.labels[row]).tolist()]
+        scenes, labels = self.drawn
+        things = [self.classes[column] for column in np.flatnonzero(labels[row]).tolist()]
         key = f"{self.options.seed}/{self.split}/{row}"
-        return Image.fromarray(_render(tuple(_SCENES)[self.scenes[row]], things, key, self.options.size))
+        return Image.fromarray(_render(tuple(_SCENES)[scenes[row]], things, key, self.options.size))
 
 
 def _render(scene: str, things: Collection[str], key: str, size: int) -> np.ndarray:

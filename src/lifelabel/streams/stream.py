@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.images.source import ImageSource, Names, Problems, name_draws
+from lifelabel.images.source import ImageSource, Names, Problems
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.utils.text import task_text
 
 __all__ = [
     "GIVEN_TASKS", "LABELS", "LABELS_HELP", "Split",
-    "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines", "name_draws",
-    "proxy_sizes", "task_names", "task_of_class", "true_matrix",
+    "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines",
+    "owners", "proxy_sizes", "task_names", "task_of_class", "true_matrix",
 ]  # fmt: skip
 
 LABELS = ("task", "known")
@@ -112,7 +112,7 @@ class TrainView:
     """The visible labels that are not known. None if all are known."""
     tasks: tuple[np.ndarray, np.ndarray] | None = None
     """If not all labels are known in every image: the task that each image belongs to (of all later tasks one number),
-    and for each task the ranges of classes whose labels are known in its images (tasks x ranges x 2)."""
+    and the labels that are known in the images of each task (tasks x classes)."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -122,9 +122,9 @@ class TrainView:
         known = None if self.unknown is None else ~self.unknown.take(index).dense()
         if self.tasks is None:
             return known
-        image_task, ranges = self.tasks
-        in_range = _within(ranges[image_task[index], None], np.arange(len(self.classes))[:, None])
-        return in_range if known is None else in_range & known
+        image_task, known_in_task = self.tasks
+        of_images = known_in_task[image_task[index]]
+        return of_images if known is None else of_images & known
 
     def take(self, index: np.ndarray) -> TrainView:
         """The given images, in that order."""
@@ -186,11 +186,9 @@ class Stream:
         rows = split.rows[index]
         rows = rows[split.images.present[rows]]
         first = self.visible_columns(task).start
-        tasks = self._known_ranges(task, rows)
-        if tasks is not None:
-            begin, end = np.moveaxis(tasks[1][np.unique(tasks[0])], -1, 0)
-            if np.any(begin < np.minimum(end, task.offset)):
-                first = 0  # some labels of earlier tasks are known: a batch has all classes so far
+        tasks = self._known_in_tasks(task, rows)
+        if tasks is not None and tasks[1][np.unique(tasks[0]), : task.offset].any():
+            first = 0  # some labels of earlier tasks are known: a batch has all classes so far
         unknown = None if split.unknown is None else split.unknown.take(rows)
         if unknown and unknown.select_classes(range(first, task.offset)).count() == len(rows) * (task.offset - first):
             first = task.offset  # no label of an earlier task is known
@@ -199,7 +197,7 @@ class Stream:
             unknown = unknown.select_classes(columns).without_other_tasks()
             unknown = unknown if unknown.count() else None
         if tasks is not None:
-            tasks = tasks[0], np.maximum(tasks[1] - first, 0)
+            tasks = tasks[0], tasks[1][:, first : task.end]
         labels = self.shown(task, rows, split.labels.take(rows)).select_classes(columns)
         return TrainView(task, rows, labels, self.classes[first : task.end], unknown, tasks)
 
@@ -207,38 +205,40 @@ class Stream:
         """`labels` of the training images `rows` of a task, without those that are hidden there."""
         if self.train.home is None:
             return labels.within(self.visible_columns(task))
-        ranges = self._ranges(task)[self.train.home[rows]]
-        return labels.keep(_within(ranges[labels.row()], labels.column[:, None]))
+        return labels.keep(self._shown_in(task)[self.train.home[rows][labels.row()], labels.column])
 
-    def _ranges(self, task: Task) -> np.ndarray:
-        """For each home task of an image, the classes whose labels the image shows in `task`: two ranges.
+    def _stated(self) -> np.ndarray:
+        """Home tasks x classes: the labels of an image that the source states. The last row is for other home tasks."""
+        stated = np.full((len(self.tasks) + 1, len(self.classes)), self.train.complete)
+        stated[-1] |= self.labels == "known"
+        for task in self.tasks:
+            stated[task.index, self.visible_columns(task)] = True
+        return stated
 
-        These are the visible classes of `task`, and those of the home task if that is an earlier one, as far as the
-        source states the labels. The last entry is for home tasks that were cut off.
+    def _shown_in(self, task: Task) -> np.ndarray:
+        """Home tasks x classes: the labels that an image shows in `task`, as far as the source states them.
+
+        These are the labels of the visible classes of `task`, and those of the home task if that is an earlier one.
         """
-        found = np.zeros((len(self.tasks) + 1, 2, 2), np.int64)
-        here, everything = self.visible_columns(task), slice(0, len(self.classes))
-        unstated = everything if self.labels == "known" else slice(0, 0)
-        for index, ranges in enumerate(found):
-            own = self.tasks[index] if index < len(self.tasks) else None
-            stated = everything if self.train.complete else self.visible_columns(own) if own else unstated
-            ranges[0] = max(here.start, stated.start), min(here.stop, stated.stop)
-            if own and index < task.index:
-                ranges[1] = max(own.offset, stated.start), min(own.end, stated.stop)
-        return found
+        stated = self._stated()
+        shown = np.zeros_like(stated)
+        shown[:, self.visible_columns(task)] = True
+        for earlier in self.tasks[: task.index]:
+            shown[earlier.index, earlier.columns] = True
+        return shown & stated
 
-    def _known_ranges(self, task: Task, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """`TrainView.tasks` for the images of a task; None if all of them show the same classes.
+    def _known_in_tasks(self, task: Task, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """`TrainView.tasks` for the images of a task, with all classes; None if all of them show the same classes.
 
         Which later task an image belongs to is hidden: it would reveal a label.
         """
         if self.train.home is None:
             return None
         later = task.index + 1
-        image_task, ranges = np.minimum(self.train.home[rows], later), self._ranges(task)[: later + 1]
-        if np.array_equal(ranges[later], ranges[task.index]):
+        image_task, shown = np.minimum(self.train.home[rows], later), self._shown_in(task)[: later + 1]
+        if np.array_equal(shown[later], shown[task.index]):
             image_task = np.minimum(image_task, task.index)
-        return None if (image_task == task.index).all() else (image_task, ranges)
+        return None if (image_task == task.index).all() else (image_task, shown)
 
     def joint_view(self) -> TrainView:
         """All training images as one task with complete labels, for the upper bound.
@@ -253,10 +253,7 @@ class Stream:
             task_of_image = np.zeros(len(split), np.int32)
             for task, task_rows in zip(self.tasks, split.rows, strict=True):
                 task_of_image[task_rows] = task.index
-            task_of_image = task_of_image if split.home is None else split.home
-            visible = [(columns.start, columns.stop) for columns in map(self.visible_columns, self.tasks)]
-            last = (0, len(self.classes) if self.labels == "known" else 0)  # of tasks that the stream does not have
-            tasks = task_of_image[rows], np.array([*visible, last])[:, None]
+            tasks = (task_of_image if split.home is None else split.home)[rows], self._stated()
         unknown = None if split.unknown is None else split.unknown.take(rows)
         return TrainView(Task(0, self.classes, 0), rows, split.labels.take(rows), self.classes, unknown, tasks)
 
@@ -314,11 +311,6 @@ class Stream:
         return found
 
 
-def _within(ranges: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Whether each column is in one of its ranges (… x ranges x 2)."""
-    return np.any((ranges[..., 0] <= columns) & (columns < ranges[..., 1]), -1)
-
-
 def manifest_lines(names: Names, labels: Labels) -> Iterator[str]:
     """One line per image, as in a manifest: the columns of its labels, a space, its name."""
     columns, start = labels.column.tolist(), labels.start.tolist()
@@ -374,6 +366,12 @@ def task_names(tasks: Sequence[Task]) -> list[str]:
 def task_of_class(tasks: Sequence[Task]) -> np.ndarray:
     """The task index of each class."""
     return np.repeat(np.arange(len(tasks)), [len(task.classes) for task in tasks])
+
+
+def owners(labels: Labels, tasks: Sequence[Task]) -> Labels:
+    """Images x tasks: the tasks that own a label of each image."""
+    keys = labels.row() * len(tasks) + task_of_class(tasks)[labels.column]
+    return Labels.from_keys(keys, len(labels), len(tasks))
 
 
 def true_matrix(labels: Labels) -> np.ndarray | None:

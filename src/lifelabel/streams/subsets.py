@@ -19,7 +19,7 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.images.photographs import FileImages
 from lifelabel.streams.labels import Labels
-from lifelabel.streams.stream import GIVEN_TASKS, Split, Stream, Task, classes_to_tasks, task_of_class
+from lifelabel.streams.stream import GIVEN_TASKS, Split, Stream, Task, classes_to_tasks, owners
 from lifelabel.utils.text import counted
 
 __all__ = ["Part", "part_of", "sort_by_name"]
@@ -85,25 +85,34 @@ def _proxy(stream: Stream, part: Part) -> Stream:
     return dataclasses.replace(proxy, train=train, rules=rules, labels=stream.labels)
 
 
-def _reorder_tasks(stream: Stream, order: int) -> Stream:
-    """The same tasks, each with its classes and images, in the `order`-th random order."""
-    permutation = _random_orders(len(stream.tasks), order)[-1]
-    old = [stream.tasks[index] for index in permutation]
+def _select_tasks(stream: Stream, chosen: Sequence[int], **rule: int) -> Stream:
+    """The given tasks in that order, each with its classes and images."""
+    old = [stream.tasks[index] for index in chosen]
     columns = np.concatenate([np.arange(task.offset, task.end) for task in old])
-    sizes, names = [len(task.classes) for task in old], [task.name for task in old]
-    tasks = classes_to_tasks(tuple(name for task in old for name in task.classes), sizes, names)
-    stream = _select_classes(stream, columns, tasks, task_order=order)
+    classes = tuple(name for task in old for name in task.classes)
+    tasks = classes_to_tasks(classes, [len(task.classes) for task in old], [task.name for task in old])
+    stream = _select_classes(stream, columns, tasks, **rule)
     train, test = (
-        dataclasses.replace(split, rows=tuple(split.rows[index] for index in permutation))
+        dataclasses.replace(split, rows=tuple(split.rows[index] for index in chosen))
         for split in (stream.train, stream.test)
     )
     if train.home is not None:
-        new_index = np.append(np.argsort(permutation), len(permutation))
+        new_index = np.full(len(stream.train.rows) + 1, len(chosen), train.home.dtype)
+        new_index[list(chosen)] = np.arange(len(chosen))
         train = dataclasses.replace(train, home=new_index[train.home])
+    kept = set(classes)
+    groups = {name: tuple(each for each in of_group if each in kept) for name, of_group in stream.groups.items()}
+    groups = {name: of_group for name, of_group in groups.items() if of_group}
+    return dataclasses.replace(stream, train=train, test=test, groups=groups)
+
+
+def _reorder_tasks(stream: Stream, order: int) -> Stream:
+    """The same tasks in the `order`-th random order."""
+    stream = _select_tasks(stream, _random_order(len(stream.tasks), order), task_order=order)
+    if len(stream.train.used()) == sum(map(len, stream.train.rows)):
+        return stream
     # In overlapping protocols a test image is scored from the first task that owns one of its labels.
-    if len(train.used()) < sum(map(len, train.rows)):
-        test = _move_to_first_label(test, tasks)
-    return dataclasses.replace(stream, train=train, test=test)
+    return dataclasses.replace(stream, test=_move_to_labels(stream.test, stream.tasks, first_only=True))
 
 
 def _reorder_classes(stream: Stream, order: int) -> Stream:
@@ -122,53 +131,48 @@ def _reorder_classes(stream: Stream, order: int) -> Stream:
         )
     if not stream.train.complete or stream.learned:
         raise UserError(f"class_order {order} needs the labels of all classes of {stream.name}, which are not known")
-    columns = np.array(_random_orders(len(stream.classes), order, "class")[-1])
+    columns = np.array(_random_order(len(stream.classes), order, "class"))
     sizes = [len(task.classes) for task in stream.tasks]
     tasks = classes_to_tasks(tuple(stream.classes[column] for column in columns), sizes)
     stream = _select_classes(stream, columns, tasks, class_order=order)
-    train, test = _move_to_all_labels(stream.train, tasks), _move_to_first_label(stream.test, tasks)
+    train, test = _move_to_labels(stream.train, tasks), _move_to_labels(stream.test, tasks, first_only=True)
     return dataclasses.replace(stream, train=train, test=test)
 
 
-def _move_to_all_labels(split: Split, tasks: Sequence[Task]) -> Split:
-    """Move each image to all tasks that own one of its labels. An image without a label keeps its tasks."""
-    used, labelled = np.zeros(len(split), bool), split.labels.per_image() > 0
-    used[split.used()] = True
-    image, task = split.labels.row(), task_of_class(tasks)[split.labels.column]
-    unlabelled = [rows[~labelled[rows]] for rows in split.rows]
-    moved = [image[used[image] & (task == each.index)] for each in tasks]
-    rows = tuple(np.union1d(*pair) for pair in zip(unlabelled, moved, strict=True))
-    return dataclasses.replace(split, rows=rows)
+def _move_to_labels(split: Split, tasks: Sequence[Task], first_only: bool = False) -> Split:
+    """Move each image to all tasks that own one of its labels, or to the first of them.
 
-
-def _move_to_first_label(split: Split, tasks: Sequence[Task]) -> Split:
-    """Move each image to the first task that owns one of its labels. An image without a label keeps its task."""
-    task_of = np.full(len(split), len(tasks))
-    np.minimum.at(task_of, split.labels.row(), task_of_class(tasks)[split.labels.column])
-    used = split.used()
-    unlabelled = [rows[task_of[rows] == len(tasks)] for rows in split.rows]
-    moved = [used[task_of[used] == task.index] for task in tasks]
-    rows = tuple(np.union1d(*pair) for pair in zip(unlabelled, moved, strict=True))
-    return dataclasses.replace(split, rows=rows)
-
-
-def _random_orders(things: int, count: int, what: str = "task") -> list[list[int]]:
-    """The first `count` random orders of the tasks or classes. All are different, and none is that of the stream.
-
-    >>> _random_orders(3, 2)
-    [[2, 0, 1], [2, 1, 0]]
+    An image without a label keeps its tasks.
     """
-    if count >= math.factorial(min(things, 20)):
+    labelled, is_used = split.labels.per_image() > 0, np.zeros(len(split), bool)
+    is_used[split.used()] = True
+    owned = owners(split.labels, tasks)
+    row, task = owned.row(), owned.column
+    moved = is_used[row]
+    if first_only:
+        moved &= np.diff(row, prepend=-1) > 0
+    unlabelled = [rows[~labelled[rows]] for rows in split.rows]
+    rows = tuple(np.union1d(unlabelled[each.index], row[moved & (task == each.index)]) for each in tasks)
+    return dataclasses.replace(split, rows=rows)
+
+
+def _random_order(things: int, number: int, what: str = "task") -> list[int]:
+    """A random order of the tasks or classes, from number 1. All are different, and none is that of the stream.
+
+    >>> _random_order(3, 1), _random_order(3, 2)
+    ([2, 0, 1], [2, 1, 0])
+    """
+    if number >= math.factorial(min(things, 20)):
         plural = f"{things} {'classes' if what == 'class' else 'tasks'}"
         available = math.factorial(things) - 1
-        raise UserError(f"{what}_order {count} does not exist: {plural} have {available} other orders; lower it")
+        raise UserError(f"{what}_order {number} does not exist: {plural} have {available} other orders; lower it")
     rng = np.random.default_rng(0)
     orders: list[list[int]] = []
-    while len(orders) < count:
+    while len(orders) < number:
         order = rng.permutation(things).tolist()
         if order != sorted(order) and order not in orders:
             orders.append(order)
-    return orders
+    return orders[-1]
 
 
 def _first_tasks(stream: Stream, count: int) -> Stream:
@@ -177,15 +181,7 @@ def _first_tasks(stream: Stream, count: int) -> Stream:
         raise UserError(
             f"stream {stream.name} has {counted(len(stream.tasks), 'tasks')}, not {count}: lower first_tasks"
         )
-    tasks, classes = stream.tasks[:count], stream.tasks[count - 1].end
-    kept = set(stream.classes[:classes])
-    groups = {name: tuple(each for each in of_group if each in kept) for name, of_group in stream.groups.items()}
-    stream = _select_classes(stream, np.arange(classes), tasks, first_tasks=count)
-    train, test = (dataclasses.replace(split, rows=split.rows[:count]) for split in (stream.train, stream.test))
-    if train.home is not None:
-        train = dataclasses.replace(train, home=np.minimum(train.home, count))
-    groups = {name: of_group for name, of_group in groups.items() if of_group}
-    return dataclasses.replace(stream, train=train, test=test, groups=groups)
+    return _select_tasks(stream, range(count), first_tasks=count)
 
 
 def _select_classes(stream: Stream, columns: np.ndarray, tasks: tuple[Task, ...], **rule: int) -> Stream:
