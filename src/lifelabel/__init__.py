@@ -16,9 +16,9 @@ Use its model on images:
 3
 
 Models: `load`, `Model`, `evaluate`, `calibrate`, `export`. Runs: `train`, `resume`, `extend`, `run_all`, `Config`,
-`Result`; `verify`, `Verification`, `Check`. Methods of one's own: `Method`, `FineTuning`, `Batch`, `Footprint`,
+`Result`; `verify`, `Verification`, `Check`. Your own methods: `Method`, `FineTuning`, `Batch`, `Footprint`,
 `option`, `load_plugin`, and the registries `METHODS`, `STREAMS`, `BACKBONES` and `METRICS`.
-Parts for a training loop of one's own: `task_loaders`, `Learner`, `LinearHead`, `Expert`, `ACM`, `CalibratedACM`,
+Parts for your own training loop: `task_loaders`, `Learner`, `LinearHead`, `Expert`, `ACM`, `CalibratedACM`,
 `LabelRelations`, `Adjacency`, `GraphNetwork`, `Reservoir`, and the modules `losses`, `metrics`, `streams` and
 `backbones`.
 `dir(lifelabel)` lists all public names. Everything else is private and may change.

@@ -202,7 +202,7 @@ class Registry(Mapping[str, _T]):
     def _installed(self) -> dict[str, importlib.metadata.EntryPoint]:
         if self._entry_points is None:
             points = importlib.metadata.entry_points(group=f"lifelabel.{self.kind}s")
-            self._entry_points = {point.name: point for point in reversed(list(points))}  # the first on the path wins
+            self._entry_points = {point.name: point for point in reversed(list(points))}  # the first on the path
         return self._entry_points
 
     def _from_entry_point(self, name: str) -> Any:

@@ -219,7 +219,7 @@ def test_without_a_run_folder(refused):
 def test_a_fidelity_that_the_options_of_a_file_override_is_refused(main, refused, tmp_path):
     saved = tmp_path / "tuned.yaml"
     saved.write_text(main("train", "--print-config").stdout)
-    assert "which win over --fidelity" in refused("train", "--config", saved, "--fidelity", "paper", "--print-config")
+    assert "which override --fidelity" in refused("train", "--config", saved, "--fidelity", "paper", "--print-config")
     saved.write_text("seed: 3\n")
     done = main("train", "--config", saved, "--fidelity", "paper", "--print-config")
     assert yaml.safe_load(done.stdout)["fidelity"] == "paper"

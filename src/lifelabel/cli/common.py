@@ -99,13 +99,13 @@ def parse_methods(text: str) -> list[str]:
 def read_config(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a YAML file. A file whose options would not fit the given ones is refused.
 
-    It may set another fidelity, whose options would win over the given one, or options of another method or stream.
+    It may set another fidelity, whose options would override the given one, or options of another method or stream.
     """
     from lifelabel.utils.yaml_reader import read_yaml
 
     values = read_yaml(path) if path else {}
     if "fidelity" in given and values.get("fidelity", given["fidelity"]) != given["fidelity"]:
-        raise UserError(f"{path} sets fidelity: {values['fidelity']} and its options, which win over --fidelity")
+        raise UserError(f"{path} sets fidelity: {values['fidelity']} and its options, which override --fidelity")
     for kind in ("method", "stream"):
         name = given.get(kind)
         if name and values.get(f"{kind}_options") and values.get(kind) != name:

@@ -1,7 +1,7 @@
 """The consoles of the command line: stdout and stderr.
 
 They show no colour under NO_COLOR. Characters that the terminal cannot show are replaced by ASCII. A command that
-writes files does not end because the reader of its output has ended, as in `| head -1`.
+writes files does not end because its output has been closed, as by `| head -1`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Discarding(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except OSError:  # the reader has ended, the terminal is closed, or the disk is full
+        except OSError:  # the pipe or the terminal is closed, or the disk is full
             discard_output(self.fileno())
             return memoryview(data).nbytes
 

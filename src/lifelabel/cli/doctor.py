@@ -115,7 +115,7 @@ def examine() -> list[Check]:
 
 
 def _check(name: str, found: str, advice: str = "", state: str = "note") -> Check:
-    """A check is ok without an advice, and has this state with one."""
+    """A check without advice is ok; with advice it has this state."""
     return Check(name, state if advice else "ok", found, advice)
 
 

@@ -49,7 +49,7 @@ RunArgument = Annotated[
 FinishedRunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="The folder of a finished run.", show_default=False)
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="A YAML file of options; flags win over it.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A YAML file of options; flags override it.")]
 OverwriteRun = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]

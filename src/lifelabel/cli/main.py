@@ -66,8 +66,8 @@ def main() -> None:
 
     The first Ctrl-C ends processes and closes files. The second one exits at once.
 
-    If the reader of the output has ended, as in `| head -1`, a command that only prints ends without a line and with
-    exit code 0. A command that writes files goes on to its end.
+    If the output has been closed, as by `| head -1`, a command that only prints ends without a line and with
+    exit code 0. A command that writes files continues to its end.
     """
     with _catch_interrupts():
         try:

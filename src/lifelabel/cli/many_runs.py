@@ -41,7 +41,7 @@ class Place:
         str,
         typer.Option(
             help="Where runs are trained: local, or slurm, a job for each run. Ctrl-C cancels the jobs with a "
-            "checkpoint; if the command is killed, they go on.",
+            "checkpoint; if the command is killed, they continue.",
             autocompletion=complete_name(lambda: _PLACES),
         ),
     ] = "local"

@@ -1,7 +1,7 @@
 """The configuration of a run: every option with its value, from defaults, a fidelity, a YAML file and flags.
 
-Later layers win: defaults < fidelity (with `tuned`: the preset of the method) < YAML file < flags. A configuration is
-complete: saved as YAML, it makes the same run again.
+Later layers override earlier ones: defaults < fidelity (with `tuned`: the preset of the method) < YAML file < flags. A
+configuration is complete: saved as YAML, it makes the same run again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NETWORK = ("backbone", "weights")
 _RATES = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
 """Options that have the values of scenes on photographs too, if the backbone has no pretrained weights.
 
-They win over the preset, which was chosen with pretrained weights. With small learning rates and frozen statistics, a
+They override the preset, which was chosen with pretrained weights. With small learning rates and frozen statistics, a
 backbone with random weights does not learn.
 """
 
@@ -163,7 +163,7 @@ class Config(RunOptions):
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """One mapping from several layers of options. Later layers win. Sections are merged option by option."""
+    """One mapping from several layers of options. Later layers override earlier ones, option by option."""
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: when they are written, how, and how a run goes on from one."""
+"""The checkpoints of a run: when and how they are written, and how a run continues from one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from lifelabel.utils.transfer import record_event
 __all__ = ["AsyncSaver", "Checkpoints", "Resumed", "all_finite", "check_folder", "restore"]
 
 _WRITTEN_AGAIN = (names.CONFIG, names.ENVIRONMENT, names.METRICS)
-"""Files of which a run writes another content when it goes on."""
+"""Files of which a run writes another content when it continues."""
 
 
 class Checkpoints:
@@ -92,7 +92,7 @@ class Checkpoints:
 
 
 class Resumed(NamedTuple):
-    """What a run that goes on has from its checkpoint, besides its position."""
+    """What a run that continues has from its checkpoint, besides its position."""
 
     history: tuple[int, str | None] = (0, None)
     """The length and the SHA-256 of history.jsonl."""

@@ -69,7 +69,7 @@ class StreamInfo:
     learned: int
     """The number of first tasks that were learned before."""
     overlapping: bool
-    """Whether a training image belongs to every task that owns one of its labels."""
+    """Whether a training image belongs to every task that has one of its labels."""
     left_out: np.ndarray
     """Hashes of the names of training images that have no file, or that the stream leaves out."""
 

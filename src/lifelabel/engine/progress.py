@@ -36,7 +36,7 @@ _DIFFERENCES = {
 }
 
 _ROUNDING = ("device", "compile")
-"""Free options with which a run goes on with other rounding."""
+"""Free options with which a run continues with other rounding."""
 
 
 @dataclass

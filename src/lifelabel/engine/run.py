@@ -49,7 +49,7 @@ def train(
     """Train one method on one stream, into the new run folder `out`.
 
     Keywords have the names of the command line's flags (`method=`, `lr=`, `root=`, `tasks=`). `options` has the
-    structure of a YAML configuration. Keywords win. A method of your own is given as `module:NAME` or `FILE.py:NAME`.
+    structure of a YAML configuration. Keywords override it. A method can be given as `module:NAME` or `FILE.py:NAME`.
 
     >>> import tempfile
     >>> small = {"train_images": 40, "test_images": 40}

@@ -1,4 +1,4 @@
-"""What model.json says about a model, checked."""
+"""The content of model.json, checked."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ def _tables_below(table: ResultTable) -> list[Table]:
     return [*([error_table(table)] if table.has_errors else []), *sub_tables(table)]
 
 
-# What is said under the tables
+# The text under the tables
 
 
 def notes(table: ResultTable) -> list[str]:

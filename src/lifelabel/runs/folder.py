@@ -80,7 +80,7 @@ class RunFolder:
         return below(self.path, name)
 
     def check_place(self) -> None:
-        """Refuse to go on if the locked folder was moved: files at its path would belong to something else."""
+        """Refuse to continue if the locked folder was moved: files at its path would belong to something else."""
         if self._descriptor is None:
             return
         status = os.fstat(self._descriptor)

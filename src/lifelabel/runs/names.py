@@ -8,7 +8,7 @@ __all__ = [
 
 CONFIG = "config.yaml"
 METRICS = "metrics.json"
-"""Written after each task. It says whether the run is finished, and is the last file of a run."""
+"""Written after each task. It states whether the run is finished, and is the last file of a run."""
 ENVIRONMENT = "environment.json"
 HISTORY = "history.jsonl"
 """The losses of every step."""

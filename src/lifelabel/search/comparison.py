@@ -122,7 +122,7 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """A plan of runs. All options are checked here, before the first run starts.
 
-    `from_file` has the options of a YAML file, which messages call `file_name`. `given` has those of flags, which win.
+    `from_file` has the options of a YAML file, which messages call `file_name`; those of flags, `given`, override them.
     `on_this_machine=False` does not check that the device exists: a node of a cluster has it.
     """
     if not 1 <= orders <= _MAX_ORDERS:

@@ -84,7 +84,7 @@ class Backend(Protocol):
         """Do not wait for the active runs."""
 
     def close(self) -> None:
-        """The scheduler ends: no process of this machine goes on."""
+        """The scheduler ends: no process of this machine continues."""
 
 
 class Display:

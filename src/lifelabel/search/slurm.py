@@ -1,7 +1,7 @@
 """Runs as jobs of a Slurm cluster: the files of the runs show which are finished, and squeue which jobs wait or run.
 
-No accounting is needed. If the scheduler is killed, the jobs go on. The next call finds them in the queue and waits for
-them.
+No accounting is needed. If the scheduler is killed, the jobs continue. The next call finds them in the queue and waits
+for them.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class SlurmJobs:
             self._cancel()
         queue = _read_queue({job.folder for job in self.active})
         self.next_queue = time.monotonic() + (_STOPPING_SECONDS if self.stopping else _QUEUE_SECONDS)
-        if queue is None:  # the controller may restart: the jobs go on
+        if queue is None:  # the controller may restart: the jobs continue
             return
         for job in self.active:
             queued = queue.get((job.folder.name, job.index))
@@ -282,7 +282,7 @@ class SlurmJobs:
                 subprocess.run(["scancel", "--quiet", *options, *ids], capture_output=True)
 
     def close(self) -> None:
-        """The jobs go on."""
+        """The jobs continue."""
 
 
 def _count(jobs: int) -> str:

@@ -203,7 +203,7 @@ class _Batcher:
         start = time.perf_counter()
         try:
             scores = await self.call(_scores, model, [item.pixels for item in items])
-        except Exception as error:  # such as a device that is out of memory: these requests fail, the server goes on
+        except Exception as error:  # such as a device that is out of memory: these requests fail, the server continues
             for item in items:
                 if not item.found.done():
                     item.found.set_exception(error)

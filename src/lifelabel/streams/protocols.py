@@ -57,7 +57,7 @@ class ProtocolOptions:
 
     protocol: str = option(
         "disjoint",
-        "an image belongs to one task, or to every task that owns one of its labels",
+        "an image belongs to one task, or to every task that has one of its labels",
         choices=("disjoint", "overlap"),
     )
     order: str = option(
@@ -462,7 +462,7 @@ def _place_images(
 def _with_negatives(pool: Pool, choices: Labels, new_tasks: Sequence[Task]) -> Labels:
     """The same choices, with tasks of which an image is a negative example.
 
-    It is the task that the source states for the image, if that owns none of its labels. An image without a task and a
+    It is the task that the source states for the image, if that has none of its labels. An image without a task and a
     label may go to each new task. If there are several, a label of a class of the task must be known.
     """
     count, first, given = choices.classes, new_tasks[0].index, pool.given

@@ -173,7 +173,7 @@ class Stream:
 
     @property
     def overlapping(self) -> bool:
-        """Whether a training image belongs to every task that owns one of its labels, by the rules of the stream."""
+        """Whether a training image belongs to every task that has one of its labels, by the rules of the stream."""
         return self.rules.get("protocol") == "overlap" and self.rules.get("tasks") != GIVEN_TASKS
 
     def visible_columns(self, task: Task) -> slice:

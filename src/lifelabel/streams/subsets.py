@@ -111,14 +111,14 @@ def _reorder_tasks(stream: Stream, order: int) -> Stream:
     stream = _select_tasks(stream, _random_order(len(stream.tasks), order), task_order=order)
     if len(stream.train.used()) == sum(map(len, stream.train.rows)):
         return stream
-    # In overlapping protocols a test image is scored from the first task that owns one of its labels.
+    # In overlapping protocols a test image is scored from the first task that has one of its labels.
     return dataclasses.replace(stream, test=_move_to_labels(stream.test, stream.tasks, first_only=True))
 
 
 def _reorder_classes(stream: Stream, order: int) -> Stream:
     """All classes in the `order`-th random order, in tasks of the same sizes, with their images by their labels.
 
-    As the overlapping protocol does: a training image belongs to every task that owns one of its labels, and a test
+    As the overlapping protocol does: a training image belongs to every task that has one of its labels, and a test
     image to the first one.
     """
     if not stream.overlapping:

@@ -157,7 +157,7 @@ def kill_children() -> None:
     """Kill all children, and the fork server if nothing else uses it.
 
     When Python exits, it would wait for a stopped child forever. The fork server would first finish its imports, and
-    who reads the output of this process would wait for it.
+    a program that reads the output of this process would wait for it.
     """
     for process in list(_children):
         if process.is_alive():
@@ -173,7 +173,7 @@ def _child_main(
 ) -> None:
     """The main function of every child."""
     _reset_signals()
-    for end in list(_parent_ends):  # a fork has copies of them, and no child would notice that its parent has ended
+    for end in list(_parent_ends):  # a fork has copies of them, and no child would detect the end of its parent
         end.close()
     _parent_ends.clear()
     _children.clear()
