@@ -221,7 +221,7 @@ class Method(ABC):
         """Restore the attributes in `saved`."""
         for name in self.saved_names():
             part, value = getattr(self, name), state[name]
-            if part is None or value is None:
+            if part is None:
                 continue
             if hasattr(part, "load_state_dict"):
                 part.load_state_dict(value)
