@@ -205,15 +205,14 @@ class WeightedRidge(Method):
     def matrix(self) -> np.ndarray:
         return self.acm.matrix().cpu().numpy().copy()
 
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        if not self.warm_up.images:  # the backbone is as its weights or its seed made it
-            state["backbone"] = None
-        return state
+    def saved_names(self) -> list[str]:
+        """Without a warm-up, the backbone is as its weights or its seed made it, and is not saved."""
+        return [name for name in super().saved_names() if name != "backbone" or self.warm_up.images]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for names in state["tasks"]:
             super().begin_task(names)  # the sums of all tasks are in the state
+        self.warm_up.images = state["warm_up"]["images"]
         if state["warm_up"]["learner"]:
             self.warm_up.begin_task(self.tasks[0])
         self.load_saved(state)
