@@ -17,9 +17,14 @@ def _embed(*arguments: Any) -> tuple[np.ndarray, list[str]]:
     return vectors.astype(np.float64), missing
 
 
-if __name__ == "__main__":
+def use_float64() -> None:
+    """From now on, networks and losses of this process are in float64."""
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
     torch.float32 = torch.float64  # type: ignore[misc]
     setup.embed = _embed  # type: ignore[assignment]
+
+
+if __name__ == "__main__":
+    use_float64()
     main()

@@ -17,7 +17,7 @@ import pytest
 import torch
 from support import models
 from support.extensions import assert_an_extension_equals_one_stream, write_tables
-from support.group_tasks import in_processes, learn_two_tasks
+from support.group_tasks import in_processes
 from support.methods import SMALL, TASKS, batch, begin, calls_of, make, same, small, with_old
 from support.no_waiting import no_waiting
 
@@ -30,7 +30,6 @@ from lifelabel.nn import backbones
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
-from lifelabel.parallel.group import ALONE
 
 NAMES = list(METHODS.registered())
 PLUGIN, PLUGIN_METHOD = Path(__file__).parents[1] / "plugin_example" / "lifelabel_example.py", "anchor"
@@ -335,19 +334,19 @@ def test_an_image_that_is_shown_again_is_not_stored_or_counted_again(name):
 
 
 @pytest.fixture(scope="module")
-def by_two_processes(tmp_path_factory):
-    """What the first of two processes computes for every method, see `learn_two_tasks`."""
+def by_processes(tmp_path_factory):
+    """What one process and the first of two processes compute for every method, see `learn_two_tasks`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIFELABEL_PLUGINS", str(PLUGIN))
-        return in_processes(tmp_path_factory.mktemp("processes"), 2, "learn_two_tasks")[0]
+        folder = tmp_path_factory.mktemp("processes")
+        return [in_processes(folder, size, "learn_two_tasks")[0] for size in (1, 2)]
 
 
-def test_two_processes_learn_as_one(name, by_two_processes):
+def test_two_processes_learn_as_one(name, by_processes):
     """They divide the passes of the network only. Up to rounding: gradients and batch norm are added up in parts."""
-    losses, scores, footprint = learn_two_tasks(ALONE, [name])[name]
-    found = by_two_processes[name]
-    torch.testing.assert_close(found[0], losses, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(found[1], scores, rtol=2e-3, atol=2e-3)
+    (losses, scores, footprint), found = (results[name] for results in by_processes)
+    torch.testing.assert_close(found[0], losses, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(found[1], scores, rtol=1e-8, atol=1e-8)
     assert found[2] == footprint
 
 

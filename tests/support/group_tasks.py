@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.float64 import use_float64
 from lifelabel.errors import OtherProcess
 from lifelabel.methods import METHODS
 from lifelabel.parallel.group import Group
@@ -20,17 +21,18 @@ from support.methods import batch, calls_of, small
 def in_processes(folder, size, task, *arguments):
     """The results of a function of this file in several processes, by rank."""
     folder = tempfile.mkdtemp(dir=folder)
-    tests = str(Path(__file__).parents[1])
-    code = f"import sys; sys.path.insert(0, {tests!r}); from support.group_tasks import main; main()"
+    paths = [str(path) for path in Path(__file__).parents[1:3]]
+    code = f"import sys; sys.path[:0] = {paths!r}; from support.group_tasks import main; main()"
     started = [command_server.start(folder, rank, size, task, *arguments, code=code) for rank in range(size)]
     assert [process.wait(120) for process in started] == [0] * size
     return [torch.load(Path(folder, f"{rank}.pt"), weights_only=True) for rank in range(size)]
 
 
-def learn_two_tasks(group, names=()):
-    """The losses, scores and footprint of methods, by name; by default of all that are registered."""
+def learn_two_tasks(group):
+    """The losses, scores and footprint of all registered methods in float64, by name."""
+    use_float64()
     found = {}
-    for name in names or METHODS:
+    for name in METHODS:
         method = small(name, group=group)
         losses = [parts for call in calls_of(method, 2) if isinstance(parts := call(), dict)]
         scores = method.scores(batch(method, 1, 99).images).detach()
