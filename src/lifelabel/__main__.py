@@ -5,8 +5,6 @@ import gc
 import os
 import signal
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command. While modules are imported, and when Python exits, Ctrl-C ends it without a traceback."""

@@ -7,10 +7,6 @@ from collections.abc import Iterable
 
 from lifelabel.utils.text import printable, shorten
 
-__all__ = [
-    "Diverged", "HiddenLabel", "Interrupted", "NotFinite", "OtherProcess", "Stopped", "UserError", "reason", "unknown",
-]  # fmt: skip
-
 
 class UserError(Exception):
     """A mistake that the user can correct. The message is one line: what is wrong, where, and what to do.

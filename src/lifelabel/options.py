@@ -26,8 +26,6 @@ from typing import Any, TypeVar
 from lifelabel.errors import UserError, unknown
 from lifelabel.utils.text import shorten
 
-__all__ = ["change_text", "declared", "option", "read", "with_defaults"]
-
 _T = TypeVar("_T")
 
 

@@ -31,11 +31,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from lifelabel.errors import UserError, reason, unknown
 
-__all__ = [
-    "Definition", "Registry", "check_plugins", "definitions", "load_plugin", "loaded_plugins", "plugin_digests",
-    "register_items", "resolve_name", "resolve_names",
-]  # fmt: skip
-
 _T = TypeVar("_T")
 _VARIABLE = "LIFELABEL_PLUGINS"
 

@@ -8,7 +8,7 @@ from lifelabel.runs import names
 
 SRC = Path(names.__file__).parents[1]
 FILES = {
-    name for each in names.__all__ if isinstance(name := getattr(names, each), str) and "." in name
+    name for each, name in vars(names).items() if each.isupper() and isinstance(name, str) and "." in name
 } - {names.MODEL_CARD}  # fmt: skip
 OTHERS = {
     ("cli/metrics.py", "scores.npz"), ("config/run_options.py", "scores.npz"),  # --help

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 import typer
 
-__all__ = ["GeneratedFlags", "app", "command"]
-
 _LOOK: dict[str, Any] = {"rich_markup_mode": "markdown", "context_settings": {"help_option_names": ["-h", "--help"]}}
 
 app = typer.Typer(

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from lifelabel.report.stream import Progress
     from lifelabel.search.scheduler import Display
 
-__all__ = [
-    "check_jobs", "make_callback", "make_display", "make_folder", "parse_methods", "parse_seeds",
-    "parse_settings", "print_class_table", "progress_bar", "read_config", "stream_settings",
-]  # fmt: skip
-
 _MAX_SEEDS = 1000
 
 

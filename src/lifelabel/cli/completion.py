@@ -8,8 +8,6 @@ from pathlib import Path
 
 from lifelabel.registry import definitions
 
-__all__ = ["complete_list", "complete_name", "method_names", "stream_names", "study_names"]
-
 _METHODS = Path(__file__).parents[1] / "methods"
 _Complete = Callable[[str], list[str]]
 

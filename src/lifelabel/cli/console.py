@@ -20,8 +20,6 @@ from rich.text import Text
 
 from lifelabel.utils.text import printable
 
-__all__ = ["discard_output", "err", "make_console", "out", "prepare_streams", "print_line", "print_table", "print_wide"]
-
 _ASCII = str.maketrans(
     {
         "–": "-", "—": "-", "−": "-", "…": "...", "±": "+-", "×": "x", "·": ".", "•": "*", "√": "yes", "→": "->",

@@ -26,8 +26,6 @@ from lifelabel.utils.processes import num_cores
 from lifelabel.utils.text import counted
 from lifelabel.version import __version__
 
-__all__ = ["Check", "examine"]
-
 _PYTHON = (3, 10)
 _REQUIRED = {
     "torch": "2.11", "torchvision": "0.26", "numpy": "2.0", "Pillow": "11.2.1", "typer": "0.20", "rich": "13.9.4",

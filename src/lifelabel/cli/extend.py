@@ -19,8 +19,6 @@ from lifelabel.parallel.torchrun import is_first_process
 from lifelabel.utils.processes import start_fork_server
 from lifelabel.utils.text import counted
 
-__all__ = ["print_extension"]
-
 _FIXED = tuple(name for name in declared(RunOptions, "flag") if name not in declared(RunOptions, "resume"))
 
 

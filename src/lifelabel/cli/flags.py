@@ -20,11 +20,6 @@ from lifelabel.errors import UserError
 from lifelabel.options import declared
 from lifelabel.utils.text import shorten
 
-__all__ = [
-    "ConfigFile", "Device", "FinishedRunArgument", "GivenOptions", "Inference", "Json", "Methods", "OptionFlags",
-    "OverwriteFile", "OverwriteRun", "Plugins", "Quiet", "RunArgument", "Seeds", "Settings", "load_plugins",
-]  # fmt: skip
-
 _NAMES = {"method": method_names, "stream": stream_names}
 _METAVARS = {int: "INT", float: "FLOAT"}
 _OTHER_NAMES = {"batch_size": ("--global-batch-size",)}

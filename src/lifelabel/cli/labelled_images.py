@@ -11,8 +11,6 @@ import typer
 from lifelabel.cli.common import stream_settings
 from lifelabel.cli.flags import RunArgument
 
-__all__ = ["LabelledImages"]
-
 
 @dataclass(frozen=True)
 class LabelledImages:

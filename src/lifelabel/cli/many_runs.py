@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lifelabel.search.planned_run import Outcome, PlannedRun
     from lifelabel.search.slurm import SlurmJobs
 
-__all__ = ["Place", "RepeatRuns", "given_command", "train_plans"]
-
 _PLACES = ("local", "slurm")
 
 RepeatRuns = Annotated[bool, typer.Option("--overwrite", help="Repeat runs that exist.")]

@@ -15,8 +15,6 @@ from lifelabel.cli.flags import Plugins, load_plugins
 from lifelabel.utils.files import write_text
 from lifelabel.utils.text import counted
 
-__all__ = ["print_metrics"]
-
 
 @command(
     "metrics",

@@ -34,8 +34,6 @@ from lifelabel.streams import Task
 from lifelabel.streams.stream import task_names
 from lifelabel.utils.text import counted, printable, task_text
 
-__all__ = ["ProgressBar", "Quiet", "RunsDisplay"]
-
 
 class _Speed(ProgressColumn):
     def render(self, task: progress.Task) -> Text:

@@ -19,8 +19,6 @@ from lifelabel.errors import UserError
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
 
-__all__ = ["show_table"]
-
 
 @command(
     "report",

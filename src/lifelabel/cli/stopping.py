@@ -11,10 +11,6 @@ from lifelabel.cli.console import err
 from lifelabel.parallel.torchrun import under_torchrun
 from lifelabel.utils.processes import kill_children
 
-__all__ = [
-    "begin_stop", "claim_last_line", "end_watch", "exit_at_once", "release_last_line", "stopped_line", "watch_signals",
-]  # fmt: skip
-
 _CAN_RESUME = (["train"], ["extend"], ["tune"], ["compare"], ["study"], ["demo"], ["leaderboard"])
 _SECONDS = 8.0
 """The time for the current step and its checkpoint. Python cannot interrupt a backward pass."""

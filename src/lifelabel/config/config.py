@@ -28,18 +28,6 @@ from lifelabel.registry import check_plugins
 from lifelabel.streams import STREAMS, resolve
 from lifelabel.utils.text import shorten
 
-__all__ = [
-    "Config",
-    "Entry",
-    "has_weights",
-    "kind_of",
-    "merge",
-    "nest_flags",
-    "plain",
-    "short_value",
-    "yaml_value",
-]
-
 _SECTIONS = ("stream_options", "method_options")
 _NETWORK = ("backbone", "weights")
 _RATES = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")

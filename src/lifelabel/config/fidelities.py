@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BUFFER_IMAGES", "FIDELITIES", "PHOTOGRAPHS"]
-
 BUFFER_IMAGES = {"scenes": 200, "photographs": 2000}
 """The budget (`buffer_images`) of every method that stores images, by kind of stream. It is equal in all fidelities."""
 

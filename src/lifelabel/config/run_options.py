@@ -12,8 +12,6 @@ from lifelabel.options import declared, option
 from lifelabel.streams import STREAMS
 from lifelabel.streams.order import IMAGE_ORDERS
 
-__all__ = ["SET_BY_TUNE", "VARIED", "RunOptions", "stream_flags"]
-
 VARIED = {"method": "--methods", "seed": "--seeds", "task_order": "--orders", "class_order": "--orders"}
 """The options that differ between the runs of a comparison, with the flags that set them."""
 SET_BY_TUNE = ("method", "seed", "first_tasks", "hold_out", "proxy", "proxy_images")

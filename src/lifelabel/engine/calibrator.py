@@ -27,8 +27,6 @@ from lifelabel.model.labelled_scores import LabelledScores
 from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
 
-__all__ = ["Calibrated", "calibrate"]
-
 _DEFAULT_PRECISION = 0.9
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from lifelabel.config.config import Config
 from lifelabel.streams import Task
 
-__all__ = ["Callback"]
-
 
 class Callback:
     """Called by a run as it progresses. This class does nothing; a subclass can display the progress."""

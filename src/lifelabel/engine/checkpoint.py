@@ -37,8 +37,6 @@ from lifelabel.runs.lines import JsonLines
 from lifelabel.utils.files import sha256
 from lifelabel.utils.transfer import record_event
 
-__all__ = ["AsyncSaver", "Checkpoints", "Resumed", "all_finite", "check_folder", "restore"]
-
 _WRITTEN_AGAIN = (names.CONFIG, names.ENVIRONMENT, names.METRICS)
 """Files of which a run writes another content when it continues."""
 

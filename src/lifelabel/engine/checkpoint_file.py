@@ -19,8 +19,6 @@ from lifelabel.errors import UserError
 from lifelabel.runs.folder import DamagedCheckpoint, RunFolder
 from lifelabel.utils.files import open_regular
 
-__all__ = ["load_checkpoint", "read_checkpoint", "save_checkpoint", "write_checkpoint"]
-
 _FORMAT = 5
 _MARK = b"\nlifelabel sha256 "
 _DIGITS = 2 * hashlib.sha256().digest_size

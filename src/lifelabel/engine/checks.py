@@ -23,8 +23,6 @@ from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.memory import available_memory
 from lifelabel.utils.text import shorten
 
-__all__ = ["check_images", "check_losses", "check_metrics", "check_passes", "check_state", "check_step_memory"]
-
 _MOST_BYTES = 1000
 """More bytes than most networks keep for a backward pass, for each value of a pixel."""
 _WITH_GAPS = 2

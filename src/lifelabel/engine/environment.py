@@ -16,8 +16,6 @@ import torch
 
 from lifelabel.version import __version__
 
-__all__ = ["commit", "machine", "memory", "reset_peak_memory"]
-
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Date, versions, commit and device, for environment.json."""

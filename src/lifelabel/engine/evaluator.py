@@ -22,8 +22,6 @@ from lifelabel.runs.records import TaskRecord
 from lifelabel.streams.stream import task_of_class
 from lifelabel.utils.transfer import HostCopy, to_device
 
-__all__ = ["Evaluator", "compute_features", "compute_scores"]
-
 _COMPARED = 8
 """Test images on which the network of the model folder is compared with the method."""
 _TOLERANCE = 0.05

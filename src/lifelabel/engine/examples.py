@@ -17,10 +17,6 @@ from torch import Tensor
 from lifelabel.images.loader import Loader
 from lifelabel.runs.details import MAX_EXAMPLES
 
-__all__ = [
-    "choose_examples", "example_positions", "load_pictures", "picture", "pictures_to_arrays",
-]  # fmt: skip
-
 _MIN_EXAMPLES = 24
 _MAX_SCORES = 400_000
 """Probabilities of examples in one file: with many classes there are fewer examples."""

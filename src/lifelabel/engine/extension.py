@@ -23,8 +23,6 @@ from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import resolve
 
-__all__ = ["extend"]
-
 
 def extend(
     run: str | Path, table: str | Path, out: str | Path, options: Mapping[str, Any] | None = None, *,

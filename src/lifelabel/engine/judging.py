@@ -14,8 +14,6 @@ from lifelabel.metrics.over_tasks import HEADLINE, without_nan
 from lifelabel.runs.records import TaskRecord
 from lifelabel.streams.stream import Split, Stream, Task, task_of_class
 
-__all__ = ["judge", "judge_earlier", "task_of_image"]
-
 
 def judge_earlier(stream: Stream, index: int, rows: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
     """The metrics of the cumulative test set of task `index`, from logits of its classes after the last task."""

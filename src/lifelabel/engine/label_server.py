@@ -35,8 +35,6 @@ from lifelabel.streams.subsets import Part, part_of, sort_by_name
 from lifelabel.utils.processes import end_child, init_child, receive, start_child
 from lifelabel.utils.text import task_text
 
-__all__ = ["LabelGate", "LabelServer", "StreamInfo"]
-
 _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels", "val_labels"})
 """The methods of `LabelGate` that the training process may call."""
 

@@ -21,8 +21,6 @@ from lifelabel.streams.labelled_set import LabelledSet, Trained, check_rows, fro
 from lifelabel.utils.memory import keep_freed_memory
 from lifelabel.utils.text import counted, printable
 
-__all__ = ["Labelled", "check_writable", "read_labelled", "score"]
-
 _TABLE_OPTIONS = ("root", "separator", "alias", "merge_case")
 
 

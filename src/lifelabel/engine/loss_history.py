@@ -14,8 +14,6 @@ from lifelabel.errors import NotFinite
 from lifelabel.runs.lines import JsonLines
 from lifelabel.utils.transfer import HostCopy
 
-__all__ = ["LossHistory", "PendingStep"]
-
 _INTERVAL = 10
 """The losses of this many steps are copied to the host together."""
 

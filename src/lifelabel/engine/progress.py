@@ -23,11 +23,6 @@ from lifelabel.runs.folder import RunFolder
 from lifelabel.runs.records import TaskRecord
 from lifelabel.utils.text import shorten
 
-__all__ = [
-    "Progress", "affects_figures", "check_same_run", "get_random_state", "kept_lines", "new_changes",
-    "recorded_digests", "set_random_state", "trained_pairs",
-]  # fmt: skip
-
 _DIFFERENCES = {
     "stream": "on another stream",
     "files": "when other images had a file",

@@ -23,8 +23,6 @@ from lifelabel.runs.lines import JsonLines
 from lifelabel.runs.records import Environment, summarise
 from lifelabel.streams.stream import task_names, task_of_class
 
-__all__ = ["summary", "write_results"]
-
 _RELATIONS = 10
 """Related classes of each class that are listed."""
 

@@ -29,8 +29,6 @@ from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.processes import catch_stop_signals
 from lifelabel.utils.text import shorten
 
-__all__ = ["Result", "continues", "finish", "make_folder", "resume", "resume_with", "train"]
-
 
 @dataclass(frozen=True)
 class Result:

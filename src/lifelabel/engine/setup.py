@@ -39,8 +39,6 @@ from lifelabel.streams.order import order_places
 from lifelabel.streams.subsets import Part
 from lifelabel.utils.memory import keep_freed_memory
 
-__all__ = ["Run", "learns_jointly", "make_setting", "start_label_server"]
-
 
 class Run:
     """The parts of a run, and its position. It owns processes (label server, image workers): use `with`."""

@@ -11,8 +11,6 @@ from lifelabel.errors import UserError
 from lifelabel.runs import names
 from lifelabel.runs.lines import JsonLines
 
-__all__ = ["SkippedImages"]
-
 
 class SkippedImages:
     """Lists them in skipped.jsonl, each once, and ends the run if they are more than `max_skipped` allows."""

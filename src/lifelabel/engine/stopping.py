@@ -12,8 +12,6 @@ from lifelabel.parallel.group import Group
 from lifelabel.parallel.torchrun import torchrun_command
 from lifelabel.runs.folder import RunFolder
 
-__all__ = ["Stopping"]
-
 
 class Stopping:
     """Whether the user has asked a run to stop. Several processes must agree on it: then they stop at the same step."""

@@ -23,8 +23,6 @@ from lifelabel.streams.stream import Stream, Task, TrainView
 from lifelabel.streams.subsets import sort_by_name
 from lifelabel.utils.processes import init_child, start_method, starting
 
-__all__ = ["TaskData", "task_loaders"]
-
 _Batch = tuple[Tensor, Tensor, Tensor]
 
 

@@ -15,8 +15,6 @@ from lifelabel.parallel.group import Group
 from lifelabel.streams import TrainView
 from lifelabel.streams.order import training_order
 
-__all__ = ["TaskPasses"]
-
 
 class TaskPasses:
     """The `epochs` passes over the images of a task. Each one has its own order and its own augmentation.

@@ -20,8 +20,6 @@ from lifelabel.runs.records import TaskRecord, summarise
 from lifelabel.streams.stream import Task
 from lifelabel.utils.text import printable
 
-__all__ = ["EventLog", "check_tensorboard", "draw_matrix"]
-
 _FLUSH_SECONDS = 10
 _SIDE = 480
 """The side of the picture of a small matrix, in pixels."""

@@ -28,8 +28,6 @@ from lifelabel.streams import TrainView
 from lifelabel.utils.memory import release_freed_memory
 from lifelabel.utils.transfer import to_device
 
-__all__ = ["Training", "make_batch"]
-
 
 class Training:
     """The training of a run, from its beginning or from a checkpoint."""

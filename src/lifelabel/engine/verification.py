@@ -37,8 +37,6 @@ from lifelabel.streams import STREAMS
 from lifelabel.utils.files import sha256
 from lifelabel.utils.text import counted, printable, shorten
 
-__all__ = ["FAILED", "NOT_CHECKED", "OK", "Check", "Verification", "verify"]
-
 OK, FAILED, NOT_CHECKED = "ok", "FAILED", "not checked"
 _TOLERANCE = {"fp32": 0.001, "bf16": 0.01}
 """The largest difference of a figure, as a fraction, by the precision of the training. The folded network of a model

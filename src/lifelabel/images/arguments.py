@@ -15,8 +15,6 @@ from pathlib import Path
 
 from lifelabel.images.decode import HEIC_SUFFIXES, IMAGE_SUFFIXES
 
-__all__ = ["STDIN", "image_files"]
-
 STDIN = "-"
 _BLOCK = 100_000
 """Files of a folder that are sorted at a time. It bounds memory."""

@@ -16,11 +16,6 @@ from lifelabel.errors import UserError
 from lifelabel.images.source import BadImage
 from lifelabel.utils.files import open_regular
 
-__all__ = [
-    "HEIC", "HEIC_SUFFIXES", "IMAGE_SUFFIXES", "MAX_PIXELS", "NotAnImage", "TooManyPixels", "check_bytes",
-    "decode_image", "file_bytes", "open_image", "upright_rgb",
-]  # fmt: skip
-
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".mpo",
 )  # fmt: skip

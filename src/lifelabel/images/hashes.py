@@ -19,8 +19,6 @@ from lifelabel.images.source import BadImage, ImageSource, name_draws
 from lifelabel.images.workers import WorkerDied, Workers
 from lifelabel.utils.processes import num_cores
 
-__all__ = ["PAIR_BYTES", "TrainedImages", "hash_images", "hash_names", "hash_pixels"]
-
 PAIR_BYTES = 16
 """The size of `TrainedImages.to_bytes` for each image."""
 _PAIRS = np.dtype("<u8")

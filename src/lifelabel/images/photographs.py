@@ -22,8 +22,6 @@ from PIL import Image
 from lifelabel.images.decode import open_image
 from lifelabel.images.source import BadImage, Names, Problems
 
-__all__ = ["FOLDERS", "FileImages", "path_below", "safe_path", "spellings"]
-
 FOLDERS = (
     "images", "Images", "train2014", "val2014", "train2017", "val2017", "images/train2014", "images/val2014",
     "images/train2017", "images/val2017", "JPEGImages", "VOCdevkit", "Flickr", "images/Flickr", "Images/Flickr",

@@ -25,8 +25,6 @@ from lifelabel.images.source import BadImage, ImageSource, Names, Problems
 from lifelabel.images.tar_index import Shard, TarIndex, read_index, stat_shards
 from lifelabel.utils.files import open_regular
 
-__all__ = ["ShardImages", "add_problems", "find_images", "folder_of", "is_root"]
-
 _MAX_SHARDS = 1_000_000
 _OPEN_SHARDS = 64
 """Shards that a process keeps open."""

@@ -11,8 +11,6 @@ from PIL import Image
 
 from lifelabel.utils.text import counted, printable
 
-__all__ = ["BadImage", "ImageSource", "Names", "Problems", "name_draws"]
-
 
 class Names(Sequence[str]):
     """A sequence of strings, stored in two arrays.

@@ -32,8 +32,6 @@ from lifelabel.utils import cache
 from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["Shard", "TarIndex", "read_index", "stat_shards"]
-
 _VERSION = 2
 _KEY = np.dtype("S16")
 """The hash of a name: an order exists for this type, and searchsorted supports it."""

@@ -18,8 +18,6 @@ from lifelabel.images.hashes import hash_pixels
 from lifelabel.images.source import BadImage, ImageSource
 from lifelabel.images.workers import SharedArrays
 
-__all__ = ["AUGMENTATIONS", "Batch", "Job", "JobReader", "load_batch", "min_side_for"]
-
 AUGMENTATIONS = {
     "none": "the image as it is",
     "flip": "mirrored left to right for half of the images (the authors' code: resize, then flip)",

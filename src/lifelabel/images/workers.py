@@ -22,8 +22,6 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.utils.processes import end_child, init_child, receive, start_child
 
-__all__ = ["SharedArrays", "WorkerDied", "Workers"]
-
 
 class WorkerDied(Exception):
     """A worker process has ended. It was killed, or there was too little memory."""

@@ -29,9 +29,6 @@ from lifelabel.nn.learner import Learner
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["AGCN"]
-
-
 _AS_PUBLISHED: dict[str, Any] = {"hidden": 1024, "prevalence": None, "context": 0.0}
 """Neither the paper nor the authors' code limits the soft labels or refines scores."""
 

@@ -24,8 +24,6 @@ from lifelabel.nn.heads import MatrixGraphHead
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["AGCNpp"]
-
 
 @dataclass(frozen=True)
 class _AGCNppOptions(MatrixOptions):

@@ -16,8 +16,6 @@ from lifelabel.methods.buffer import BufferOptions, Replayed
 from lifelabel.methods.er import ER
 from lifelabel.methods.method import Batch
 
-__all__ = ["AGEM"]
-
 
 class AGEM(ER):
     summary = "projects gradients that would raise the loss on stored images"

@@ -29,8 +29,6 @@ from lifelabel.options import option
 from lifelabel.utils.processes import num_cores
 from lifelabel.utils.transfer import to_device
 
-__all__ = ["Buffer", "BufferOptions", "Item", "Replayed", "Reservoir", "decode", "encode", "make_item"]
-
 _JPEG_QUALITY = 95
 """At full colour resolution."""
 _SMALL_BATCH_BYTES = 100_000

@@ -20,8 +20,6 @@ from lifelabel.nn.heads import ClassGraphHead
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["CSC"]
-
 
 @dataclass(frozen=True)
 class _CSCOptions:

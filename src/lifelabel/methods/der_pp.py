@@ -19,8 +19,6 @@ from lifelabel.methods.er import ER
 from lifelabel.methods.method import Batch
 from lifelabel.options import option
 
-__all__ = ["DERpp"]
-
 
 @dataclass(frozen=True)
 class _DERppOptions(BufferOptions):

@@ -18,8 +18,6 @@ from lifelabel.nn import losses
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["ER", "EROptions", "Replay"]
-
 
 @dataclass(frozen=True)
 class EROptions(BufferOptions):

@@ -22,8 +22,6 @@ from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["EWC"]
-
 
 @dataclass(frozen=True)
 class _EWCOptions:

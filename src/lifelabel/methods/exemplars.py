@@ -17,8 +17,6 @@ from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
 from lifelabel.methods.method import HostBatch
 from lifelabel.nn.normalize import Normalize
 
-__all__ = ["ExemplarBuffer"]
-
 
 class ExemplarBuffer(Buffer):
     """A buffer with a list of images for each class.

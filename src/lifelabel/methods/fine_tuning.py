@@ -13,8 +13,6 @@ from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.learner import Learner, LinearHead
 from lifelabel.nn.method_setting import Setting
 
-__all__ = ["FineTuning"]
-
 
 class FineTuning(Method):
     summary = "train on each task in turn, without a measure against forgetting (the lower bound)"

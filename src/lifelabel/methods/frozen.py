@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.options import option
 
-__all__ = ["Frozen"]
-
 
 @dataclass(frozen=True)
 class _FrozenOptions:

@@ -30,8 +30,6 @@ from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["ICaRL", "herding", "nearest_mean"]
-
 _MIN_SPREAD = 0.01
 """The least s². It is 0 if no class has two different images."""
 

@@ -29,8 +29,6 @@ from lifelabel.nn.heads import TokenHead
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["KRT", "KRTReplay", "PseudoLabels"]
-
 _HEADS = 8
 """Heads of the attention."""
 _STEPS = 200

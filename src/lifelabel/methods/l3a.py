@@ -26,8 +26,6 @@ from lifelabel.nn.inference import Classifier, InferenceNetwork, PooledFeatures
 from lifelabel.nn.method_setting import Setting, run_backbone
 from lifelabel.options import option
 
-__all__ = ["L3A"]
-
 _LOGIT_SCALE = 4.0
 """Scales regression values, which are around 0 and 1, to logits. Neither their order nor their sign depends on it."""
 

@@ -19,8 +19,6 @@ from lifelabel.nn.expert import Expert
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["LwF"]
-
 
 @dataclass(frozen=True)
 class _LwFOptions:

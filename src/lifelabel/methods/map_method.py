@@ -14,8 +14,6 @@ from lifelabel.nn.inference import InferenceNetwork, MapFeatures
 from lifelabel.nn.learner import Learner
 from lifelabel.nn.method_setting import Setting
 
-__all__ = ["MapMethod"]
-
 
 class MapMethod(Method):
     """A backbone with a `MapHead`, and a frozen copy of both as they were when the last task ended.

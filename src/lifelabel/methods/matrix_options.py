@@ -12,8 +12,6 @@ from lifelabel.nn.graph import ACM, Adjacency, CalibratedACM
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["MatrixOptions"]
-
 
 @dataclass(frozen=True)
 class MatrixOptions:

@@ -16,8 +16,6 @@ from lifelabel.nn.cuda_graphs import StepRecorder
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.method_setting import Setting
 
-__all__ = ["Batch", "Footprint", "HostBatch", "Method"]
-
 
 @dataclass(frozen=True)
 class HostBatch:

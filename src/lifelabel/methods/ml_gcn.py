@@ -23,8 +23,6 @@ from lifelabel.nn.learner import Learner
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
-__all__ = ["MLGCN", "MLGCNLifelong"]
-
 
 @dataclass(frozen=True)
 class _MLGCNOptions:

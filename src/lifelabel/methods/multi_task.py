@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from lifelabel.methods.fine_tuning import FineTuning
 
-__all__ = ["MultiTask"]
-
 
 class MultiTask(FineTuning):
     summary = "all tasks at once, shuffled, with complete labels (the upper bound)"

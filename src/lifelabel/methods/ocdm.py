@@ -17,8 +17,6 @@ from lifelabel.methods.er import ER
 from lifelabel.methods.method import HostBatch
 from lifelabel.methods.prs import PartitionedBuffer, Partitions, ShareOptions, first_minimum
 
-__all__ = ["OCDM"]
-
 _EPSILON = 1e-6
 """Added to every count, so that a class without an image has a finite divergence."""
 _TOLERANCE = 1e-12

@@ -22,8 +22,6 @@ from lifelabel.methods.method import HostBatch
 from lifelabel.nn.normalize import Normalize
 from lifelabel.options import option
 
-__all__ = ["PRS", "PartitionedBuffer", "Partitions", "ShareOptions", "first_minimum"]
-
 _TOLERANCE = 1e-9
 """Counts and distances that differ by less are equal."""
 

@@ -29,8 +29,6 @@ from lifelabel.methods.method import Batch
 from lifelabel.nn.losses import reduce_terms
 from lifelabel.options import option
 
-__all__ = ["RebLL"]
-
 
 @dataclass(frozen=True)
 class _RebLLOptions(EROptions):

@@ -28,8 +28,6 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 
-__all__ = ["Regression", "Solution", "TaskSums", "choose_basis", "pack", "unpack"]
-
 _CALIBRATION_WEIGHT = 0.03
 """Weight of images of other tasks in the calibration. With 0, it would be right for images of the task only, and with 1
 if no image of another task had the class."""

@@ -24,8 +24,6 @@ from lifelabel.methods.exemplars import ExemplarBuffer
 from lifelabel.options import option
 from lifelabel.utils.transfer import to_device
 
-__all__ = ["RM", "perturb", "spread_evenly"]
-
 _SMALLEST_CROP = 0.6
 """Side of the smallest crop, as a share of the side of the image."""
 _BRIGHTNESS, _CONTRAST = 0.8, 0.4

@@ -12,8 +12,6 @@ from lifelabel.methods.fine_tuning import FineTuning
 from lifelabel.methods.method import Batch
 from lifelabel.nn.method_setting import Setting
 
-__all__ = ["WarmUp"]
-
 
 class WarmUp:
     """Trains the backbone by gradient on the first `images` images of the first task, with a temporary linear head.

@@ -27,8 +27,6 @@ from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.provenance import SCRATCH
 from lifelabel.options import option
 
-__all__ = ["RIDGES", "WeightedRidge"]
-
 RIDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """The strengths of regularisation that are compared."""
 _MORE_THAN_CHOSEN = 3.0

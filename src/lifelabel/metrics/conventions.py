@@ -17,8 +17,6 @@ from lifelabel.runs import names as run_names
 from lifelabel.utils.arrays import Header, array_names, read_arrays, read_headers
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["FAMILIES", "ScoreSet", "compare", "read_scores", "spread"]
-
 _MAX_SCORES = 100_000_000
 """The maximum number of scores in a file."""
 _MAX_BYTES = 17 * _MAX_SCORES

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["BINS", "RECALLS", "precision_over_recall", "score_counts"]
-
 BINS = 100
 """Parts of equal width that `score_counts` divides probabilities into."""
 RECALLS = 101

@@ -27,12 +27,6 @@ from lifelabel.errors import UserError, reason
 from lifelabel.metrics.over_tasks import BUILT_IN
 from lifelabel.registry import Registry
 
-__all__ = [
-    "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "brier_score", "calibration_error",
-    "calibration_figures", "class_calibration_errors", "counts", "headline", "log_loss", "mean_average_precision",
-    "mean_f1", "precision_recall_f1",
-]  # fmt: skip
-
 _Array: TypeAlias = Tensor | npt.NDArray[Any]
 
 _CHUNK = 1 << 23

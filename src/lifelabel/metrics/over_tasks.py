@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BUILT_IN", "HEADLINE", "forgetting", "mean_of_known", "relative_forgetting", "without_nan"]
-
 HEADLINE = ("mAP", "CF1", "OF1")
 """The metrics of the paper's tables."""
 BUILT_IN = (

@@ -8,8 +8,6 @@ from PIL import Image, ImageDraw
 
 from lifelabel.utils.fonts import drawable
 
-__all__ = ["annotate"]
-
 _MIN_SIDE, _MAX_SIDE = 320, 1024
 """Pixels of the longer side of a copy. Smaller images are enlarged, so that text fits."""
 

@@ -19,10 +19,6 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.metrics.functions import calibration_figures, precision_recall_f1
 
-__all__ = [
-    "BY", "FEW_POSITIVES", "Calibration", "Rule", "cross_validate", "figures", "fit_probabilities", "fit_thresholds",
-]  # fmt: skip
-
 BY = ("f1", "precision", "cost", "none")
 """How thresholds are chosen."""
 FEW_POSITIVES = 10

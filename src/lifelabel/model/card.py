@@ -13,8 +13,6 @@ from lifelabel.options import change_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import BELOW_ZERO, counted, shorten, task_cell
 
-__all__ = ["model_card"]
-
 _MAX_NAMES = 60
 """Class names per task in the list of tasks."""
 _FIGURES = ("mAP", "CF1", "OF1")

@@ -17,11 +17,6 @@ from lifelabel.utils.markdown import escape
 from lifelabel.utils.text import counted
 from lifelabel.version import __version__
 
-__all__ = [
-    "Exportable", "PixelNetwork", "ProbabilityNetwork", "metadata", "metadata_texts", "onnx_program", "readme",
-    "torch_program",
-]  # fmt: skip
-
 _RESIZE = "to image_size x image_size without cropping, bilinear with antialiasing, rounded to whole pixel values"
 _OPEN = 'image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")'
 _INPUT = {

@@ -45,8 +45,6 @@ from lifelabel.runs.names import MODEL_INFO, MODEL_TENSORS
 from lifelabel.utils.files import below, sha256
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["RUNTIMES", "Check", "export"]
-
 RUNTIMES = {"onnx": "ONNX Runtime", "torch-export": "torch", "safetensors": "lifelabel, from DIR"}
 """The formats, and what runs them."""
 _MAX_IMAGES = 32

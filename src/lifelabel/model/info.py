@@ -11,8 +11,6 @@ from lifelabel.nn.frozen_features import PARTS
 from lifelabel.streams.table import class_name
 from lifelabel.utils.text import MAX_TASK_NAME, printable
 
-__all__ = ["MAX_TRAINED", "ModelInfo", "is_int", "require"]
-
 _MAX_CLASSES, _MAX_TEXT, _MAX_RELATIONS, _MAX_PARTS = 100_000, 10_000, 100, 8
 _MIN_SIZE, _MAX_SIZE = 16, 4096
 MAX_TRAINED = 1 << 26

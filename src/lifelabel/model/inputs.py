@@ -14,8 +14,6 @@ from torch import Tensor
 from lifelabel.images.decode import decode_image, file_bytes, open_image, upright_rgb
 from lifelabel.images.source import BadImage
 
-__all__ = ["ImageLike", "Images", "batches_of", "is_single"]
-
 ImageLike = str | Path | bytes | bytearray | BinaryIO | Image.Image | np.ndarray | Tensor
 _OVERSHOOT = 0.01
 """Floats may leave 0 to 1 by this much, as those of an image that was resized by a cubic filter do."""

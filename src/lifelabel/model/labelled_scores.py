@@ -13,8 +13,6 @@ from lifelabel.model.model import Model
 from lifelabel.streams.labelled_set import LabelledPart, LabelledSet
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["LabelledScores", "score_labelled"]
-
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:

@@ -35,8 +35,6 @@ from lifelabel.runs.names import MODEL_INFO
 from lifelabel.utils.text import counted, printable, shorten
 from lifelabel.utils.transfer import HostCopy
 
-__all__ = ["Model", "check_choice", "load"]
-
 _CPU_CHUNK = 8
 """Images per forward pass on the CPU. The activations of a larger batch do not fit the cache."""
 _MAX_BATCH = 4096

@@ -17,8 +17,6 @@ from lifelabel.errors import UserError
 from lifelabel.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Normalize
 from lifelabel.nn.provenance import SCRATCH, Provenance, combined
 
-__all__ = ["Activations", "Backbone", "Layout", "PairedBackbone", "Stage", "find_stages", "layout_of", "shapes_of"]
-
 _CONTAINERS = ("blocks", "stages", "layers", "features", "trunk_output")
 """Names of the module whose children are the stages of a network, in timm and torchvision."""
 _NUMBERED = re.compile(r"(?:layer|stage|s)\d")

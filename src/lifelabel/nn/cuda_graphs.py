@@ -19,10 +19,6 @@ from torch import Tensor
 
 from lifelabel.errors import UserError
 
-__all__ = [
-    "StepRecorder", "set_static_shapes", "should_compile", "static_shapes", "without_cudnn",
-]  # fmt: skip
-
 _Step = Callable[..., dict[str, Tensor]]
 
 _EAGER_STEPS = 3

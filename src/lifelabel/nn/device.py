@@ -9,8 +9,6 @@ import torch
 
 from lifelabel.errors import UserError
 
-__all__ = ["deterministic_kernels", "resolve_device", "resolve_precision"]
-
 _NAMES = "give auto, cpu, cuda, cuda:N or mps"
 
 

@@ -12,8 +12,6 @@ from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.heads import MapHead, build_head
 from lifelabel.nn.method_setting import Setting, run_backbone, run_maps
 
-__all__ = ["Expert", "MapExpert"]
-
 
 class Expert:
     """CNN_xpt and AGCN_xpt as they were when a task ended (Sec. 3.2).

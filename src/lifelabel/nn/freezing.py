@@ -12,8 +12,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from lifelabel.nn.backbones import Backbone
 
-__all__ = ["fold_backbone", "fold_batch_norm", "inference_copy"]
-
 _CONVOLUTIONS = ("torch.nn.modules.conv.Conv2d", "timm.layers.conv2d_same.Conv2dSame")
 """Layers that are linear in `weight` and add `bias`. Other subclasses may change the weight in the forward pass."""
 _NORMS = ("torch.nn.modules.batchnorm.BatchNorm2d", "timm.layers.norm_act.BatchNormAct2d")

@@ -29,8 +29,6 @@ from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.onnx_runtime import fastest_forward
 from lifelabel.parallel.passes import run_divided
 
-__all__ = ["PARTS", "FrozenFeatures", "PartFeatures"]
-
 PARTS = ("map", "stages", "head")
 _CPU_CHUNK = 8
 """Images per forward pass on the CPU. The activations of a larger batch do not fit the cache."""

@@ -20,8 +20,6 @@ from lifelabel.nn.frozen_features import PartFeatures
 from lifelabel.nn.graph.relations import refine_logits
 from lifelabel.nn.heads import MapHead, build_head
 
-__all__ = ["Classifier", "InferenceNetwork", "MapFeatures", "PooledFeatures"]
-
 
 class _Features(nn.Module):
     """What a classifier gets from a backbone: of images, or of the activations that were computed from them."""

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from lifelabel.nn.method_setting import Setting, run_backbone, run_maps
 
-__all__ = ["Learner", "LinearHead"]
-
 
 class Learner:
     """A backbone and a head that are trained together.

@@ -27,8 +27,6 @@ from lifelabel.nn.weights import (
     read_published,
 )  # fmt: skip
 
-__all__ = ["TorchvisionTransformer", "efficientnet_lite", "from_timm", "from_torchvision"]
-
 _AFTER_FEATURES = ("avgpool", "fc", "classifier", "head", "heads")
 """Names of the child modules after the last feature map, in the models of torchvision."""
 _FEATURE_MAP: dict[str, Any] = {"num_classes": 0, "global_pool": ""}

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["asymmetric", "classification", "distillation", "entropy", "reduce_terms", "relationship", "token_distance"]
-
 
 def classification(logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None) -> Tensor:
     """Eq. 2: cross entropy between the known labels (0/1) and the predictions for the new classes."""

@@ -15,8 +15,6 @@ from lifelabel.nn.cuda_graphs import static_shapes
 from lifelabel.parallel.group import ALONE, Group
 from lifelabel.parallel.passes import run_divided
 
-__all__ = ["Setting", "run_backbone", "run_maps"]
-
 
 @dataclass(frozen=True)
 class Setting:

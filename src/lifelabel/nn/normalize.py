@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from lifelabel.utils.transfer import to_device
 
-__all__ = ["AUTHORS_MEAN", "AUTHORS_STD", "IMAGENET_MEAN", "IMAGENET_STD", "Normalize"]
-
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of red, green and blue over ImageNet, for pixels from 0 to 1."""
 AUTHORS_MEAN, AUTHORS_STD = (0.488, 0.486, 0.406), (0.229, 0.224, 0.228)

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["OnnxFeatures", "export_onnx", "export_program", "fastest_forward", "open_session"]
-
 _TOLERANCE = 1e-4
 """The largest difference from torch, relative to the largest value of an output."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from lifelabel.errors import UserError
 from lifelabel.streams.class_names import COCO_CLASSES, NUS_WIDE_CLASSES, VOC_CLASSES
 
-__all__ = ["SCRATCH", "Provenance", "check", "combined", "recognise"]
-
 _DATASETS = {"COCO": COCO_CLASSES, "VOC": VOC_CLASSES, "NUS-WIDE": NUS_WIDE_CLASSES}
 """Data sets whose classes a stream may have."""
 _SYNONYMS = {

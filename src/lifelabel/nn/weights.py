@@ -24,11 +24,6 @@ from lifelabel.nn.provenance import Provenance, recognise
 from lifelabel.utils.files import check_regular, open_regular, sha256
 from lifelabel.utils.text import counted, shorten
 
-__all__ = [
-    "WeightFile", "check_finite", "classifier_in", "download", "download_from_hub", "fit", "is_published", "packaged",
-    "read_file", "read_published",
-]  # fmt: skip
-
 _MAX_BYTES = 4 * 2**30
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 _PREFIXES = ("module.", "backbone.", "body.")

@@ -15,8 +15,6 @@ from lifelabel.parallel.group import Group
 from lifelabel.runs.folder import RunFolder
 from lifelabel.runs.lines import JsonLines
 
-__all__ = ["BatchExchange", "SilentFolder", "SilentLines"]
-
 
 class BatchExchange:
     """Makes the whole batch of a step from the rows that each process has decoded.

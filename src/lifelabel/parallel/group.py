@@ -20,8 +20,6 @@ from torch import Tensor
 from lifelabel.errors import OtherProcess, UserError
 from lifelabel.parallel.torchrun import processes_here, restarted, under_torchrun
 
-__all__ = ["ALONE", "Group", "has_begun", "join_group", "note_begin"]
-
 _T = TypeVar("_T")
 _KEYS = "lifelabel"
 """The first part of the names of keys in the store of torchrun."""

@@ -26,8 +26,6 @@ from torch.overrides import TorchFunctionMode
 
 from lifelabel.parallel.group import Group
 
-__all__ = ["run_divided"]
-
 
 def run_divided(
     group: Group, forward: Callable[[Tensor], Tensor], images: Tensor, network: nn.Module | None = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["is_first_process", "local_rank", "processes_here", "restarted", "torchrun_command", "under_torchrun"]
-
 
 def under_torchrun() -> bool:
     """Whether torchrun has started this process as one of several."""

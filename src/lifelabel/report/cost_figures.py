@@ -21,8 +21,6 @@ from lifelabel.report.vega import (
     tooltip,
 )
 
-__all__ = ["cost", "leaderboard_spec"]
-
 _LABEL_GAP = 14
 """Pixels from one text to the next."""
 _SMALL = 0.1

@@ -39,11 +39,6 @@ from lifelabel.utils.files import sha256, write_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import counted, task_cell
 
-__all__ = [
-    "FILES", "Evaluation", "calibration_line", "class_lines", "draw_per_class", "evaluate", "headline_table",
-    "markdown", "notes", "per_class_columns", "write_mistakes",
-]  # fmt: skip
-
 FILES = EVALUATION_FILES
 """What is written into the folder of an evaluation, if there is something to write."""
 _MAX_BARS = 80

@@ -29,8 +29,6 @@ from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import Bold, escape, grid
 from lifelabel.utils.text import BELOW_ZERO, printable
 
-__all__ = ["PICTURE", "StreamBoard", "board_table", "ranking_summary", "terminal_table", "write_page"]
-
 PICTURE = "leaderboard"
 """The name of the picture, without its suffix."""
 _SCORES = (

@@ -24,8 +24,6 @@ from lifelabel.report.vega import (
 from lifelabel.runs.finished import FinishedRun
 from lifelabel.utils.text import task_text
 
-__all__ = ["Change", "Relation", "changed_relations", "label_graph", "matrix", "strongest_relations"]
-
 _MAX_CLASSES = 120
 """Of more classes, those with the strongest relations are drawn."""
 _MIN_RELATION = 0.05

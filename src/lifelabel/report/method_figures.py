@@ -37,8 +37,6 @@ from lifelabel.report.vega import (
 from lifelabel.runs.details import RunDetails, TaskDetails, read_details
 from lifelabel.runs.finished import FinishedRun, check_same_tasks
 
-__all__ = ["best_method", "class_ap", "false_positives", "learning_curves", "precision_recall", "reliability"]
-
 _FEW_CURVES = 6
 """Up to this many curves, each has a band from its lowest to its highest run. More bands would hide each other."""
 _MAX_BARS = 50

@@ -44,8 +44,6 @@ from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.markdown import Bold
 from lifelabel.utils.text import BELOW_ZERO, printable, task_cell
 
-__all__ = ["REPORT", "Configuration", "RunSection", "configuration", "report_html", "run_sections", "write_report"]
-
 REPORT = "report.html"
 _FIGURES, _RECORD = "figures", "files.txt"
 _MAX_RECORD = 1 << 20

@@ -17,8 +17,6 @@ from lifelabel.runs.details import Example, RunDetails, read_details
 from lifelabel.runs.finished import FinishedRun
 from lifelabel.utils.text import printable, task_text
 
-__all__ = ["SCALE", "pictures"]
-
 SCALE = 200
 """Probabilities in the page are whole numbers, rounded down: a threshold of two digits decides as without rounding."""
 _THRESHOLD = 0.7

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from lifelabel.report.text_tables import Stat
 
-__all__ = ["DOES_NOT_HOLD", "HOLDS", "LEVEL", "NO_VERDICT", "RULE", "SOURCES", "Difference", "Source", "difference"]
-
 HOLDS, LEVEL, DOES_NOT_HOLD, NO_VERDICT = "holds", "level", "does not hold", "no verdict"
 _FACTOR = 2
 RULE = (

@@ -30,8 +30,6 @@ from lifelabel.runs.finished import FinishedRun
 from lifelabel.runs.names import METRICS
 from lifelabel.utils.text import task_text
 
-__all__ = ["class_changes", "forgetting", "reading", "seeds_note"]
-
 _MAX_CHANGES = 25
 """Of many classes, this many that lost most and that gained most are drawn."""
 

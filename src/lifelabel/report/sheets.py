@@ -12,8 +12,6 @@ from lifelabel.utils.files import atomic_write
 from lifelabel.utils.fonts import Font, drawable
 from lifelabel.utils.text import printable
 
-__all__ = ["COLUMNS", "WIDTH", "Photo", "draw_sheet", "save_sheet"]
-
 COLUMNS = 6
 WIDTH, _HEIGHT = 200, 150
 """Size of an image on a sheet, in pixels."""

@@ -17,8 +17,6 @@ from lifelabel.streams.labels import Labels
 from lifelabel.streams.protocols import special_and_mixed
 from lifelabel.streams.stream import Split, Stream, true_matrix
 
-__all__ = ["MAX_MATRIX_CLASSES", "MAX_OPENED", "Progress", "describe"]
-
 Progress = Callable[[int, int], None]
 """Called with the number of images that are done, and the number of all images."""
 

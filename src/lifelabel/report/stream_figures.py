@@ -20,8 +20,6 @@ from lifelabel.report.stream_text import listed
 from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, write_spec
 from lifelabel.streams.stream import Stream
 
-__all__ = ["write_charts", "write_sheets"]
-
 _ROWS = 4
 _MAX_TRIES = 10 * COLUMNS * _ROWS
 """Images that are tried for one sheet. If all of them are bad, there is no sheet."""

@@ -14,8 +14,6 @@ from lifelabel.report.text_tables import rich_grid
 from lifelabel.utils.markdown import escape, grid
 from lifelabel.utils.text import counted, printable, task_cell
 
-__all__ = ["TERMINAL_WIDTH", "listed", "markdown", "terminal"]
-
 TERMINAL_WIDTH = 100
 _MAX_TERMINAL_TASKS = 24
 _MAX_BAD_IMAGES = 50

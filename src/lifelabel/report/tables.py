@@ -39,12 +39,6 @@ from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import escape
 from lifelabel.utils.text import BELOW_ZERO, counted, printable
 
-__all__ = [
-    "Failure", "ResultTable", "Row", "best_mean", "cost_table", "csv_text", "equal_options", "equal_texts",
-    "error_table", "find_column", "main_table", "measurement_notes", "notes", "one_line", "rows_by_value",
-    "sub_tables", "table_texts", "terminal", "text_columns", "write_tables",
-]  # fmt: skip
-
 _MAX_ORDERS = 10
 """A table of more orders has the figures of all of them together, and files have those of each."""
 _FORGETTING_ROW = "Forgetting ↓"

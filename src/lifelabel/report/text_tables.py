@@ -16,11 +16,6 @@ from rich.text import Text
 from lifelabel.utils.markdown import Bold, escape, grid, per_class_cells
 from lifelabel.utils.text import printable
 
-__all__ = [
-    "Column", "Line", "Stat", "Table", "markdown_lines", "paragraphs", "per_class_table", "rich_grid", "rich_table",
-    "tabular", "tex",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Stat:

@@ -24,13 +24,6 @@ from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import printable, task_cell
 
-__all__ = [
-    "COLOURS", "GRAY", "LINE", "POINT", "SHAPES", "SUFFIXES", "TASK_LABEL", "Control", "Figure", "bundle",
-    "chart_names", "chart_obstacle", "chart_spec", "chart_text", "config", "method_styles", "methods_param",
-    "percent_channel", "rounded",
-    "slug", "task_cells_param", "thousandths", "title", "tooltip", "write_figure", "write_spec",
-]  # fmt: skip
-
 SUFFIXES = (".svg", ".pdf", ".png")
 COLOURS = ("#2f7ed8", "#d95f02", "#1b9e77", "#cc3d4a", "#8f63c9", "#9a7420", "#0f94b8", "#d4559b")
 GRAY = "#858b96"

@@ -15,8 +15,6 @@ from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.arrays import read_arrays
 from lifelabel.utils.files import below
 
-__all__ = ["MAX_EXAMPLES", "Example", "RunDetails", "TaskDetails", "read_details"]
-
 MAX_EXAMPLES = 256
 _MAX_EXAMPLE_BYTES = 1 << 25
 _OTHER_BYTES = 1 << 16

@@ -24,11 +24,6 @@ from lifelabel.runs.records import Environment, Metrics, says_finished
 from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
 from lifelabel.utils.text import task_cell
 
-__all__ = [
-    "FinishedRun", "check_same_tasks", "common_options", "facts", "find_runs", "group_by_label",
-    "provenance", "read_run",
-]  # fmt: skip
-
 _BLOCKS = ("all", "intra", "old_new", "new_old")
 _MAX_NUMBER = 1e15
 _MAX_CLASSES = 1000

@@ -30,8 +30,6 @@ from lifelabel.utils.files import (
 )
 from lifelabel.utils.yaml_reader import read_yaml
 
-__all__ = ["DamagedCheckpoint", "RunFolder", "json_text"]
-
 _T = TypeVar("_T")
 _MAX_JSON = 64 << 20
 """Bytes of a JSON file. Python objects take about ten times as many."""

@@ -12,8 +12,6 @@ from typing import Any
 from lifelabel.errors import UserError
 from lifelabel.utils.files import open_regular, writing
 
-__all__ = ["JsonLines", "read_lines"]
-
 _BLOCK = _MAX_LINE = 1 << 20
 
 

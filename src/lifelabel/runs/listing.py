@@ -24,8 +24,6 @@ from lifelabel.utils.files import below, read_limited
 from lifelabel.utils.text import task_text
 from lifelabel.utils.yaml_reader import parse_yaml
 
-__all__ = ["ListedRun", "list_runs"]
-
 _MAX_BYTES, _MAX_YAML_BYTES = 64 << 20, 1 << 20
 _WRITTEN = {names.LOCK, names.CHECKPOINT, names.ENVIRONMENT, names.HISTORY, names.METRICS}
 """A run folder has a config.yaml and at least one of these. Other programs write a config.yaml too."""

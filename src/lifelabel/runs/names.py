@@ -1,11 +1,5 @@
 """The names of the files and folders in a run folder. They are written here and nowhere else."""
 
-__all__ = [
-    "CHECKPOINT", "CONFIG", "DETAILS", "ENVIRONMENT", "EVALUATION", "EVALUATION_FILES", "EVENT_FILES", "EXAMPLES",
-    "HISTORY", "LOCK", "MATRICES", "METRICS", "MODEL", "MODEL_CARD", "MODEL_FILES", "MODEL_INFO", "MODEL_TENSORS",
-    "PREVIOUS_CHECKPOINT", "SCORES", "SKIPPED", "TENSORBOARD", "TRAINED_IMAGES", "details_of_task", "model_of_task",
-]  # fmt: skip
-
 CONFIG = "config.yaml"
 METRICS = "metrics.json"
 """Written after each task. It states whether the run is finished, and is the last file of a run."""

@@ -7,8 +7,6 @@ from typing import Any, Protocol, TypedDict
 
 from lifelabel.metrics.over_tasks import HEADLINE, forgetting, mean_of_known, relative_forgetting, without_nan
 
-__all__ = ["Environment", "Metrics", "TaskRecord", "says_finished", "summarise"]
-
 _Scores = Mapping[str, float | None]
 """Metrics as fractions, by their names. None: not defined, as for a class without a positive image."""
 

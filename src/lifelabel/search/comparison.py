@@ -22,8 +22,6 @@ from lifelabel.search.studies import STUDIES
 from lifelabel.streams import is_overlapping
 from lifelabel.utils.files import below
 
-__all__ = ["Plan", "Variant", "folder_name", "make_plan", "method_variants", "study_variants"]
-
 _MAX_ORDERS = 1000
 
 

@@ -16,8 +16,6 @@ from lifelabel.search.planned_run import PlannedRun
 from lifelabel.streams import STREAMS, build, is_overlapping, resolve
 from lifelabel.utils.files import below
 
-__all__ = ["Board", "check_streams", "existing_boards", "make_boards", "stream_name"]
-
 _OF_PHOTOGRAPHS = ("backbone", "weights", "allow_seen_weights", "normalize", "pool", "image_size", "words")
 """Options that are given to streams of photographs only. The drawn images of `scenes` have another network."""
 _SET_BY_FLAGS = {"stream": "--stream", "fidelity": "--fidelities"}

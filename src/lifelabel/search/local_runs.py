@@ -28,8 +28,6 @@ from lifelabel.search.planned_run import Outcome, PlannedRun, Reporter, StartedR
 from lifelabel.streams import STREAMS
 from lifelabel.utils.processes import num_cores, start_child
 
-__all__ = ["LocalRuns", "RunProcess", "default_jobs"]
-
 _POLL_SECONDS = 0.25
 _MAX_CPU_JOBS = 8
 """The default limit on the CPU, because every run needs memory."""

@@ -20,11 +20,6 @@ from lifelabel.streams.stream import task_names
 from lifelabel.utils.files import below, write_text
 from lifelabel.utils.text import shorten, task_text
 
-__all__ = [
-    "Outcome", "PlannedRun", "Reporter", "RunState", "StartedRun", "clear_runs", "differences", "error_file",
-    "existing_outcome", "train_planned",
-]  # fmt: skip
-
 _MAX_MESSAGE = 500
 """Characters of the message of an unexpected exception that are reported."""
 

@@ -16,8 +16,6 @@ from lifelabel.search.local_runs import LocalRuns
 from lifelabel.search.planned_run import Outcome, PlannedRun, clear_runs, existing_outcome
 from lifelabel.utils.processes import catch_stop_signals
 
-__all__ = ["ActiveRun", "Backend", "Display", "run_all"]
-
 _Waiting = deque[tuple[int, PlannedRun]]
 """Runs that are not started yet, with their numbers."""
 

@@ -28,8 +28,6 @@ from lifelabel.search.planned_run import Outcome, PlannedRun, StartedRun, differ
 from lifelabel.search.slurm_job import RUNS_FILE, TIME_LIMIT_SIGNAL, read_runs, read_state, write_runs
 from lifelabel.utils.files import below, write_text
 
-__all__ = ["MAX_JOBS", "SlurmJobs", "job_options"]
-
 MAX_JOBS = 256
 """The default limit of jobs that run at the same time. The cluster has its own limits."""
 _QUEUE_SECONDS = 10.0

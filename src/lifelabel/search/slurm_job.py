@@ -23,8 +23,6 @@ from lifelabel.registry import load_plugin
 from lifelabel.search.planned_run import PlannedRun, Reporter, RunState, train_planned
 from lifelabel.utils.files import below, read_limited, write_text
 
-__all__ = ["RUNS_FILE", "TIME_LIMIT_SIGNAL", "read_runs", "read_state", "run_job", "write_runs"]
-
 RUNS_FILE = "runs.json"
 """A file in the folder of a submission: the runs of its jobs, in the order of the job array."""
 TIME_LIMIT_SIGNAL = signal.SIGUSR2

@@ -31,8 +31,6 @@ from lifelabel.search.scheduler import Backend, Display, run_all
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import counted, printable
 
-__all__ = ["Chosen", "Search", "first_runs", "search_space", "tune"]
-
 _LATER = "later_backbone_lr"
 _SHARED: dict[str, dict[str, tuple[Any, ...]]] = {
     "scenes": {

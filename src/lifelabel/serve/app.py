@@ -25,8 +25,6 @@ from lifelabel.serve.service import Service
 from lifelabel.utils.text import printable, shorten
 from lifelabel.version import __version__
 
-__all__ = ["create_app"]
-
 _STATIC = {
     "/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript"),
 }  # fmt: skip

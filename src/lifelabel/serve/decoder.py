@@ -18,8 +18,6 @@ from lifelabel.images.decode import NotAnImage, TooManyPixels, decode_image
 from lifelabel.images.source import BadImage
 from lifelabel.utils.processes import init_child
 
-__all__ = ["ANSWER", "BAD", "GOOD", "JOB", "decode_square", "main"]
-
 JOB = struct.Struct("<IIQ")
 """The header of a job: side of the result in pixels, the most pixels of the image, bytes of the file that follow."""
 ANSWER = struct.Struct("<HI")

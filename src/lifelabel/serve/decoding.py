@@ -18,8 +18,6 @@ from lifelabel.serve.guard import Metrics
 from lifelabel.serve.limits import Limits
 from lifelabel.serve.requests import Refused
 
-__all__ = ["DecoderPool"]
-
 _BUFFER = 1 << 20
 """Bytes of an answer that are read at a time."""
 _START_SECONDS = 60

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-__all__ = ["docs_page"]
-
 _EXAMPLES = {
     "/predict": "curl -F files=@photo.jpg -F files=@other.jpg 'http://127.0.0.1:8000/predict?top=5'",
 }

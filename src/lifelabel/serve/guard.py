@@ -12,8 +12,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["DISCONNECTED", "LOGGER", "PAGE_POLICY", "REPORT_POLICY", "Guard", "Metrics", "host_name"]
-
 LOGGER = logging.getLogger("lifelabel.serve")
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "

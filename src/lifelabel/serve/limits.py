@@ -11,8 +11,6 @@ from lifelabel.errors import UserError
 from lifelabel.images.decode import MAX_PIXELS
 from lifelabel.utils.processes import num_cores
 
-__all__ = ["Limits"]
-
 _RANGES = {
     "max_bytes": (1000, 1 << 40), "max_pixels": (1, MAX_PIXELS), "max_images": (1, 10_000),
     "max_requests": (1, 100_000), "timeout": (0.1, 86_400), "workers": (1, 256),

@@ -20,8 +20,6 @@ from lifelabel.serve.guard import LOGGER
 from lifelabel.serve.requests import Refused
 from lifelabel.utils.files import below, read_limited
 
-__all__ = ["Models"]
-
 _KEPT = 2
 """Models after earlier tasks that are kept in memory."""
 _FOLDER = re.compile(r"model-task-([1-9]\d{0,5})")

@@ -6,10 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "Choice", "Class", "ClassList", "Error", "Health", "Label", "ModelFacts", "Predictions", "RelatedClass", "Result",
-]  # fmt: skip
-
 
 class Choice(BaseModel):
     """The parameters of `POST /predict`."""

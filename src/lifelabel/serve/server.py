@@ -27,8 +27,6 @@ from lifelabel.serve.models import Models
 from lifelabel.serve.service import Service
 from lifelabel.utils.processes import catch_stop_signals
 
-__all__ = ["is_loopback", "serve"]
-
 _SHUTDOWN_SECONDS = 10
 _BACKLOG = 1024
 _M_ARENA_MAX = -8

@@ -23,8 +23,6 @@ from lifelabel.serve.models import Models
 from lifelabel.serve.requests import Refused, file_name
 from lifelabel.serve.schemas import Choice
 
-__all__ = ["Service"]
-
 _MAX_MAPS = 20
 """Labels of an image that have maps, the most probable ones."""
 _WAIT_SECONDS = 0.005

@@ -12,8 +12,6 @@ import numpy as np
 
 from lifelabel.streams.labels import Labels
 
-__all__ = ["assign_tasks"]
-
 
 def assign_tasks(choices: Labels, draws: np.ndarray, load: np.ndarray) -> np.ndarray:
     """One task for every image, out of its choices, with task sizes as equal as possible.

@@ -15,8 +15,6 @@ from lifelabel.errors import UserError
 from lifelabel.images.source import name_draws
 from lifelabel.streams.stream import Stream
 
-__all__ = ["BLURRY_HELP", "blur"]
-
 BLURRY_HELP = "share of the training images of each task that is moved to other tasks, drawn by the seed"
 
 

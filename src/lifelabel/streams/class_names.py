@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COCO_CLASSES", "NUS_WIDE_CLASSES", "VOC_CLASSES"]
-
 COCO_CLASSES = (
     "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
     "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow", "elephant",

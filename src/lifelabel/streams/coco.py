@@ -18,8 +18,6 @@ from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["has_annotations", "labels_by_name", "number", "read", "read_named"]
-
 _EDITIONS = (
     ("annotations/instances_train2014.json", "annotations/instances_val2014.json"),
     ("annotations/instances_train2017.json", "annotations/instances_val2017.json"),

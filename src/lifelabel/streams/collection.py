@@ -15,8 +15,6 @@ import numpy as np
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.labels import Labels
 
-__all__ = ["Collection", "Pool"]
-
 
 @dataclass(frozen=True)
 class Pool:

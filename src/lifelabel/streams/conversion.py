@@ -34,8 +34,6 @@ from lifelabel.streams.table import class_name
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import shorten
 
-__all__ = ["FORMATS", "Conversion", "convert"]
-
 FORMATS = ("auto", "folders", "coco", "label-studio", "cvat", "fiftyone", "yolo", "imagefolder")
 _TREE_FORMATS = ("auto", "folders", "cvat", "fiftyone")
 """Formats in which the classes can be folders."""

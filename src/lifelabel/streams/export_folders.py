@@ -20,8 +20,6 @@ from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import list_of_texts, shorten
 from lifelabel.utils.yaml_reader import parse_yaml
 
-__all__ = ["YAML_SUFFIXES", "is_metadata", "is_yolo", "read_image_folder", "read_yolo"]
-
 YAML_SUFFIXES = (".yaml", ".yml")
 _NAME_FILES = ("classes.txt", "obj.names")
 """Files of class names that tools write in place of data.yaml, one name per line."""

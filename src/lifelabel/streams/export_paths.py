@@ -12,8 +12,6 @@ from lifelabel.images.photographs import safe_path
 from lifelabel.images.source import Problems
 from lifelabel.streams.label_files import IMAGE_SUFFIXES
 
-__all__ = ["below", "best_place", "common_folder", "images_by_stem", "is_absolute", "prefixes_of", "walk"]
-
 _SAMPLE = 200
 """The number of images that are searched to find the folder of the images of a file."""
 

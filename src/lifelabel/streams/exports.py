@@ -17,8 +17,6 @@ from lifelabel.errors import UserError
 from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export
 from lifelabel.utils.text import shorten
 
-__all__ = ["READERS", "kind_of"]
-
 _ADDED_COLUMNS = {
     "id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement", "history", "file_upload",
 }  # fmt: skip

@@ -22,8 +22,6 @@ from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.streams.protocols import unknown_labels
 from lifelabel.streams.stream import Split, Stream, manifest_lines
 
-__all__ = ["LabelledPart", "LabelledSet", "Trained", "check_rows", "from_stream", "from_table"]
-
 _ROWS = ("test", "val", "train", "all")
 """Which images of a table or of a stream are used."""
 _SHOWN = 3

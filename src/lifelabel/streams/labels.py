@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Labels", "Unknown"]
-
 _DENSE = 1 << 24
 """Entries of a dense table that are in memory at a time."""
 

@@ -39,8 +39,6 @@ from lifelabel.utils.files import open_regular, read_limited, write_text
 from lifelabel.utils.text import MAX_TASK_NAME, shorten
 from lifelabel.utils.yaml_reader import parse_yaml
 
-__all__ = ["read", "read_rules", "write"]
-
 _VERSION = 1
 _MAX_BYTES = 500_000_000
 _MAX_VALUES = 1_000_000

@@ -23,8 +23,6 @@ from lifelabel.streams.protocols import ProtocolOptions, make_stream
 from lifelabel.streams.stream import LABELS, LABELS_HELP, Stream
 from lifelabel.utils.text import MAX_TASK_NAME, printable, shorten
 
-__all__ = ["STREAMS", "Source", "build", "is_overlapping", "resolve"]
-
 
 @dataclass(frozen=True)
 class Source:

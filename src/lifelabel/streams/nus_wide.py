@@ -19,8 +19,6 @@ from lifelabel.streams.table import class_name
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["all_labels", "image_list", "official_lists", "read"]
-
 _FOLDERS = frozenset(
     ("nus-wide", "nus_wide", "nuswide", "imagelist", "conceptslist", "groundtruth", "alllabels", "traintestlabels")
 )

@@ -7,8 +7,6 @@ import numpy as np
 from lifelabel.images.shards import ShardImages
 from lifelabel.images.source import ImageSource
 
-__all__ = ["IMAGE_ORDERS", "order_places", "training_order"]
-
 IMAGE_ORDERS = ("random", "shards")
 """The values of the option `image_order` of runs."""
 _WINDOW = 10_000

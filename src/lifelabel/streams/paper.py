@@ -7,8 +7,6 @@ NUS-WIDE can confirm them.
 
 from __future__ import annotations
 
-__all__ = ["SPECIAL_AND_MIXED", "SPLIT_COCO", "SPLIT_WIDE", "TASKS"]
-
 SPLIT_COCO = (
     ("person", "bicycle", "car", "motorcycle"),
     ("airplane", "bus", "train", "truck"),

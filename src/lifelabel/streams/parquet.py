@@ -19,8 +19,6 @@ from lifelabel.errors import UserError
 from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import shorten
 
-__all__ = ["column_names", "read_rows"]
-
 _MAX_PAGES = 256 << 20
 """The largest page of each column, unpacked, all columns together."""
 _MAX_VALUES = 20_000_000

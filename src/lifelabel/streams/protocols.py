@@ -42,8 +42,6 @@ from lifelabel.streams.stream import (
 from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import counted, shorten, task_text
 
-__all__ = ["ProtocolOptions", "make_proxy", "make_stream", "special_and_mixed", "unknown_labels"]
-
 _NEGATIVES = (
     "training images without a label of their task, used as negative examples (stream.negatives=false leaves them out)"
 )

@@ -28,8 +28,6 @@ from lifelabel.streams.stream import LABELS, Split, Stream, Task, classes_to_tas
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["TESTS", "read"]
-
 TESTS = {"balanced": "test", "original": "teorg"}
 """The test sets of the release, and how the names of their lists begin."""
 _MINOR_BELOW, _MAJOR_ABOVE = 200, 900

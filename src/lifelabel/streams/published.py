@@ -32,8 +32,6 @@ from lifelabel.streams.table import class_name
 from lifelabel.utils.files import check_regular, read_limited
 from lifelabel.utils.text import counted, shorten
 
-__all__ = ["coco_proxy", "find_numbered_images", "read"]
-
 _MAX_BYTES = 200_000_000
 _MAX_RATIO = 200
 """The largest ratio of a file's size to its size in the zip. Names and zeros are about ten times smaller in a zip."""

@@ -43,8 +43,6 @@ from lifelabel.streams.stream import (
     proxy_sizes,
 )
 
-__all__ = ["ScenesOptions", "build"]
-
 # Neighbours belong to different scenes, so that most strong relations are between classes of different tasks.
 _CLASSES = (
     *("sky", "boat", "house", "cup"),

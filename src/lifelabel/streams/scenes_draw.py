@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from PIL import ImageDraw
 
-__all__ = ["THINGS", "Box", "Pen", "Thing", "hsv", "near", "times"]
-
 _Colour = tuple[int, int, int]
 """Red, green and blue, 0 … 255."""
 Box = tuple[float, float, float, float]

@@ -22,12 +22,6 @@ from lifelabel.images.source import ImageSource, Names, Problems
 from lifelabel.streams.labels import Labels, Unknown
 from lifelabel.utils.text import task_text
 
-__all__ = [
-    "GIVEN_TASKS", "LABELS", "LABELS_HELP", "Split",
-    "Stream", "Task", "TrainView", "classes_to_tasks", "equal_sizes", "equal_tasks", "manifest_lines",
-    "owners", "proxy_sizes", "task_names", "task_of_class", "true_matrix",
-]  # fmt: skip
-
 LABELS = ("task", "known")
 """The values of the option `labels` of streams."""
 LABELS_HELP = (

@@ -22,8 +22,6 @@ from lifelabel.streams.labels import Labels
 from lifelabel.streams.stream import GIVEN_TASKS, Split, Stream, Task, classes_to_tasks, owners
 from lifelabel.utils.text import counted
 
-__all__ = ["Part", "part_of", "sort_by_name"]
-
 
 @dataclass(frozen=True)
 class Part:

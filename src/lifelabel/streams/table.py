@@ -32,8 +32,6 @@ from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import MAX_TASK_NAME, list_of_texts, printable, shorten
 
-__all__ = ["class_name", "read"]
-
 _IMAGE_COLUMNS = ("image", "file", "file_name", "filename", "path")
 _FLAGS: dict[str, bool | None] = {"0": False, "0.0": False, "false": False, "no": False}
 _FLAGS |= {"1": True, "1.0": True, "true": True, "yes": True, "": None, "?": None}

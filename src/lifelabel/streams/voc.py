@@ -17,8 +17,6 @@ from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["read"]
-
 _SETS = {"2007": ("trainval", "test"), "2012": ("train", "val")}
 """The image sets for training and for test. The test labels of 2012 are not public."""
 _DIFFICULT = ("positive", "negative")

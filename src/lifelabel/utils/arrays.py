@@ -14,8 +14,6 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.utils.files import check_regular
 
-__all__ = ["Header", "array_names", "read_arrays", "read_headers", "read_rows"]
-
 _MAX_BYTES = 1 << 30
 _BLOCK = 1 << 24
 

@@ -11,8 +11,6 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.utils.files import atomic_write, open_regular, partial_name
 
-__all__ = ["load", "save"]
-
 
 def _folder() -> Path:
     """`$LIFELABEL_CACHE`, else `lifelabel` in `$XDG_CACHE_HOME`, else `~/.cache/lifelabel`."""

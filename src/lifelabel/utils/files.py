@@ -13,11 +13,6 @@ from typing import IO, Any
 
 from lifelabel.errors import Interrupted, UserError
 
-__all__ = [
-    "atomic_write", "below", "check_regular", "open_regular", "partial_name", "read_limited", "sha256", "write_text",
-    "writing",
-]  # fmt: skip
-
 _REMEDIES = {
     errno.ENOSPC: "free space", errno.EDQUOT: "free space",
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",

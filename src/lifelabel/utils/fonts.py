@@ -6,8 +6,6 @@ import functools
 
 from PIL import ImageFont
 
-__all__ = ["Font", "drawable"]
-
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 _FONTS = ("DejaVuSans.ttf", "LiberationSans-Regular.ttf", "arial.ttf", "Arial.ttf")

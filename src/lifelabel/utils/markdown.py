@@ -10,8 +10,6 @@ from typing import Any
 
 from lifelabel.utils.text import printable
 
-__all__ = ["Bold", "escape", "grid", "per_class_cells", "per_class_markdown"]
-
 _MAX_CLASSES, _ENDS = 40, 10
 """A table of more classes has the best and the worst ones only."""
 

@@ -10,8 +10,6 @@ import platform
 import sys
 from pathlib import Path
 
-__all__ = ["available_memory", "keep_freed_memory", "out_of_memory", "release_freed_memory", "total_memory"]
-
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _NO_LIMIT = -1
 _NO_MEMORY = (

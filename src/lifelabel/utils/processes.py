@@ -28,11 +28,6 @@ from typing import Any
 from lifelabel.parallel.torchrun import under_torchrun
 from lifelabel.utils.memory import keep_freed_memory
 
-__all__ = [
-    "catch_stop_signals", "end_child", "init_child", "kill_children", "num_cores", "receive",
-    "start_child", "start_fork_server", "start_method", "starting",
-]  # fmt: skip
-
 _END_SECONDS = 1.0
 """The time that a child has to end when its pipe is closed."""
 _POLL_SECONDS = 0.2

@@ -8,10 +8,6 @@ import re
 import reprlib
 from collections.abc import Sequence
 
-__all__ = [
-    "BELOW_ZERO", "MAX_TASK_NAME", "counted", "list_of_texts", "printable", "shorten", "task_cell", "task_text",
-]  # fmt: skip
-
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _LIST = re.compile(rf"""\[\s*(?:(?:{_TEXT})\s*(?:,\s*|(?=['"\]])))*\]""", re.DOTALL)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["HostCopy", "record_event", "to_device"]
-
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a host tensor to the device. On a GPU the copy is asynchronous, from pinned memory."""

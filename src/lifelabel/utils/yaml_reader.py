@@ -17,8 +17,6 @@ from lifelabel.errors import UserError
 from lifelabel.utils.files import open_regular
 from lifelabel.utils.text import printable, shorten
 
-__all__ = ["parse_yaml", "read_yaml"]
-
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 20
 _MAX_VALUES = 100_000

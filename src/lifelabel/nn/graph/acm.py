@@ -25,8 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ACM"]
-
 _TINY = torch.finfo(torch.float64).tiny
 
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Adjacency"]
-
 _TINY = torch.finfo(torch.float32).tiny
 
 

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from lifelabel.nn.graph.acm import ACM
 
-__all__ = ["CalibratedACM"]
-
 _TINY = torch.finfo(torch.float64).tiny
 
 

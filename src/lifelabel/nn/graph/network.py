@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from lifelabel.nn.graph.adjacency import Adjacency
 
-__all__ = ["GraphNetwork"]
-
 
 class GraphNetwork(nn.Module):
     """Two graph layers d -> d' -> D without bias: H^{l+1} = h(A H^l W^l), h = LeakyReLU(0.2).

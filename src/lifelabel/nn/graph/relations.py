@@ -25,8 +25,6 @@ from torch import Tensor
 
 from lifelabel.nn.graph.acm import ACM
 
-__all__ = ["LabelRelations", "refine_logits"]
-
 _LIFT_RANGE = 0.05, 50.0
 """Limits of joint count / expected count."""
 _STEPS = 2

@@ -19,8 +19,6 @@ from lifelabel.errors import UserError
 from lifelabel.utils import cache
 from lifelabel.utils.files import open_regular
 
-__all__ = ["embed"]
-
 _STD = 0.4
 """Standard deviation of an entry of a fixed vector: about that of the 300-d vectors of GloVe 6B."""
 _MAX_LINE = 65_536

@@ -22,8 +22,6 @@ from torch.nn import functional as F
 
 from lifelabel.nn.heads.map_head import MapHead
 
-__all__ = ["ClassGraphHead"]
-
 
 class ClassGraphHead(MapHead):
     """The head of CSC. With `sigmoid` 1, M is the sigmoid of the scores; with 0 their softmax over places.

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MapHead", "build_head"]
-
 _MAX_NUMBER, _MAX_TASKS = 10_000_000, 10_000
 _SCORED_ENTRIES = 1 << 26
 """Entries of a classes x classes matrix of each image that are in memory at a time when images are scored."""

@@ -21,8 +21,6 @@ from torch.nn import functional as F
 from lifelabel.nn.graph.network import GraphNetwork
 from lifelabel.nn.heads.map_head import MapHead
 
-__all__ = ["MatrixGraphHead"]
-
 
 class MatrixGraphHead(MapHead):
     """The head of AGCN++. No parameter depends on the number of classes.

@@ -20,8 +20,6 @@ from torch.nn import functional as F
 
 from lifelabel.nn.heads.map_head import MapHead
 
-__all__ = ["TokenHead"]
-
 
 class TokenHead(MapHead):
     """Retention tokens and classifiers of tasks, a transfer token, and the attention that all of them share.
