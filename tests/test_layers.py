@@ -126,7 +126,7 @@ def defined(module):
 
 
 def public(module):
-    """The names of a module without an underscore, and those that it lists in `__all__`: it may export imported ones."""
+    """The names of a module without an underscore, and those of its `__all__`: it may export imported ones."""
     names = {name for name in defined(module) if not name.startswith("_")}
     for node in tree(module).body:
         if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["__all__"]:
