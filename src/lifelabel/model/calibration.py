@@ -5,7 +5,7 @@ common normal distribution, which is fitted too. So the values of a class with f
 close to those of the others. A slope is always positive: the order of the images, and with it the average precision,
 does not change.
 
-All arrays are images x classes. `known` marks the labels that are known; None: all of them.
+All arrays are images x classes. `known` marks the labels that are known.
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ class Rule:
     costs: tuple[float, float] = (1.0, 1.0)
 
     def __str__(self) -> str:
-        return {"precision": f"precision {self.precision:g}", "cost": f"cost {self.costs[0]:g}:{self.costs[1]:g}"}.get(
-            self.by, self.by
-        )
+        values = {"precision": f" {self.precision:g}", "cost": f" {self.costs[0]:g}:{self.costs[1]:g}"}
+        return self.by + values.get(self.by, "")
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -88,23 +87,22 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 # Probabilities
 
 
-def fit_probabilities(logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None = None) -> Calibration:
+def fit_probabilities(logits: np.ndarray, labels: np.ndarray, known: np.ndarray) -> Calibration:
     """The slope and the shift of each class, by penalised logistic regression.
 
     The common distribution is fitted by expectation maximisation: the classes by their most probable parameters, then
     its means and variances by those of the classes that have positives and negatives. A class with only one of them
     gets the common slope, and a shift between the common one and that of its data.
     """
-    positives, total = _count(labels, known)
+    positives = (labels & known).sum(0)
     # classes x images: the scores of some classes are then one part of the memory
-    z, y = np.ascontiguousarray(logits.T), np.ascontiguousarray(labels.T)
-    is_known = None if known is None else np.ascontiguousarray(known.T)
-    both = (positives > 0) & (positives < total)
+    of_classes = [np.ascontiguousarray(array.T) for array in (logits, labels, known)]
+    both = (positives > 0) & (positives < known.sum(0))
     mean, variance = np.zeros(2), _START_SD**2
     values = np.zeros((logits.shape[1], 2))
     for _ in range(_ROUNDS):
         values[~both, 0] = mean[0]
-        values, covariance = _fit_classes(values, mean, variance, both, z, y, is_known)
+        values, covariance = _fit_classes(values, mean, variance, both, *of_classes)
         before = np.concatenate([mean, np.sqrt(variance)])
         count = int(both.sum())
         mean = values[both].sum(0) / variance / (count / variance + 1 / _MEAN_SD**2)
@@ -117,7 +115,7 @@ def fit_probabilities(logits: np.ndarray, labels: np.ndarray, known: np.ndarray 
 
 def _fit_classes(
     values: np.ndarray, mean: np.ndarray, variance: np.ndarray, both: np.ndarray, logits: np.ndarray,
-    labels: np.ndarray, known: np.ndarray | None,
+    labels: np.ndarray, known: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The most probable (log slope, shift) of each class, from `values` on, and their variances.
 
@@ -146,7 +144,7 @@ def _fit_classes(
 
 def _losses(
     values: np.ndarray, mean: np.ndarray, variance: np.ndarray, both: np.ndarray, logits: np.ndarray,
-    labels: np.ndarray, known: np.ndarray | None,
+    labels: np.ndarray, known: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """For each class the penalised loss, its gradient (2) and its expected Hessian (2 x 2) at (log slope, shift).
 
@@ -163,9 +161,8 @@ def _losses(
         p = np.where(x >= 0, 1.0, small) / (1 + small)
         losses = np.maximum(x, 0) + np.log1p(small) - labels[part] * x
         residual, information = p - labels[part], p * (1 - p)
-        if known is not None:
-            for array in (losses, residual, information):
-                array *= known[part]
+        for array in (losses, residual, information):
+            array *= known[part]
         loss[part] += losses.sum(1)
         gradient[part] += np.stack([np.einsum("ij,ij->i", residual, scaled), residual.sum(1)], 1)
         weighted = information * scaled
@@ -181,13 +178,6 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[slice]:
     """The rows of an array in groups of at most `_CHUNK` numbers, at least one row each."""
     rows = max(1, _CHUNK // max(1, shape[1]))
     yield from (slice(start, start + rows) for start in range(0, shape[0], rows))
-
-
-def _count(labels: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """The positives and the known labels of each class."""
-    if known is None:
-        return labels.sum(0), np.full(labels.shape[1], len(labels))
-    return (labels & known).sum(0), known.sum(0)
 
 
 # Thresholds
@@ -216,7 +206,7 @@ class _Cuts:
 
 
 def fit_thresholds(
-    logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None, rule: Rule, is_calibrated: bool
+    logits: np.ndarray, labels: np.ndarray, known: np.ndarray, rule: Rule, is_calibrated: bool
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """The threshold of each class as a probability, and the classes that cannot reach the precision of the rule.
 
@@ -245,7 +235,8 @@ def fit_thresholds(
     value = _f1 if rule.by == "f1" else _negative_cost(rule.costs)
     best = np.full(classes, _highest(pool, value))
     for column in range(classes):
-        x, y = _known_column(logits, labels, known, column)
+        rows = known[:, column]
+        x, y = logits[rows, column], labels[rows, column]
         if y.any():
             counts = _cuts(x, y).plus(pool, FEW_POSITIVES)
             best[column] = _highest(
@@ -274,14 +265,15 @@ def _cautious_precision(cuts: _Cuts) -> np.ndarray:
 
 
 def _precise_cuts(
-    logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None, pool: _Cuts, precision: float
+    logits: np.ndarray, labels: np.ndarray, known: np.ndarray, pool: _Cuts, precision: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The lowest cut of each class that reaches the precision, and whether it is reached."""
     in_pool = np.flatnonzero(_cautious_precision(pool) >= precision)
     common = pool.cut[in_pool[0]] if len(in_pool) else -np.inf
     best, reached = np.empty(logits.shape[1]), np.zeros(logits.shape[1], bool)
     for column in range(logits.shape[1]):
-        x, y = _known_column(logits, labels, known, column)
+        rows = known[:, column]
+        x, y = logits[rows, column], labels[rows, column]
         if not len(x):
             best[column] = common if len(in_pool) else _GRID[-1]
             continue
@@ -293,14 +285,6 @@ def _precise_cuts(
     return best, reached
 
 
-def _known_column(
-    logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None, column: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The logits and the labels of a class, of the images whose label is known."""
-    rows = slice(None) if known is None else known[:, column]
-    return logits[rows, column], labels[rows, column]
-
-
 def _cuts(x: np.ndarray, y: np.ndarray) -> _Cuts:
     """The counts of a class at cuts between its different scores, and below and above all of them.
 
@@ -308,45 +292,41 @@ def _cuts(x: np.ndarray, y: np.ndarray) -> _Cuts:
     """
     order = np.argsort(x, kind="stable")
     x, below = x[order], np.concatenate([[0], np.cumsum(y[order], dtype=np.float64)])
-    first = np.flatnonzero(
-        np.diff(x, prepend=-np.inf) > 0
-    )  # the first of several equal scores, which are one threshold
+    first = np.flatnonzero(np.diff(x, prepend=-np.inf) > 0)  # of several equal scores, which are one threshold
     ends = x[:1] - 1, x[-1:] + 1
     cut = np.concatenate([ends[0], (x[first[1:] - 1] + x[first[1:]]) / 2, ends[1]])
     at = np.append(first, len(x))
     return _Cuts(cut, below[-1] - below[at], (len(x) - at).astype(np.float64), float(below[-1]))
 
 
-def _pool(logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None) -> _Cuts:
+def _pool(logits: np.ndarray, labels: np.ndarray, known: np.ndarray) -> _Cuts:
     """The counts of all classes together, on a grid in ascending order."""
     predicted, correct = np.zeros(len(_GRID)), np.zeros(len(_GRID))
     for part in _chunks(logits.shape):
         place = np.searchsorted(_GRID, logits[part], side="right") - 1  # the last cut that is not above a score
-        used = place >= 0 if known is None else (place >= 0) & known[part]
+        used = (place >= 0) & known[part]
         predicted += np.bincount(place[used], minlength=len(_GRID))
         correct += np.bincount(place[used & labels[part]], minlength=len(_GRID))
-    positives = float(_count(labels, known)[0].sum())
+    positives = float((labels & known).sum())
     return _Cuts(_GRID, correct[::-1].cumsum()[::-1], predicted[::-1].cumsum()[::-1], positives)
 
 
 # How well it works
 
 
-def cross_validate(
-    logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None, rule: Rule, fit: bool, seed: int = 0
-) -> dict[str, Any]:
-    """The figures of images that the fit has not seen: the images are divided into five parts by the seed.
+def cross_validate(logits: np.ndarray, labels: np.ndarray, known: np.ndarray, rule: Rule, fit: bool) -> dict[str, Any]:
+    """The figures of images that the fit has not seen: the images are divided into five parts, always the same.
 
     With `fit`, probabilities are fitted; otherwise they stay as they are.
     """
     folds = min(_FOLDS, len(logits))
     if folds < 2:
         raise UserError("there is 1 image: give at least 2, and better some hundreds")
-    fold = np.random.default_rng(seed).permutation(np.arange(len(logits)) % folds)
+    fold = np.random.default_rng(0).permutation(np.arange(len(logits)) % folds)
     probabilities, predicted = np.empty(logits.shape), np.empty(logits.shape, bool)
     for number in range(folds):
         rest, part = fold != number, fold == number
-        given = logits[rest], labels[rest], None if known is None else known[rest]
+        given = logits[rest], labels[rest], known[rest]
         calibration = fit_probabilities(*given) if fit else Calibration.identity(logits.shape[1])
         thresholds, _ = fit_thresholds(calibration.logits(given[0]), *given[1:], rule, fit)
         probabilities[part] = calibration.probabilities(logits[part])
@@ -354,12 +334,9 @@ def cross_validate(
     return figures(probabilities, labels, known, predicted)
 
 
-def figures(
-    probabilities: np.ndarray, labels: np.ndarray, known: np.ndarray | None, predicted: np.ndarray
-) -> dict[str, Any]:
+def figures(probabilities: np.ndarray, labels: np.ndarray, known: np.ndarray, predicted: np.ndarray) -> dict[str, Any]:
     """The calibration errors, the Brier score and the log loss of probabilities, and CF1 and OF1 of predictions."""
-    shown = predicted if known is None else predicted & known
-    f1 = precision_recall_f1(shown.astype(np.float32), labels if known is None else labels & known)
+    f1 = precision_recall_f1((predicted & known).astype(np.float32), labels & known)
     return {
         **calibration_figures(probabilities, labels, known),
         **{name: f1[name] for name in ("CP", "CR", "CF1", "OP", "OR", "OF1")},
