@@ -24,7 +24,7 @@ from benchmarks.loading import photographs
 from lifelabel.images.photographs import FileImages
 from lifelabel.images.transforms import load_batch
 from lifelabel.methods import METHODS
-from lifelabel.model.export_content import ProbabilityNetwork, onnx_program
+from lifelabel.model.exporter import ProbabilityNetwork, onnx_program
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.nn.onnx_runtime import open_session
 from lifelabel.utils.memory import keep_freed_memory

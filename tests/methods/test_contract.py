@@ -25,7 +25,7 @@ import lifelabel
 from lifelabel.methods import METHODS, Batch, HostBatch
 from lifelabel.methods.buffer import BufferOptions
 from lifelabel.metrics import mean_average_precision
-from lifelabel.model.export_content import ProbabilityNetwork, onnx_program, torch_program
+from lifelabel.model.exporter import ProbabilityNetwork, onnx_program, torch_program
 from lifelabel.nn import backbones
 from lifelabel.nn.heads import MapHead
 from lifelabel.nn.inference import InferenceNetwork

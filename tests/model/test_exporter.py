@@ -16,7 +16,7 @@ from torchvision.models import VisionTransformer
 
 import lifelabel
 from lifelabel.errors import UserError
-from lifelabel.model.export_content import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
+from lifelabel.model.exporter import PixelNetwork, ProbabilityNetwork, onnx_program, torch_program
 from lifelabel.nn.backbone import Layout
 from lifelabel.nn.backbones import Backbone, build
 from lifelabel.nn.frozen_features import PARTS, PartFeatures

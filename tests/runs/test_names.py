@@ -12,7 +12,7 @@ FILES = {
 } - {names.MODEL_CARD}  # fmt: skip
 OTHERS = {
     ("cli/metrics.py", "scores.npz"), ("config/run_options.py", "scores.npz"),  # --help
-    ("model/export_content.py", "model.json"),  # of an exported model
+    ("model/exporter.py", "model.json"),  # of an exported model
     ("nn/library_backbones.py", "model.safetensors"),  # of the Hugging Face Hub
 }  # fmt: skip
 
