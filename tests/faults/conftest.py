@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 SIZES = {
-    "small": SimpleNamespace(inputs=45, resumes=2, kills=20, signals=1, disks=2, requests=6, uploads=60),
+    "small": SimpleNamespace(inputs=45, resumes=2, kills=20, signals=1, disks=2, requests=8, uploads=60),
     "full": SimpleNamespace(inputs=640, resumes=40, kills=300, signals=8, disks=8, requests=150, uploads=2000),
 }
 """The two sizes of the suite.

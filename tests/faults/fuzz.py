@@ -1,12 +1,10 @@
 """Damaged files for one reader, in a process of its own that is limited in memory and time."""
 
+import multiprocessing
 import os
-import pickle
 import resource
-import select
 import signal
 import sys
-import time
 import traceback
 
 from faults.settings import generate
@@ -47,23 +45,31 @@ def in_child(function, seconds):
 
     A reader that crashes, blocks or fills the memory does not end the tests.
     """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            os.close(reading)
-            _limit()
-            with open(writing, "wb") as out:
-                pickle.dump(_outcome(function), out)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writing)
-    result, error = _received(pid, reading, seconds)
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_call, args=(function, sending))
+    process.start()
+    sending.close()
+    try:
+        if not receiving.poll(seconds):
+            process.kill()
+        result, error = receiving.recv()
+    except EOFError:
+        process.join()
+        raise ChildFailed(f"the process ended with {process.exitcode}; with -9: after {seconds} s") from None
+    process.join()
     if error:
         raise ChildFailed(error)
     return result
+
+
+def _call(function, sending):
+    _limit()
+    try:
+        outcome = function(), ""
+    except BaseException as error:
+        outcome = None, _text(error)
+    sending.send(outcome)
 
 
 def _limit():
@@ -73,29 +79,6 @@ def _limit():
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, _late)
     sys.stderr = open(os.devnull, "w")
-
-
-def _outcome(function):
-    try:
-        return function(), ""
-    except BaseException as error:
-        return None, _text(error)
-
-
-def _received(pid, reading, seconds):
-    """What the process `pid` writes to its pipe within a time: a result, and the text of an error."""
-    data, end = b"", time.monotonic() + seconds
-    with open(reading, "rb", buffering=0) as file:
-        while select.select([file], [], [], max(end - time.monotonic(), 0))[0]:
-            if not (part := file.read(1 << 20)):
-                break
-            data += part
-        else:
-            os.kill(pid, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code or not data:
-        return None, f"the process ended with {code}; with -9: after {seconds} s"
-    return pickle.loads(data)
 
 
 def _fuzz(reader, folder, inputs, first_seed):

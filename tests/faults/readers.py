@@ -4,6 +4,7 @@ A reader returns, or raises a `UserError` of one line. Anything else is a failur
 """
 
 import csv
+import functools
 import hashlib
 import io
 import json
@@ -18,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from faults import mutations as change
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save_file
 from support import data_sets
-from support.drawn_images import noise
+from support.drawn_images import encoded, noise
 from support.models import change_info
 from support.run_files import sign_checkpoint
 
@@ -34,6 +37,7 @@ from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.errors import UserError
 from lifelabel.images.decode import open_image
 from lifelabel.images.source import BadImage
+from lifelabel.model.model_folder import read_model, read_trained
 from lifelabel.nn.graph.words import embed
 from lifelabel.nn.weights import read_file
 from lifelabel.report.page import report_html
@@ -99,20 +103,16 @@ def copy_run(folder, run):
     shutil.copytree(run, folder, dirs_exist_ok=True)
 
 
-def read_report(folder):
-    """What `lifelabel report` reads, without the drawing of the figures as files."""
+def read_tables(folder):
+    """What `lifelabel report` reads, without the page and the drawing of figures."""
     list(list_runs(folder))
     table = ResultTable.from_runs([read_run(folder)])
-    return [*table_texts(table).values(), report_html(table)]
+    table_texts(table)
+    return table
 
 
-def read_tables(folder):
-    table = ResultTable.from_runs([read_run(folder)])
-    return list(list_runs(folder)), list(table_texts(table).values())
-
-
-def resume_finished(folder):
-    return runs.resume(folder)
+def read_report(folder):
+    return report_html(read_tables(folder))
 
 
 def read_finished(folder):
@@ -159,13 +159,10 @@ def copy_model(folder, run):
 
 
 def predict(folder):
-    model = lifelabel.load(folder, "cpu")
-    return model.predict(folder / "image.png")
+    return lifelabel.load(folder, "cpu").predict(folder / "image.png")
 
 
 def compare_images(folder):
-    from lifelabel.model.model_folder import read_model, read_trained
-
     return read_trained(folder, read_model(folder)[0])
 
 
@@ -180,15 +177,10 @@ def repair_info(folder):
 
 
 def write_pth(folder, run):
-    import torch
-
     torch.save({"conv.weight": torch.ones(4, 3, 3, 3), "fc.bias": torch.zeros(7)}, folder / "weights.pth")
 
 
 def write_safetensors(folder, run):
-    import torch
-    from safetensors.torch import save_file
-
     save_file({"conv.weight": torch.ones(4, 3, 3, 3)}, folder / "weights.safetensors", {"trained_on": "ImageNet"})
 
 
@@ -208,12 +200,6 @@ def read_words(folder):
 # Streams
 
 
-def write_images(folder, names):
-    for seed, name in enumerate(names):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        noise(20, 16, seed).save(folder / name)
-
-
 def write_table(folder, run, suffix="csv"):
     with open(folder / f"photos.{suffix}", "w", newline="") as file:
         writer = csv.writer(file, delimiter="," if suffix == "csv" else "\t")
@@ -221,8 +207,7 @@ def write_table(folder, run, suffix="csv"):
         writer.writerows([image, f"{a};{b}", part] for image, a, b, part in ROWS)
 
 
-def write_tsv(folder, run):
-    write_table(folder, run, "tsv")
+write_tsv = functools.partial(write_table, suffix="tsv")
 
 
 def write_columns(folder, run):
@@ -232,11 +217,11 @@ def write_columns(folder, run):
 
 
 def write_parquet(folder, run):
-    import pyarrow as pa
+    import pyarrow
     from pyarrow import parquet
 
-    columns = {"image": [r[0] for r in ROWS], "labels": [f"{r[1]};{r[2]}" for r in ROWS], "split": [r[3] for r in ROWS]}
-    parquet.write_table(pa.table(columns), folder / "photos.parquet")
+    rows = [{"image": image, "labels": f"{a};{b}", "split": part} for image, a, b, part in ROWS]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "photos.parquet")
 
 
 def described(stream):
@@ -259,7 +244,8 @@ def inspect(folder):
 
 def write_inspected(folder, run):
     write_table(folder, run)
-    write_images(folder, [row[0] for row in ROWS])
+    for seed, (name, *_) in enumerate(ROWS):
+        noise(20, 16, seed).save(folder / name)
 
 
 def write_order(folder, run):
@@ -333,26 +319,18 @@ def write_shards(folder, run):
     write_table(folder, run)
     with tarfile.open(folder / "photos.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
         for seed, (name, *_) in enumerate(ROWS):
-            out = io.BytesIO()
-            noise(20, 16, seed).save(out, "JPEG")
-            member = tarfile.TarInfo(name)
-            member.size = out.tell()
-            archive.addfile(member, io.BytesIO(out.getvalue()))
+            data, member = encoded(noise(20, 16, seed), "JPEG"), tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
 
 
 def read_shards(folder):
     shutil.rmtree(folder / "cache", ignore_errors=True)  # an index of the shard before
     os.environ["LIFELABEL_CACHE"] = str(folder / "cache")
     stream = build(str(folder / "photos.csv"), {"root": str(folder / "photos.tar"), "tasks": 2})
-    source = stream.train.images
-    return [read_image_of(source, row) for row in range(len(source))]
-
-
-def read_image_of(source, row):
-    try:
-        return source.read(row)
-    except BadImage as error:
-        return str(error)
+    for row in range(len(stream.train.images)):
+        with suppress(BadImage):
+            stream.train.images.read(row)
 
 
 # Exports of annotation tools
@@ -381,8 +359,7 @@ def write_export(kind):
 
 
 def convert_export(folder):
-    done = convert(folder / "export.json", folder / "out.csv", overwrite=True)
-    return done.problems.lines()
+    return convert(folder / "export.json", folder / "out.csv", overwrite=True).problems.lines()
 
 
 def write_yolo(folder, run):
@@ -407,8 +384,7 @@ def write_image_folder(suffix):
 
 
 def convert_folder(folder):
-    done = convert(folder, folder.parent / "out.csv", overwrite=True)
-    return done.problems.lines()
+    return convert(folder, folder.parent / "out.csv", overwrite=True).problems.lines()
 
 
 # Images
@@ -416,16 +392,11 @@ def convert_folder(folder):
 IMAGES = ("jpg", "png", "gif", "bmp", "webp", "tiff")
 
 
-def write_image(suffix, **options):
+def write_image(suffix):
     def write(folder, run):
-        image = noise(37, 29)
-        if suffix == "gif":
-            image = image.convert("P")
-        if suffix == "jpg":
-            exif = Image.Exif()
-            exif[274] = 6
-            options.update(exif=exif)
-        image.save(folder / f"image.{suffix}", **options)
+        image, exif = noise(37, 29), Image.Exif()
+        exif[274] = 6
+        image.convert("P" if suffix == "gif" else "RGB").save(folder / f"image.{suffix}", exif=exif)
 
     return write
 
@@ -467,7 +438,7 @@ def labelled(folder):
 
 READERS = [
     Reader("config.yaml", "config.yaml", copy_run, change.yaml_file, read_tables, 2),
-    Reader("config.yaml of a run that is resumed", "config.yaml", copy_run, change.yaml_file, resume_finished, 2),
+    Reader("config.yaml of a run that is resumed", "config.yaml", copy_run, change.yaml_file, runs.resume, 2),
     *(
         Reader(f"{file}{use}", file, copy_run, change.json_file, read, cost)
         for file in ("metrics.json", "environment.json")

@@ -1,6 +1,5 @@
 """Requests to `lifelabel serve`: no status of 500 or more, and the server answers afterwards."""
 
-import io
 from collections import Counter
 
 import pytest
@@ -8,9 +7,9 @@ from faults.mutations import ODD_TEXTS, damaged
 from faults.settings import generate
 from hypothesis import given
 from hypothesis import strategies as st
-from support.drawn_images import noise
+from support.drawn_images import encoded, noise
 from support.models import learned, write
-from support.web_client import make_client
+from support.web_client import MULTIPART, body_of, make_client
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 
@@ -52,22 +51,11 @@ def test_requests_of_the_schema(client, answers, size, seed):
         test()
 
 
-def picture(kind):
-    out = io.BytesIO()
-    noise(40, 30).save(out, kind)
-    return out.getvalue()
-
-
-def body_of(data):
-    head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
-    return head + data + b"\r\n--x--\r\n"
-
-
 @st.composite
 def uploads(draw):
     """(content, headers, query) of a request to /predict: a damaged image, a damaged body, or odd parameters."""
-    data = picture(draw(st.sampled_from(("JPEG", "PNG", "GIF", "WEBP", "BMP"))))
-    kind, query = "multipart/form-data; boundary=x", {}
+    data = encoded(noise(40, 30), draw(st.sampled_from(("JPEG", "PNG", "GIF", "WEBP", "BMP"))))
+    kind, query = MULTIPART, {}
     match draw(st.integers(0, 2)):
         case 0:
             content = body_of(draw(damaged(data)))

@@ -1,7 +1,6 @@
 """A small run folder, a client of its application, and a real server."""
 
 import contextlib
-import io
 import re
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import command_server
+from support.drawn_images import encoded
 from support.models import learned, write
 from support.web_client import make_client
 
@@ -41,18 +41,15 @@ def client(run_folder):
         yield client
 
 
-def encoded(size=(48, 40), kind="PNG", seed=0, mode="RGB", **settings):
-    """The bytes of an image of noise."""
-    channels = {"RGB": 3, "RGBA": 4, "L": 1}[mode]
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], channels), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if mode == "L" else pixels).save(file, kind, **settings)
-    return file.getvalue()
-
-
 @pytest.fixture(scope="session")
 def image():
-    return encoded
+    """The bytes of an image of noise."""
+
+    def make(size=(48, 40), kind="PNG", seed=0, mode="RGB", **settings):
+        pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 4), np.uint8)
+        return encoded(Image.fromarray(pixels).convert(mode), kind, **settings)
+
+    return make
 
 
 @pytest.fixture(scope="session")

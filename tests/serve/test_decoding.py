@@ -1,5 +1,4 @@
 import asyncio
-import io
 import os
 import signal
 import subprocess
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.drawn_images import encoded
 
 from lifelabel.images.transforms import load_batch
 from lifelabel.model.inputs import Images
@@ -134,12 +134,11 @@ def test_a_request_that_ends_does_not_give_its_answer_to_the_next_one(image, sig
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
 def test_memory_is_limited(image):
-    file = io.BytesIO()
-    Image.new("RGB", (9000, 9000)).save(file, "PNG")  # 243 MB; the file has 240 kB
+    large = encoded(Image.new("RGB", (9000, 9000)))  # 243 MB; the file has 240 kB
 
     async def test(pool):
         object.__setattr__(pool._limits, "max_pixels", 100_000_000)  # the process was started for fewer
-        status, text = await reason(pool, given(file.getvalue()))
+        status, text = await reason(pool, given(large))
         assert status in (400, 413) and ("memory" in text or "crashed" in text)
         assert (await pool.decode(given(image()), 32)).shape == (32, 32, 3)
         status = Path(f"/proc/{next(iter(pool._workers))._process.pid}/limits").read_text()

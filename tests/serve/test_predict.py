@@ -1,10 +1,11 @@
 import asyncio
-import io
 import json
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.drawn_images import encoded
+from support.web_client import MULTIPART, body_of
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 from starlette.requests import Request
@@ -67,23 +68,20 @@ def test_files_are_answered_in_order_and_bad_ones_have_errors(client, image):
     assert labels(results[2]) == pytest.approx(labels(alone), rel=1e-5)
 
 
-def large():
-    file = io.BytesIO()
-    Image.new("1", (1001, 1000)).save(file, "PNG")
-    return file.getvalue()
+LARGE = encoded(Image.new("1", (1001, 1000)))
 
 
 def test_if_no_file_can_be_used_the_status_is_that_of_the_files(client, image):
     for data, status, reason in (
         (b"text", 415, "not an image of a known format"), (b"", 400, "an empty file"),
         (image()[:500], 400, "truncated"), (b"\x89PNG" + bytes(100), 400, "corrupt"),
-        (large(), 413, "more than 1 megapixels"),
+        (LARGE, 413, "more than 1 megapixels"),
     ):  # fmt: skip
         answer = send(client, data)
         assert answer.status_code == status, answer.text
         assert answer.json()["error"] == f"0.jpg: {reason}"
     assert send(client, b"text", b"text").status_code == 415
-    assert send(client, b"text", large()).status_code == 400
+    assert send(client, b"text", LARGE).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -111,30 +109,22 @@ def test_requests_that_are_no_images(client, image):
     ):
         assert answer.status_code == status, answer.text
         assert answer.json()["error"].startswith(reason)
-    multipart = {"Content-Type": "multipart/form-data; boundary=x"}
     for body, status in ((b"--x--\r\n", 422), (b"garbage", 400), (b"", 422)):
-        answer = client.post("/predict", content=body, headers=multipart)
+        answer = client.post("/predict", content=body, headers={"Content-Type": MULTIPART})
         assert answer.status_code in (400, status), (body, answer.text)
     assert client.post("/predict", content=b"", headers={"Content-Type": "multipart/form-data"}).status_code == 400
 
 
-def multipart(data, name="a.png"):
-    head = f'--x\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
-    return head.encode() + data + b"\r\n"
-
-
 @pytest.mark.parametrize("charset", ["undefined", "idna", "punycode", "utf-7", "no-such-charset"])
 def test_the_charset_of_a_client_is_not_used(client, image, charset):
-    body = multipart(image(), "xn--zzzzzzzz999999999") + b"--x--\r\n"
-    headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
-    answer = client.post("/predict", content=body, headers=headers)
+    body = body_of(image(), name="xn--zzzzzzzz999999999")
+    answer = client.post("/predict", content=body, headers={"Content-Type": f"{MULTIPART}; charset={charset}"})
     assert answer.status_code == 200, answer.text
     assert [each["name"] for each in answer.json()["results"]] == ["xn--zzzzzzzz999999999"]
 
 
 def test_a_body_that_is_cut_short_is_refused(client, image):
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    whole = multipart(image()) + multipart(image(seed=1)) + b"--x--\r\n"
+    whole, headers = body_of(image(), image(seed=1)), {"Content-Type": MULTIPART}
     assert len(client.post("/predict", content=whole, headers=headers).json()["results"]) == 2
     for length in (len(whole) - 8, len(whole) - 100):
         answer = client.post("/predict", content=whole[:length], headers=headers)
@@ -146,7 +136,7 @@ def test_a_body_that_is_cut_short_is_refused(client, image):
     ("parts", "end", "status"), [(4, b"--x--\r\n", None), (4, b"--x-", 400), (5, b"--x--\r\n", 413)]
 )
 def test_parts_are_counted_in_chunks_of_any_size(size, parts, end, status):
-    body = multipart(b"\r\n--xx", "a") * parts + end
+    body = body_of(*[b"\r\n--xx"] * parts, end=end)
     chunks = [
         {"type": "http.request", "body": body[k : k + size], "more_body": True} for k in range(0, len(body), size)
     ]
@@ -155,7 +145,7 @@ def test_parts_are_counted_in_chunks_of_any_size(size, parts, end, status):
     async def receive():
         return chunks.pop(0)
 
-    scope = {"type": "http", "app": None, "headers": [(b"content-type", b"multipart/form-data; boundary=x")]}
+    scope = {"type": "http", "app": None, "headers": [(b"content-type", MULTIPART.encode())]}
 
     def read():
         return asyncio.run(read_uploads(Request(scope, receive), Limits(max_images=4)))
@@ -169,13 +159,9 @@ def test_parts_are_counted_in_chunks_of_any_size(size, parts, end, status):
 
 
 def test_a_body_without_a_length_is_limited_too(client):
-    def chunks():
-        yield b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'
-        for _ in range(50):
-            yield bytes(100_000)
-
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    assert client.post("/predict", content=chunks(), headers=headers).status_code == 413
+    body = body_of(bytes(5_000_000))
+    chunks = (body[start : start + 100_000] for start in range(0, len(body), 100_000))
+    assert client.post("/predict", content=chunks, headers={"Content-Type": MULTIPART}).status_code == 413
 
 
 def test_names_are_only_echoed(client, image):

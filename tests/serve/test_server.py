@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support import command_server
+from support.web_client import MULTIPART, body_of
 
 
 def connect(address):
@@ -20,15 +21,9 @@ def connect(address):
     return socket.create_connection((host, port), timeout=20)
 
 
-def body_of(data):
-    head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
-    return head + data + b"\r\n--x--\r\n"
-
-
 def head_of(length):
     return (
-        "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
-        f"Content-Length: {length}\r\n\r\n"
+        f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {MULTIPART}\r\nContent-Length: {length}\r\n\r\n"
     ).encode()
 
 
@@ -189,21 +184,3 @@ def test_without_fastapi_the_line_has_the_command_that_installs_it(refused, run_
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert refused("serve", run_folder) == "uvicorn is not installed: pip install 'lifelabel[serve]'"
-
-
-def test_schemathesis_finds_no_5xx(server):
-    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-    from hypothesis import HealthCheck, Phase, given, settings
-
-    schema = schemathesis.openapi.from_url(f"{server}/openapi.json")
-    for found in schema.get_all_operations():
-
-        @given(case=found.ok().as_strategy())
-        @settings(
-            max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
-        def test(case):
-            assert case.call().status_code < 500
-
-        test()

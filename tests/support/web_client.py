@@ -1,7 +1,8 @@
-"""A client of the web application of `lifelabel serve`, in this process."""
+"""A client of the web application of `lifelabel serve`, in this process, and bodies of its requests."""
 
 import contextlib
 
+MULTIPART = "multipart/form-data; boundary=x"
 LIMITS = {
     "max_bytes": 1_000_000, "max_pixels": 1_000_000, "max_images": 4, "max_requests": 8, "timeout": 20, "workers": 1,
 }  # fmt: skip
@@ -21,3 +22,9 @@ def make_client(path, hosts=None, **limits):
     with TestClient(create_app(service, hosts), raise_server_exceptions=False) as client:
         client.service = service
         yield client
+
+
+def body_of(*files, name="a.png", end=b"--x--\r\n"):
+    """The body of a request of the type `MULTIPART`."""
+    head = f'--x\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'.encode()
+    return b"".join(head + data + b"\r\n" for data in files) + end
