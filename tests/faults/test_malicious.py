@@ -108,22 +108,10 @@ def merge_keys(data):
     return "\n".join([*lines, ""]).encode()
 
 
-def aliases(data):
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    return "\n".join([*lines, "stream: *a11", ""]).encode()
-
-
-def sexagesimal(data):
-    return ("seed: " + ":".join(["1"] * 5000) + "\n").encode()
-
-
 def entities(data):
     inner = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
-    text = (
-        f'<?xml version="1.0"?><!DOCTYPE annotation [<!ENTITY a0 "lol">{inner}]><annotation><object><name>&a11;</name>'
-    )
-    return (text + "</object></annotation>").encode()
+    kind = f'<?xml version="1.0"?><!DOCTYPE annotation [<!ENTITY a0 "lol">{inner}]>'
+    return f"{kind}<annotation><object><name>&a11;</name></object></annotation>".encode()
 
 
 def zip_bomb(data):
@@ -150,14 +138,13 @@ def png_bomb(data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(10**7))) + chunk(b"IEND", b"")
-    )
+    pixels = zlib.compress(bytes(10**7))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
 BOMBS = [
-    *((name, bomb) for name in ("config.yaml of a run that is resumed", "configuration", "preset", "manifest")
-      for bomb in (merge_keys, aliases, sexagesimal)),
+    ("config.yaml of a run that is resumed", merge_keys), ("configuration", merge_keys), ("preset", merge_keys),
+    ("manifest", merge_keys),
     ("VOC annotation", entities), ("scores.npz", zip_bomb), ("acm.npz", zip_bomb), ("details of a task", zip_bomb),
     ("published split", zip_bomb), ("weights.pth", zip_bomb), ("image.png", png_bomb),
 ]  # fmt: skip

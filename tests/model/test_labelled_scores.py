@@ -13,13 +13,6 @@ from lifelabel.model.labelled_scores import score_labelled
 from lifelabel.streams.labelled_set import from_table
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    models.write(folder)
-    return lifelabel.load(folder, "cpu")
-
-
 def labelled(folder, rows, count=6):
     _, pixels = models.write_images(folder / "photos", count)
     path = folder / "photos.csv"

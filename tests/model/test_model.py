@@ -1,7 +1,7 @@
 import dataclasses
 import io
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -67,9 +67,8 @@ def test_a_copied_folder_is_enough_in_a_new_process(folder, model, tmp_path):
     done = command_server.run("elsewhere", path, code=code, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = eval(done.stdout)
-    assert found == pytest.approx(model.predict(path, top=5), abs=1e-5) and list(found) == list(
-        model.predict(path, top=5)
-    )
+    expected = model.predict(path, top=5)
+    assert found == pytest.approx(expected, abs=1e-5) and list(found) == list(expected)
 
 
 def at_its_end(data):
@@ -314,14 +313,9 @@ def test_threads_do_not_disturb_each_other(tmp_path):
     models.write(tmp_path, "weighted-ridge")
     model = lifelabel.load(tmp_path, "cpu")
     given = [models.pixels(4, seed=seed) for seed in range(8)]
-    expected, found = [model.logits(pixels) for pixels in given], [None] * 8
-    threads = [
-        threading.Thread(target=lambda i=i: found.__setitem__(i, model.logits(given[i]))) for i in range(len(given))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    expected = [model.logits(pixels) for pixels in given]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(model.logits, given))
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 

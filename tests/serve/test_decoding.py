@@ -145,13 +145,3 @@ def test_memory_is_limited(image):
         assert "Max file size             0" in status
 
     run(test, max_pixels=1000)
-
-
-def test_defects_of_files_are_told_apart(image):
-    async def test(pool):
-        assert await reason(pool, given(b"")) == (400, "an empty file")
-        assert await reason(pool, given(b"<svg/>")) == (415, "not an image of a known format")
-        assert await reason(pool, given(image((40, 40)))) == (413, "more than 0.001 megapixels")
-        assert (await reason(pool, given(image((20, 20))[:60])))[0] == 400
-
-    run(test, max_pixels=1000)

@@ -98,21 +98,17 @@ def calls_of(method, tasks=3, steps=4):
     return calls
 
 
-def learn_first_task(method, steps=2):
-    method.begin_task(TASKS[0])
-    for step in range(steps):
-        method.observe(batch(method, 0, step))
-    method.end_task()
-    method.begin_task(TASKS[1])
+def learned(method, tasks=1, steps=2):
+    for task in range(tasks):
+        method.begin_task(TASKS[task])
+        for step in range(steps):
+            method.observe(batch(method, task, step))
+        method.end_task()
     return method
 
 
-def learned(method, tasks=1):
-    for task in range(tasks):
-        method.begin_task(TASKS[task])
-        for step in range(2):
-            method.observe(batch(method, task, step))
-        method.end_task()
+def learn_first_task(method, steps=2):
+    learned(method, steps=steps).begin_task(TASKS[1])
     return method
 
 

@@ -8,21 +8,15 @@ from PIL import Image
 
 from lifelabel.model import ModelInfo, write_model
 from lifelabel.model.model_folder import _values_sha256
-from support.methods import TASKS, batch, make, small_options
+from support import methods
 
 SIZE = 32
-CLASSES = tuple(name for names in TASKS[:2] for name in names)
+CLASSES = tuple(name for names in methods.TASKS[:2] for name in names)
 
 
 def learned(name, **options):
     """A method that has learned two tasks of five classes."""
-    method = make(name, **{**small_options(name), **options})
-    for task, classes in enumerate(TASKS[:2]):
-        method.begin_task(classes)
-        for step in range(3):
-            method.observe(batch(method, task, step))
-        method.end_task()
-    return method
+    return methods.learned(methods.make(name, **{**methods.small_options(name), **options}), tasks=2, steps=3)
 
 
 def info_of(method, name, **more):

@@ -239,9 +239,9 @@ def fit_thresholds(
         x, y = logits[rows, column], labels[rows, column]
         if y.any():
             counts = _cuts(x, y).plus(pool, FEW_POSITIVES)
-            best[column] = _highest(
-                counts.plus(_cuts(x, _sigmoid(x)), _EXPECTED_POSITIVES) if is_calibrated else counts, value
-            )
+            if is_calibrated:
+                counts = counts.plus(_cuts(x, _sigmoid(x)), _EXPECTED_POSITIVES)
+            best[column] = _highest(counts, value)
     return _sigmoid(best).clip(*_LIMITS), none
 
 

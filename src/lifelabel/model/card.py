@@ -82,10 +82,8 @@ def _training_data(info: ModelInfo, tasks: int) -> Iterator[str]:
     for task in range(tasks):
         names = [name for name, of in zip(info.classes, info.task_of_class, strict=True) if of == task]
         more = f", … {len(names):,} in all" if len(names) > _MAX_NAMES else ""
-        count = _whole(images[task]) if images else ""
-        rows.append(
-            [task_cell(task + 1, info.task_names), ", ".join(names[:_MAX_NAMES]) + more, *([count] if images else [])]
-        )
+        cells = [task_cell(task + 1, info.task_names), ", ".join(names[:_MAX_NAMES]) + more]
+        rows.append([*cells, _whole(images[task])] if images else cells)
     yield "\n".join(grid(["task", "classes", *(["training images"] if images else [])], rows, left=2))
     changes = info.training.get("changed_options")
     for change in changes if isinstance(changes, list) else []:

@@ -42,9 +42,8 @@ class LabelledScores:
         given = model.info.calibration
         if given is None:
             return self.logits
-        return Calibration(np.array(given["slope"], np.float64), np.array(given["shift"], np.float64)).logits(
-            self.logits
-        )
+        slope, shift = (np.array(given[name], np.float64) for name in ("slope", "shift"))
+        return Calibration(slope, shift).logits(self.logits)
 
 
 def score_labelled(

@@ -72,10 +72,8 @@ class Model:
         self.to(device)
 
     def __repr__(self) -> str:
-        size = self.info.image_size
-        return (
-            f"Model({self.info.label}, {counted(len(self.classes), 'classes')}, {size} x {size} pixels, {self.device})"
-        )
+        classes, size = counted(len(self.classes), "classes"), self.info.image_size
+        return f"Model({self.info.label}, {classes}, {size} x {size} pixels, {self.device})"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -131,7 +129,8 @@ class Model:
             return HostCopy(torch.zeros(0, len(self.classes)))
         with self._lock:  # a forward pass that records activations registers hooks
             if self._fast is None:
-                self._fast = _fast_copy(self.network, self.device)
+                fast = self.network if self.device.type == "cuda" else self.network.folded()
+                self._fast = fast.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if self.device.type != "cuda":
                 found = [self._forward(self._fast, part) for part in pixels.split(_CPU_CHUNK)]
             else:
@@ -213,10 +212,8 @@ class Model:
                 labels[position] = self.labels(row, threshold, top)
             found += labels
         if skipped:
-            text = (
-                f"cannot use {len(skipped):,} of {counted(len(found), 'images')}, whose labels are None: {skipped[0]}"
-            )
-            warnings.warn(text, stacklevel=2)
+            share = f"{len(skipped):,} of {counted(len(found), 'images')}"
+            warnings.warn(f"cannot use {share}, whose labels are None: {skipped[0]}", stacklevel=2)
         return found[0] if single else found
 
     def labels(
@@ -303,9 +300,8 @@ class Model:
             while ahead:
                 yield ahead[0][0], _arrived(ahead.popleft()[1])
         except WorkerDied:
-            raise UserError(
-                "a process that decodes images was killed: if memory was short, use fewer workers"
-            ) from None
+            reason = "a process that decodes images was killed: if memory was short, use fewer workers"
+            raise UserError(reason) from None
         finally:
             loader.close()
 
@@ -433,9 +429,3 @@ def _build_backbone(folder: Path, info: ModelInfo) -> backbones.Backbone:
         part.normalize = Normalize(values["mean"], values["std"])
         parts.append(part)
     return backbones.PairedBackbone(parts) if len(parts) > 1 else parts[0]
-
-
-def _fast_copy(network: InferenceNetwork, device: torch.device) -> InferenceNetwork:
-    """The same network for inference: on the CPU with batch norm folded, and in channels-last format."""
-    fast = network if device.type == "cuda" else network.folded()
-    return fast.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-_EXAMPLES = {
-    "/predict": "curl -F files=@photo.jpg -F files=@other.jpg 'http://127.0.0.1:8000/predict?top=5'",
-}
+_PREDICT = "curl -F files=@photo.jpg -F files=@other.jpg 'http://127.0.0.1:8000/predict?top=5'"
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -30,14 +28,13 @@ _PAGE = """<!doctype html>
 
 def docs_page(schema: Mapping[str, Any]) -> str:
     """HTML of the calls in an OpenAPI schema: what each does, its parameters and its answers."""
-    calls = (
-        _call(path, method, about) for path, methods in schema["paths"].items() for method, about in methods.items()
-    )
+    paths = schema["paths"].items()
+    calls = (_call(path, method, about) for path, methods in paths for method, about in methods.items())
     return _PAGE.format(calls="\n".join(calls))
 
 
 def _call(path: str, method: str, about: Mapping[str, Any]) -> str:
-    example = _EXAMPLES.get(path, f"curl http://127.0.0.1:8000{path}")
+    example = _PREDICT if path == "/predict" else f"curl http://127.0.0.1:8000{path}"
     return "\n".join([
         f"<section><h2><code>{method.upper()} {escape(path)}</code></h2>",
         *(f"<p>{escape(text)}</p>" for text in about.get("description", "").split("\n\n")),

@@ -112,10 +112,8 @@ def _foreign(scope: Scope, hosts: Collection[str] | None) -> tuple[int, str] | N
     if scope["method"] in ("GET", "HEAD"):
         return None
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if (origin is not None and origin.partition("://")[2].lower() != host.lower()) or site in (
-        "cross-site",
-        "same-site",
-    ):
+    is_ours = origin is None or origin.partition("://")[2].lower() == host.lower()
+    if not is_ours or site in ("cross-site", "same-site"):
         return 403, "requests from pages of other sites are refused"
     return None
 
