@@ -1,9 +1,8 @@
 """Runs of several processes under torchrun against one process: what differs in the result, and the speed.
 
 Every method is trained with 1, 2 and 3 processes (gloo) on scenes, `--jobs` methods at the same time. The table has the
-mAP with one process, the differences of the others, and the largest difference of the label counts of the ACM.
-`--elastic` also kills a worker under torchrun and checks that the run finishes by itself. With the closed forms,
-`method.warm_up=0` leaves out the warm-up of the backbone by gradient.
+mAP with one process, the differences of the others, and the largest difference of the label counts of the ACM. With the
+closed forms, `method.warm_up=0` leaves out the warm-up of the backbone by gradient.
 
 Training in float32 is chaotic: a difference in the last bit of one weight grows to that of another seed in some hundred
 steps. `--threads` adds a column with two threads in place of one, in one process, which changes the order of additions
@@ -15,11 +14,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,28 +30,15 @@ _CLOSED_FORM = ("l3a", "weighted-ridge")
 _FLOAT64 = "LIFELABEL_BENCHMARK_FLOAT64"
 
 
-def _words(processes: int, *more: str) -> list[str]:
-    module = "benchmarks.float64" if _FLOAT64 in os.environ else "lifelabel"
-    if processes == 1:
-        return [sys.executable, "-m", module]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    return [*launcher, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *more, "-m", module]
-
-
-def _start(words: list[str], threads: int = 1) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 def _train(folder: Path, processes: int, options: list[str], threads: int = 1) -> dict[str, Any]:
-    process = _start([*_words(processes), "train", *options, "--quiet", "--out", str(folder)], threads)
-    output, _ = process.communicate()
-    if process.returncode:
-        sys.exit(f"{' '.join(options)}, {processes} processes: {output}")
-    return _result(folder)
-
-
-def _result(folder: Path) -> dict[str, Any]:
+    module = "benchmarks.float64" if _FLOAT64 in os.environ else "lifelabel"
+    torchrun = ["torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--nproc-per-node"]
+    launcher = [*torchrun, str(processes), "-m"] if processes > 1 else []
+    words = [sys.executable, "-m", *launcher, module, "train", *options, "--quiet", "--out", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(options)}, {processes} processes: {done.stdout}")
     state = load_checkpoint(RunFolder(folder)) or {}
     acm = state["method"].get("acm")
     seconds = json.loads((folder / "environment.json").read_text())["seconds"]
@@ -80,25 +64,8 @@ def _compare(method: str, counts: list[int], options: list[str], folder: Path, t
     return row
 
 
-def _lose_worker(folder: Path, options: list[str]) -> str:
-    """Kill a worker of a run under torchrun when it has a checkpoint. torchrun starts all workers again."""
-    out = folder / "elastic"
-    own = ["train", "--method", "agcn", *options, "--checkpoint-seconds", "0", "--quiet", "--out", str(out)]
-    process = _start([*_words(2, "--max-restarts", "1"), *own])
-    while not (out / "checkpoint.pt").exists():
-        if process.poll() is not None:
-            sys.exit(f"the run ended before its first checkpoint: {process.communicate()[0]}")
-        time.sleep(0.05)
-    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(workers[-1]), signal.SIGKILL)
-    process.communicate()
-    if process.returncode:
-        return f"failed: exit code {process.returncode}"
-    return f"finished by itself after a restart, mAP {_result(out)['mAP']:.2f}"
-
-
 def main() -> None:
-    flags = {"methods": ",".join(METHODS), "jobs": 1, "threads": False, "float64": False, "elastic": False}
+    flags = {"methods": ",".join(METHODS), "jobs": 1, "threads": False, "float64": False}
     parser = make_parser(__doc__, **flags)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", action="append", default=[], help="options of all runs, as for train")
@@ -112,8 +79,6 @@ def main() -> None:
         compared = pool.map(lambda m: _compare(m, given.processes, options, Path(name), given.threads), methods)
         for method, row in zip(methods, compared, strict=True):
             results.add(method, row)
-        if given.elastic:
-            print(f"a worker was killed: {_lose_worker(Path(name), options)}")
 
 
 if __name__ == "__main__":

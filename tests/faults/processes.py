@@ -48,9 +48,13 @@ def complete(*args):
     assert code == 0, errors
 
 
+def resume(folder, args):
+    """The command that continues the run of `lifelabel ARGS` in a folder: the same command if it had not begun."""
+    return ("train", "--resume", folder, "-q") if (folder / "config.yaml").exists() else args
+
+
 def continue_run(folder, args):
-    """Continue the run of `lifelabel ARGS` in a folder to its end, from the beginning if it had not begun."""
-    complete(*(("train", "--resume", folder, "-q") if (folder / "config.yaml").exists() else args))
+    complete(*resume(folder, args))
 
 
 def session(pid):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from faults.processes import assert_none_left, begin, complete, continue_run, files_of, finish, names_of, wait_until
-from faults.test_kills import MODEL, OFTEN, SMALL, write_photographs
+from faults.test_kills import OFTEN, SMALL, stream_of, write_photographs
 
 RUN = ("train", "--method", "er", *SMALL, *OFTEN)
 
@@ -126,8 +126,7 @@ def photographs(tmp_path):
 
 
 def train_on(folder, out, *args):
-    stream = ("--stream", folder / "photos.csv", "--root", folder, "--tasks", "2")
-    return "train", "--method", "fine-tuning", *stream, *MODEL, *OFTEN, *args, "--out", out
+    return "train", "--method", "fine-tuning", *stream_of(folder), *args, "--out", out
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

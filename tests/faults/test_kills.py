@@ -3,11 +3,10 @@
 import random
 import shutil
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from faults.processes import assert_none_left, begin, complete, files_of, finish, moment, names_of
+from faults.processes import assert_none_left, begin, complete, files_of, finish, moment, names_of, resume
 from PIL import Image
 
 SMALL = (
@@ -24,121 +23,83 @@ LIKE_OTHERS = ("prs", "ewc", "multi-task", "l3a")
 _MAX_STARTS = 200
 
 
-@dataclass
-class Job:
-    """A command, its folder of results, and how it is continued after a kill."""
-
-    args: tuple
-    folder: object
-    again: object
-    kills: int = 0
-    moments: list = field(default_factory=list)
+def repeat(folder, args):
+    return args
 
 
-def undisturbed(job):
-    """Run a command to its end: its files and its time."""
-    started = time.monotonic()
-    complete(*job.args)
-    return files_of(job.folder), names_of(job.folder), time.monotonic() - started
+def extend_again(folder, args):
+    """An extension that has no checkpoint yet is refused by --resume: it begins again."""
+    begun = (folder / "config.yaml").exists() and any(folder.glob("checkpoint*.pt"))
+    return resume(folder, args) if begun else (*args, "--overwrite")
 
 
-def storm(job, rng, seconds, kills):
-    """Start the command, kill it at a random moment, and continue it, until it ends by itself."""
-    args = job.args
+def storm(args, folder, again, rng, seconds, kills):
+    """Start a command, kill it at random moments, and continue it, until it ends by itself. Returns the moments."""
+    words, moments = args, []
     for _ in range(_MAX_STARTS):
-        text, wait = moment(rng, job.folder, seconds) if job.kills < kills else ("never", lambda process: False)
-        process = begin(*args)
-        if wait(process):
+        text, wait = moment(rng, folder, seconds) if len(moments) < kills else ("never", lambda process: False)
+        process = begin(*words)
+        killed = wait(process)
+        if killed:
             process.kill()
-            finish(process)
-            assert_none_left(process.pid)
-            if process.returncode == -9:
-                job.kills += 1
-                job.moments.append(text)
-        else:
-            finish_or_fail(process, job)
-            return
-        args = job.again(job)
+        code, _, errors = finish(process)
+        assert_none_left(process.pid)
+        if not killed:
+            assert code == 0, f"after {len(moments)} kills ({', '.join(moments[-5:])}): {errors}"
+            return moments
+        if code == -9:
+            moments.append(text)
+        words = again(folder, args)
     raise AssertionError(f"no end after {_MAX_STARTS} starts")
 
 
-def finish_or_fail(process, job):
-    code, _, errors = finish(process)
-    assert code == 0, f"after {job.kills} kills ({', '.join(job.moments[-5:])}): {errors}"
-    assert_none_left(process.pid)
+@pytest.fixture
+def survive(tmp_path, size, seed, count):
+    """Kills a command, in as many runs as it takes for all kills. `again` is how it is continued after a kill."""
 
+    def kill(name, again, *args):
+        whole, started = tmp_path / "undisturbed", time.monotonic()
+        complete(*args, "--out", whole)
+        seconds, rng = time.monotonic() - started, random.Random(f"{seed} {name}")
+        kills = -(-size.kills // 10)  # three of ten parts are for other commands than the methods
+        done = runs = 0
+        try:
+            while done < kills:
+                folder = tmp_path / f"run-{runs}"
+                moments = storm((*args, "--out", folder), folder, again, rng, seconds, kills - done)
+                assert files_of(folder) == files_of(whole), f"other files after {moments}"
+                assert names_of(folder) == names_of(whole), f"other names after {moments}"
+                done, runs = done + len(moments), runs + 1
+                shutil.rmtree(folder)
+        finally:
+            count(kills=kills, kills_survived=done, killed_runs=runs)
 
-def resume(job):
-    """The command that continues a run: the same command if it had not begun."""
-    return ("train", "--resume", job.folder, "-q") if (job.folder / "config.yaml").exists() else job.args
-
-
-def repeat(job):
-    return job.args
-
-
-def extend_again(job):
-    """An extension that has no checkpoint yet is refused by --resume: it begins again."""
-    begun = (job.folder / "config.yaml").exists() and any(job.folder.glob("checkpoint*.pt"))
-    return resume(job) if begun else (*job.args, "--overwrite")
-
-
-def survive(make, tmp_path, rng, kills, count):
-    """Kill the command that `make(folder)` describes, `kills` times in all, in as many runs as that takes."""
-    files, names, seconds = undisturbed(make(tmp_path / "undisturbed"))
-    done = runs = 0
-    try:
-        while done < kills:
-            job = make(tmp_path / f"run-{runs}")
-            storm(job, rng, seconds, kills - done)
-            assert files_of(job.folder) == files, f"other files after {job.moments}"
-            assert names_of(job.folder) == names, f"other names after {job.moments}"
-            done, runs = done + job.kills, runs + 1
-            shutil.rmtree(job.folder)
-    finally:
-        count(kills=kills, kills_survived=done, killed_runs=runs)
+    return kill
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_killed_training(method, tmp_path, size, seed, count, pytestconfig):
+def test_a_killed_training(method, survive, pytestconfig):
     if method in LIKE_OTHERS and pytestconfig.getoption("faults") != "full":
         pytest.skip("its state is like that of another method: only with --faults full")
-
-    def make(folder):
-        args = ("train", "--method", method, *METHODS[method], *SMALL, *OFTEN, "--out", folder)
-        return Job(args, folder, resume)
-
-    kills = -(-size.kills // 10)  # three of ten parts are for the other commands
-    survive(make, tmp_path, random.Random(f"{seed} {method}"), kills, count)
+    survive(method, resume, "train", "--method", method, *METHODS[method], *SMALL, *OFTEN)
 
 
-def test_a_killed_training_with_workers_on_photographs(tmp_path, photographs, size, seed, count):
-    def make(folder):
-        stream = ("--stream", photographs / "photos.csv", "--root", photographs, "--tasks", "2")
-        args = ("train", "--method", "er", *stream, *MODEL, "--workers", "2", *OFTEN, "--out", folder)
-        return Job(args, folder, resume)
-
-    survive(make, tmp_path, random.Random(f"{seed} workers"), -(-size.kills // 10), count)
+def test_a_killed_training_with_workers_on_photographs(photographs, survive):
+    survive("workers", resume, "train", "--method", "er", *stream_of(photographs), "--workers", "2")
 
 
-def test_a_killed_comparison(tmp_path, size, seed, count):
-    def make(folder):
-        methods = ("--methods", "fine-tuning,er", "--seeds", "0", "--jobs", "2")
-        args = ("compare", *methods, *SMALL, *OFTEN, "--out", folder)
-        return Job(args, folder, repeat)
-
-    survive(make, tmp_path, random.Random(f"{seed} compare"), -(-size.kills // 10), count)
+def test_a_killed_comparison(survive):
+    survive("compare", repeat, "compare", "--methods", "fine-tuning,er", "--seeds", "0", "--jobs", "2", *SMALL, *OFTEN)
 
 
-def test_a_killed_extension(tmp_path, photographs, size, seed, count):
-    stream = ("--stream", photographs / "photos.csv", "--root", photographs, "--tasks", "2")
-    complete("train", "--method", "agcn", *stream, *MODEL, *OFTEN, "--out", tmp_path / "old")
+def test_a_killed_extension(tmp_path, photographs, survive):
+    complete("train", "--method", "agcn", *stream_of(photographs), "--out", tmp_path / "old")
+    given = tmp_path / "old", photographs / "new.csv", "--root", photographs
+    survive("extend", extend_again, "extend", *given, "-q")
 
-    def make(folder):
-        args = ("extend", tmp_path / "old", photographs / "new.csv", "--root", photographs, "-q", "--out", folder)
-        return Job(args, folder, extend_again)
 
-    survive(make, tmp_path, random.Random(f"{seed} extend"), -(-size.kills // 10), count)
+def stream_of(photographs):
+    return "--stream", photographs / "photos.csv", "--root", photographs, "--tasks", "2", *MODEL, *OFTEN
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+from contextlib import contextmanager
 
 import pytest
 from faults.mutations import ODD_VALUES, damaged, json_lines, yaml_file
@@ -55,6 +56,15 @@ def resumed(folder):
     return code == 0
 
 
+@contextmanager
+def copied(run, folder):
+    """A copy of a run, which is removed at the end: a test inside a test runs many times."""
+    try:
+        yield shutil.copytree(run, folder / "run")
+    finally:
+        shutil.rmtree(folder / "run")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_of_an_interrupted_run(name, runs, tmp_path, size, seed, count):
     cut, whole = runs
@@ -64,14 +74,10 @@ def test_a_damaged_file_of_an_interrupted_run(name, runs, tmp_path, size, seed, 
     @generate(size.resumes, seed)
     @given(FILES[name]((cut / name).read_bytes()))
     def test(data):
-        folder = tmp_path / "run"
-        shutil.copytree(cut, folder)
-        (folder / name).write_bytes(data)
-        try:
+        with copied(cut, tmp_path) as folder:
+            (folder / name).write_bytes(data)
             if resumed(folder) and name not in OPTIONS:
                 assert files_of(folder) == files_of(whole)
-        finally:
-            shutil.rmtree(folder)
         count(inputs=1)
 
     test()
@@ -84,13 +90,9 @@ def test_a_checkpoint_with_other_values(runs, tmp_path, size, seed, count):
     @generate(size.resumes, seed)
     @given(st.dictionaries(st.sampled_from(STATE), st.sampled_from(ODD_VALUES), min_size=1, max_size=3))
     def test(values):
-        folder = tmp_path / "run"
-        shutil.copytree(cut, folder)
-        save_checkpoint(RunFolder(folder), {**load_checkpoint(RunFolder(folder)), **values})
-        try:
+        with copied(cut, tmp_path) as folder:
+            save_checkpoint(RunFolder(folder), {**load_checkpoint(RunFolder(folder)), **values})
             resumed(folder)
-        finally:
-            shutil.rmtree(folder)
         count(inputs=1)
 
     test()

@@ -21,9 +21,12 @@ def undisturbed(tmp_path_factory):
     return files_of(folder), time.monotonic() - started
 
 
-def training(folder, process):
-    """Whether the training has begun, with child processes."""
-    return lambda: (folder / "history.jsonl").exists() and children(process.pid)
+def begin_and_hit_child(folder, rng, number):
+    """Begin a run, and send a signal to one of its child processes when it trains."""
+    process = begin(*RUN, "--out", folder)
+    assert wait_until(process, lambda: (folder / "history.jsonl").exists() and children(process.pid))
+    os.kill(rng.choice(children(process.pid)), number)
+    return process
 
 
 def assert_line(errors):
@@ -81,9 +84,7 @@ def test_a_stopped_child_does_not_prevent_the_end(numbers, undisturbed, tmp_path
     rng = random.Random(f"{seed} {numbers}")
     for repetition in range(size.signals):
         folder = tmp_path / str(repetition)
-        process = begin(*RUN, "--out", folder)
-        assert wait_until(process, training(folder, process))
-        os.kill(rng.choice(children(process.pid)), signal.SIGSTOP)
+        process = begin_and_hit_child(folder, rng, signal.SIGSTOP)
         time.sleep(rng.uniform(0, 0.5))
         send(process, *numbers)
         _, _, seconds = assert_ends_well(process, folder, undisturbed, {0, 130})
@@ -95,9 +96,7 @@ def test_a_killed_child_ends_the_run_in_one_line(undisturbed, tmp_path, size, se
     rng = random.Random(f"{seed} child")
     for repetition in range(2 * size.signals):
         folder = tmp_path / str(repetition)
-        process = begin(*RUN, "--out", folder)
-        assert wait_until(process, training(folder, process))
-        os.kill(rng.choice(children(process.pid)), signal.SIGKILL)
+        process = begin_and_hit_child(folder, rng, signal.SIGKILL)
         code, errors, _ = assert_ends_well(process, folder, undisturbed, {0, 2})  # 0: it had nothing left to do
         assert code == 0 or f"lifelabel train --resume {folder}" in errors, errors
         count(signals=1)
