@@ -153,12 +153,13 @@ def yaml_file(draw, data):
         return json.dumps(value).encode()
 
 
-def _members(data):
+def members_of(data):
+    """The name and the content of each member of a zip file."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return [(member.filename, archive.read(member)) for member in archive.infolist()]
 
 
-def _zip(members, method):
+def zip_of(members, method=zipfile.ZIP_STORED):
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as archive:
         for name, content in members:
@@ -171,7 +172,7 @@ def zip_file(draw, data, inside=damaged, method=zipfile.ZIP_STORED):
     """A zip file with valid checksums in which a member is changed, missing, doubled or renamed."""
     if draw(st.integers(0, 3)) == 0:
         return draw(damaged(data))
-    members = _members(data)
+    members = members_of(data)
     at = draw(st.integers(0, len(members) - 1))
     name, content = members[at]
     match draw(st.integers(0, 7)):
@@ -183,7 +184,13 @@ def zip_file(draw, data, inside=damaged, method=zipfile.ZIP_STORED):
             members[at] = members[draw(st.integers(0, len(members) - 1))][0], content
         case _:
             members[at] = name, draw(inside(content))
-    return _zip(members, method)
+    return zip_of(members, method)
+
+
+def npy_of(array):
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
 
 
 def _npy(descr, fortran, shape, data, version=1):
@@ -206,9 +213,7 @@ def npy_file(draw, data):
         case 0:
             return draw(damaged(data))
         case 1:
-            out = io.BytesIO()
-            np.save(out, draw(st.sampled_from(_ODD_ARRAYS)))
-            return out.getvalue()
+            return npy_of(draw(st.sampled_from(_ODD_ARRAYS)))
         case _:
             array = np.load(io.BytesIO(data))
             descr, fortran = np.lib.format.dtype_to_descr(array.dtype), False

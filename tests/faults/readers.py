@@ -26,7 +26,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from support import data_sets
 from support.drawn_images import encoded, noise
-from support.models import change_info
+from support.models import change_info, write_images
 from support.run_files import sign_checkpoint
 
 import lifelabel
@@ -244,8 +244,7 @@ def inspect(folder):
 
 def write_inspected(folder, run):
     write_table(folder, run)
-    for seed, (name, *_) in enumerate(ROWS):
-        noise(20, 16, seed).save(folder / name)
+    write_images(folder, len(ROWS), 20, ".jpg")
 
 
 def write_order(folder, run):
@@ -306,9 +305,7 @@ PUBLISHED = {
 
 
 def write_published(folder, run):
-    with zipfile.ZipFile(folder / "split.zip", "w") as archive:
-        for name, text in PUBLISHED.items():
-            archive.writestr(f"Split/{name}", text)
+    (folder / "split.zip").write_bytes(change.zip_of((f"Split/{name}", text) for name, text in PUBLISHED.items()))
 
 
 def published_file(data):

@@ -120,7 +120,6 @@ def test_a_read_only_folder(tmp_path, agcn_run, count):
 @pytest.fixture
 def photographs(tmp_path):
     folder = tmp_path / "photographs"
-    folder.mkdir()
     write_photographs(folder, 120)
     return folder
 

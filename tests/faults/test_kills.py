@@ -4,10 +4,9 @@ import random
 import shutil
 import time
 
-import numpy as np
 import pytest
 from faults.processes import assert_none_left, begin, complete, files_of, finish, moment, names_of, resume
-from PIL import Image
+from support.models import write_images
 
 SMALL = (
     "--set", "stream.train_images=36", "--set", "stream.test_images=36", "--tasks", "3", "--device", "cpu", "-q",
@@ -111,10 +110,9 @@ def photographs(tmp_path_factory):
 
 
 def write_photographs(folder, number=40):
-    rng = np.random.default_rng(0)
+    write_images(folder, number, 40, ".jpg")
     lines, new = ["image,labels,split"], ["image,labels,split"]
     for n in range(number):
-        Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(folder / f"{n}.jpg")
         part = "test" if n % 4 == 3 else "train"
         names, more = ("cat", "dog", "boat", "sky"), ("sea", "fish")
         lines.append(f"{n}.jpg,{names[n % 4]};{names[(n // 3) % 4]},{part}")

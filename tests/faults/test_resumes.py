@@ -107,10 +107,3 @@ def test_no_file_but_the_checkpoint_and_the_options_is_needed(runs, tmp_path):
     assert resumed(folder)
     assert files_of(folder) == files_of(whole)
     assert json.loads((folder / "metrics.json").read_text())["finished"]
-
-
-def test_a_missing_checkpoint_begins_again_or_is_refused(runs, tmp_path):
-    cut, whole = runs
-    folder = shutil.copytree(cut, tmp_path / "run")
-    (folder / "checkpoint.pt").unlink()
-    assert not resumed(folder) or files_of(folder) == files_of(whole)

@@ -13,11 +13,6 @@ def sigmoid(x):
     return (1 + np.tanh(x / 2)) / 2
 
 
-def every(labels):
-    """All labels are known."""
-    return np.ones(labels.shape, bool)
-
-
 def make(images, classes=12, seed=0, slope=0.4, shift=-1.0, spread=0.2, base=(-5.0, -1.0)):
     """Raw logits, labels, and the calibration that is right for them.
 
@@ -40,7 +35,7 @@ def test_a_known_miscalibration_is_removed(images):
     """On new images the calibration errors fall to less than a fifth (400 images) or a tenth (4,000 images)."""
     factor = 5 if images == 400 else 10
     logits, labels, _ = make(images)
-    found = fit_probabilities(logits, labels, every(labels))
+    found = fit_probabilities(logits, labels)
     new, truth, right = make(20_000, seed=1)
     before, after = sigmoid(new.astype(float)), found.probabilities(new)
     assert calibration_error(after, truth) < calibration_error(before, truth) / factor
@@ -52,7 +47,7 @@ def test_a_known_miscalibration_is_removed(images):
 def test_calibrated_probabilities_stay_as_they_are():
     rng = np.random.default_rng(0)
     logits = rng.normal(-1, 2, (20_000, 6))
-    found = fit_probabilities(logits, rng.random(logits.shape) < sigmoid(logits), every(logits))
+    found = fit_probabilities(logits, rng.random(logits.shape) < sigmoid(logits))
     assert found.slope == pytest.approx(np.ones(6), abs=0.06) and found.shift == pytest.approx(np.zeros(6), abs=0.08)
 
 
@@ -62,7 +57,7 @@ def test_the_order_of_images_and_ap_do_not_change(scale):
     logits, labels, _ = make(300)
     logits[:, 0] *= -1
     logits = (scale * logits).astype(np.float32)
-    found = fit_probabilities(logits, labels, every(labels))
+    found = fit_probabilities(logits, labels)
     assert (found.slope > 0).all() and np.isfinite(found.slope).all() and np.isfinite(found.shift).all()
     after = found.logits(logits)
     assert np.array_equal(np.argsort(after, 0, kind="stable"), np.argsort(logits, 0, kind="stable"))
@@ -78,7 +73,7 @@ def test_a_class_with_few_positives_borrows_from_the_others():
     few = np.zeros_like(labels, bool)
     few[:, 1:], few[rows, 0] = True, True
     together = fit_probabilities(logits, labels, few)
-    alone = fit_probabilities(logits[rows][:, :1], labels[rows][:, :1], every(rows[:, None]))
+    alone = fit_probabilities(logits[rows][:, :1], labels[rows][:, :1])
     common = np.log(together.slope[1:]).mean()
     assert abs(np.log(together.slope[0]) - common) < abs(np.log(alone.slope[0]) - common)
     assert abs(np.log(together.slope[0]) - common) < 0.3
@@ -100,13 +95,13 @@ def test_a_class_without_positives_has_the_common_slope():
 
 def test_without_any_positive_little_changes():
     logits = np.random.default_rng(0).normal(size=(50, 3))
-    found = fit_probabilities(logits, np.zeros((50, 3), bool), every(logits))
+    found = fit_probabilities(logits, np.zeros((50, 3), bool))
     assert found.slope.tolist() == [1, 1, 1] and (found.shift < 0).all() and (found.shift > -10).all()
 
 
 def test_separable_classes_stay_finite():
     logits = np.linspace(-1, 1, 40)[:, None].repeat(2, 1)
-    found = fit_probabilities(logits, logits > 0, every(logits))
+    found = fit_probabilities(logits, logits > 0)
     assert (found.slope > 1).all() and (found.slope < 200).all() and np.abs(found.shift).max() < 10
 
 
@@ -127,10 +122,9 @@ def test_unknown_labels_have_no_effect():
 def test_parts_of_the_classes_give_the_same(monkeypatch):
     logits, labels, _ = make(200, classes=7)
     logits = logits.astype(np.float64)
-    given = logits, labels, every(labels)
-    whole = fit_probabilities(*given), fit_thresholds(*given, Rule(), True)[0]
+    whole = fit_probabilities(logits, labels), fit_thresholds(logits, labels, None, Rule(), True)[0]
     monkeypatch.setattr(c, "_CHUNK", 450)
-    parts = fit_probabilities(*given), fit_thresholds(*given, Rule(), True)[0]
+    parts = fit_probabilities(logits, labels), fit_thresholds(logits, labels, None, Rule(), True)[0]
     assert parts[0].slope == pytest.approx(whole[0].slope, rel=1e-6) and np.array_equal(parts[1], whole[1])
 
 
@@ -182,7 +176,7 @@ def test_the_best_f1_is_that_of_all_thresholds(seed, monkeypatch):
         monkeypatch.setattr(c, name, 1e-9)  # only the counts of the class
     logits, labels = small(seed)
     p = sigmoid(logits)
-    found, _ = fit_thresholds(logits, labels, every(labels), Rule("f1"), True)
+    found, _ = fit_thresholds(logits, labels, None, Rule("f1"), True)
     for k in range(3):
         values = {t: f1(*at(p[:, k], labels[:, k], t)) for t in np.unique(p[:, k])}
         assert f1(*at(p[:, k], labels[:, k], found[k])) == pytest.approx(max(values.values()))
@@ -199,12 +193,10 @@ def test_the_lowest_cost_is_that_of_all_thresholds(seed, monkeypatch):
         correct, predicted, positives = at(p[:, k], labels[:, k], t)
         return (predicted - correct) + 3 * (positives - correct)
 
-    found, _ = fit_thresholds(logits, labels, every(labels), rule, False)
+    found, _ = fit_thresholds(logits, labels, None, rule, False)
     for k in range(3):
         assert cost(k, found[k]) == min(cost(k, t) for t in [*p[:, k], 1.1])
-    assert (
-        fit_thresholds(logits, labels, every(labels), rule, True)[0].tolist() == [0.25] * 3
-    )  # of calibrated probabilities
+    assert fit_thresholds(logits, labels, None, rule, True)[0].tolist() == [0.25] * 3  # of calibrated probabilities
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -212,7 +204,7 @@ def test_the_lowest_cost_is_that_of_all_thresholds(seed, monkeypatch):
 def test_the_lowest_threshold_that_reaches_the_precision(seed, precision):
     logits, labels = small(seed)
     p = sigmoid(logits)
-    found, unreached = fit_thresholds(logits, labels, every(labels), Rule("precision", precision), True)
+    found, unreached = fit_thresholds(logits, labels, None, Rule("precision", precision), True)
     for k in range(3):
         counted = {t: at(p[:, k], labels[:, k], t) for t in np.unique(p[:, k])}
         enough = [t for t, (correct, n, _) in counted.items() if wilson(correct, n) >= precision - 1e-12]
@@ -230,13 +222,13 @@ def test_the_thresholds_of_classes_with_few_positives_are_near_the_common_one():
     logits, labels, right = make(150, classes=60, base=(-5, -4), spread=0.0)
     x = right.logits(logits)
     labels[:, 0] = False
-    pool = c._pool(x, labels, every(labels))
+    pool = c._pool(x, labels, np.ones_like(labels))
     common = sigmoid(c._highest(pool, c._f1))
     positives = labels.sum(0)
     few = (positives > 0) & (positives < 10)
     alone = sigmoid(np.array([c._highest(c._cuts(x[:, k], labels[:, k]), c._f1) for k in np.flatnonzero(few)]))
     for is_calibrated in (True, False):
-        found, _ = fit_thresholds(x, labels, every(labels), Rule("f1"), is_calibrated)
+        found, _ = fit_thresholds(x, labels, None, Rule("f1"), is_calibrated)
         assert few.sum() > 20 and np.abs(found[few] - common).mean() < 0.6 * np.abs(alone - common).mean()
         assert found[0] == pytest.approx(common)  # without positives
 
@@ -253,10 +245,10 @@ def test_the_counts_of_all_classes_are_those_of_a_loop():
 
 def test_no_thresholds_and_no_positives():
     logits, labels = small(0)
-    assert fit_thresholds(logits, labels, every(labels), Rule("none"), True)[0] is None
+    assert fit_thresholds(logits, labels, None, Rule("none"), True)[0] is None
     with pytest.raises(UserError, match="no image has a label of the model"):
-        fit_thresholds(logits, np.zeros_like(labels), every(labels), Rule("f1"), True)
-    found, unreached = fit_thresholds(logits, np.zeros_like(labels), every(labels), Rule("precision"), True)
+        fit_thresholds(logits, np.zeros_like(labels), None, Rule("f1"), True)
+    found, unreached = fit_thresholds(logits, np.zeros_like(labels), None, Rule("precision"), True)
     assert (found > sigmoid(logits).max(0)).all() and (found < 1).all() and unreached.tolist() == [0, 1, 2]
 
 
@@ -266,20 +258,20 @@ def test_no_thresholds_and_no_positives():
 def test_cross_validation_is_not_better_than_new_images():
     """Figures of images that the fit has seen are too good. Those of cross-validation are not."""
     logits, labels, _ = make(300, classes=10)
-    rule = Rule("f1")
-    honest = cross_validate(logits, labels, every(labels), rule, True)
-    found = fit_probabilities(logits, labels, every(labels))
-    thresholds, _ = fit_thresholds(found.logits(logits), labels, every(labels), rule, True)
+    known, rule = np.ones_like(labels), Rule("f1")
+    honest = cross_validate(logits, labels, known, rule, True)
+    found = fit_probabilities(logits, labels)
+    thresholds, _ = fit_thresholds(found.logits(logits), labels, None, rule, True)
 
     def at_thresholds(logits, labels):
         p = found.probabilities(logits)
-        return c.figures(p, labels, every(labels), p >= thresholds)
+        return c.figures(p, labels, np.ones_like(labels), p >= thresholds)
 
     seen, new = at_thresholds(logits, labels), at_thresholds(*make(20_000, classes=10, seed=1)[:2])
     assert seen["CF1"] > new["CF1"] and seen["log_loss"] < new["log_loss"]
     assert honest["CF1"] < seen["CF1"] and honest["log_loss"] > seen["log_loss"]
     assert honest["CF1"] == pytest.approx(new["CF1"], abs=0.06)
-    assert honest == cross_validate(logits, labels, every(labels), rule, True)  # the parts are always the same
+    assert honest == cross_validate(logits, labels, known, rule, True)  # the parts are always the same
 
 
 def test_one_image_is_too_few():

@@ -76,24 +76,21 @@ def test_a_client_that_disconnects_is_no_error(server, image):
     assert 'path="/predict",status="499"' in text and 'status="500"' not in text
 
 
-def test_a_large_upload_is_refused_at_once(server):
-    with connect(server) as connection:
-        connection.sendall(head_of(10**12))
-        assert status_of(connection) == 413
-
-
-def test_garbage_is_refused_and_not_logged(server):
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (head_of(10**12), 413),
+        (head_of(7) + b"garbage", 400),
+        (b"\x16\x03\x01\x02garbage\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 400),
+    ],
+    ids=["large", "garbage in the body", "garbage", "another name"],
+)
+def test_wrong_requests_are_refused_at_once_and_not_logged(server, sent, status):
     """The fixture `server` checks the stderr of the server when it stops."""
-    for garbage in (b"\x16\x03\x01\x02garbage\r\n\r\n", head_of(7) + b"garbage"):
-        with connect(server) as connection:
-            connection.sendall(garbage)
-            assert status_of(connection) == 400
-
-
-def test_other_names_are_refused(server):
     with connect(server) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n")
-        assert status_of(connection) == 400
+        connection.sendall(sent)
+        assert status_of(connection) == status
 
 
 def test_mistakes_are_one_line(refused, run_folder, tmp_path):

@@ -5,7 +5,7 @@ common normal distribution, which is fitted too. So the values of a class with f
 close to those of the others. A slope is always positive: the order of the images, and with it the average precision,
 does not change.
 
-All arrays are images x classes. `known` marks the labels that are known.
+All arrays are images x classes. `known` marks the labels that are known; None: all of them.
 """
 
 from __future__ import annotations
@@ -87,13 +87,14 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 # Probabilities
 
 
-def fit_probabilities(logits: np.ndarray, labels: np.ndarray, known: np.ndarray) -> Calibration:
+def fit_probabilities(logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None = None) -> Calibration:
     """The slope and the shift of each class, by penalised logistic regression.
 
     The common distribution is fitted by expectation maximisation: the classes by their most probable parameters, then
     its means and variances by those of the classes that have positives and negatives. A class with only one of them
     gets the common slope, and a shift between the common one and that of its data.
     """
+    known = np.ones(labels.shape, bool) if known is None else known
     positives = (labels & known).sum(0)
     # classes x images: the scores of some classes are then one part of the memory
     of_classes = [np.ascontiguousarray(array.T) for array in (logits, labels, known)]
@@ -206,7 +207,7 @@ class _Cuts:
 
 
 def fit_thresholds(
-    logits: np.ndarray, labels: np.ndarray, known: np.ndarray, rule: Rule, is_calibrated: bool
+    logits: np.ndarray, labels: np.ndarray, known: np.ndarray | None, rule: Rule, is_calibrated: bool
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """The threshold of each class as a probability, and the classes that cannot reach the precision of the rule.
 
@@ -226,6 +227,7 @@ def fit_thresholds(
     if rule.by == "cost" and is_calibrated:
         false_positive, false_negative = rule.costs
         return np.full(classes, false_positive / (false_positive + false_negative)).clip(*_LIMITS), none
+    known = np.ones(labels.shape, bool) if known is None else known
     pool = _pool(logits, labels, known)
     if rule.by == "precision":
         cuts, reached = _precise_cuts(logits, labels, known, pool, rule.precision)

@@ -50,9 +50,10 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Mod
     if precision not in ("auto", "fp32", "bf16"):
         raise UserError(f"unknown precision '{shorten(precision)}': give auto, fp32 or bf16")
     where = resolve_device(str(device))
-    info, tensors = read_model(path)
-    model = Model(_restore(find_model(path), info, tensors), info, where, precision)
-    model.folder = find_model(path)
+    folder = find_model(path)
+    info, tensors = read_model(folder)
+    model = Model(_restore(folder, info, tensors), info, where, precision)
+    model.folder = folder
     return model
 
 
@@ -250,12 +251,9 @@ class Model:
 
         for loaded, logits in self._score({}, jobs(), size, workers):
             batch = waiting.popleft()
-            found: list[np.ndarray | str] = [""] * len(batch)
-            for row, reason in loaded.bad:
-                found[row] = reason
-            for position, row in enumerate(self.probabilities(logits).numpy()):
-                found[loaded.good[position]] = row
-            yield from zip(batch, found, strict=True)
+            scores = zip(loaded.good.tolist(), self.probabilities(logits).numpy(), strict=True)
+            found: dict[int, np.ndarray | str] = {**dict(loaded.bad), **dict(scores)}
+            yield from ((path, found[row]) for row, path in enumerate(batch))
 
     def score_source(
         self,
