@@ -13,7 +13,8 @@ import numpy as np
 from lifelabel.engine.environment import machine, memory
 from lifelabel.engine.evaluator import Evaluator
 from lifelabel.engine.setup import Run
-from lifelabel.model.model_folder import ModelInfo, write_model
+from lifelabel.model.info import ModelInfo
+from lifelabel.model.model_folder import write_model
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.registry import loaded_plugins

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from lifelabel.model.info import ModelInfo
 from lifelabel.model.model import Model, load
-from lifelabel.model.model_folder import ModelInfo, read_model, write_model
+from lifelabel.model.model_folder import read_model, write_model
 
 __all__ = ["Model", "ModelInfo", "load", "read_model", "write_model"]

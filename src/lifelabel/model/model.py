@@ -24,8 +24,9 @@ from lifelabel.images.loader import SCORING_BYTES, Job, Loaded, Loader, default_
 from lifelabel.images.source import ImageSource
 from lifelabel.images.transforms import load_batch
 from lifelabel.images.workers import WorkerDied
+from lifelabel.model.info import ModelInfo
 from lifelabel.model.inputs import ImageLike, Images, batches_of, is_single
-from lifelabel.model.model_folder import ModelInfo, find_model, read_model, read_trained, write_model
+from lifelabel.model.model_folder import find_model, read_model, read_trained, write_model
 from lifelabel.nn import backbones
 from lifelabel.nn.device import resolve_device, resolve_precision
 from lifelabel.nn.heads import MapHead

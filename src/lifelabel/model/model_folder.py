@@ -30,11 +30,6 @@ from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.files import atomic_write, below, read_limited, sha256, write_text, writing
 from lifelabel.utils.text import printable, shorten
 
-__all__ = [
-    "ModelInfo", "digests_before_calibration", "find_model", "read_info", "read_model", "read_trained",
-    "write_model",
-]  # fmt: skip
-
 _KIND, _FORMAT = "lifelabel model", 1
 _ABOUT = ("kind", "format", "sha256", "bytes")
 """The first keys of model.json: its kind and format, and the digest and size of model.safetensors."""
