@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -65,35 +66,51 @@ def start(*args, code=None, fresh=False, **more):
     variable that is read at the start, if the output is a terminal, and on a machine with a GPU, where imports start
     threads.
     """
-    words = [sys.executable, *(["-m", "lifelabel"] if code is None else ["-c", code]), *map(str, args)]
+    words = [
+        sys.executable,
+        *(["-m", "lifelabel"] if code is None else ["-c", code]),
+        *map(os.fspath, map(_word, args)),
+    ]
     if fresh or not _CAN_FORK or _needs_start(**more):
         return subprocess.Popen(words, **more)
     return Command(words, **more)
+
+
+def _word(arg):
+    return arg if isinstance(arg, (str, os.PathLike)) else str(arg)
 
 
 def _needs_start(env=None, stdout=None, stderr=None, **more):
     env = os.environ if env is None else env
     if any(START.get(name) != env.get(name) for name in {*START, *env} if name.startswith(READ_AT_START)):
         return True
-    for own, file in ((1, stdout), (2, stderr)):
-        number = own if file is None else file if isinstance(file, int) else file.fileno()
-        if number >= 0 and os.isatty(number):  # below 0: a constant of subprocess
-            return True
-    return False
+    numbers = (_number(file, own) for own, file in ((1, stdout), (2, stderr)))
+    return any(number >= 0 and os.isatty(number) for number in numbers)
 
 
-class Command(subprocess.Popen):
-    """A process that the server has forked. Overridden is what `subprocess.Popen` does in other ways on each system."""
+def _number(file, own):
+    """The file descriptor of a stream, `own` if it is inherited, or the negative constant of subprocess."""
+    if file is None:
+        return own
+    return file if isinstance(file, int) else file.fileno()
 
-    def _execute_child(
-        self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
-        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *more,
+
+class Command:
+    """A process that the server has forked, with the interface of `subprocess.Popen`."""
+
+    def __init__(
+        self, args, stdin=None, stdout=None, stderr=None, cwd=None, env=None, text=False, encoding=None, errors=None,
+        bufsize=-1, start_new_session=True,
     ):  # fmt: skip
-        streams = [own if given == -1 else given for own, given in enumerate((p2cread, c2pwrite, errwrite))]
-        self._answers, other = socket.socketpair()
-        with other, _lock:
-            socket.send_fds(_control(), [b"+"], [other.fileno(), *streams])
-        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        self.args, self.returncode = args, None
+        self._mode = (encoding or ("utf-8" if text or errors else None), errors or "strict")
+        with contextlib.ExitStack() as theirs:
+            self.stdin, given = self._stream(stdin, 0, theirs, bufsize)
+            self.stdout, out = self._stream(stdout, 1, theirs, bufsize)
+            self.stderr, err = (None, out) if stderr == subprocess.STDOUT else self._stream(stderr, 2, theirs, bufsize)
+            self._answers, other = socket.socketpair()
+            with other, _lock:
+                socket.send_fds(_control(), [b"+"], [other.fileno(), given, out, err])
         request = {
             "args": args[1:],
             "cwd": os.path.abspath(cwd or "."),
@@ -103,6 +120,23 @@ class Command(subprocess.Popen):
         self._answers.shutdown(socket.SHUT_WR)
         self.pid = self._answer(None)
 
+    def _stream(self, file, own, theirs, bufsize):
+        """The end of a pipe that this process keeps, if there is a pipe, and the file descriptor of the command."""
+        number = _number(file, own)
+        if number == subprocess.DEVNULL:
+            number = os.open(os.devnull, os.O_RDWR)
+            theirs.callback(os.close, number)
+        if number != subprocess.PIPE:
+            return None, number
+        read, write = os.pipe()
+        kept, given = (write, read) if own == 0 else (read, write)
+        theirs.callback(os.close, given)
+        encoding, errors = self._mode
+        binary = open(kept, "wb" if own == 0 else "rb", -1 if bufsize == 1 else bufsize)
+        if encoding is None:
+            return binary, given
+        return io.TextIOWrapper(binary, encoding, errors, line_buffering=bufsize == 1, write_through=True), given
+
     def _answer(self, timeout):
         """The next number from the server: the process id, then the exit code."""
         self._answers.settimeout(timeout)
@@ -111,19 +145,79 @@ class Command(subprocess.Popen):
             raise RuntimeError("the command server has ended")
         return _STATUS.unpack(data)[0]
 
-    def _internal_poll(self, _deadstate=None):
+    def poll(self):
         if self.returncode is None:
             with contextlib.suppress(BlockingIOError):
                 self.returncode = self._answer(0)
         return self.returncode
 
-    def _wait(self, timeout):
+    def wait(self, timeout=None):
         if self.returncode is None:
             try:
                 self.returncode = self._answer(None if timeout is None else max(timeout, 1e-3))
             except TimeoutError:
                 raise subprocess.TimeoutExpired(self.args, timeout) from None
         return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, input=None, timeout=None):
+        """Write `input`, read all output, and wait for the end. After a TimeoutExpired, the output so far is lost."""
+        end = None if timeout is None else time.monotonic() + timeout
+        encoding, errors = self._mode
+        data = memoryview((input or "").encode(encoding, errors) if encoding else input or b"")
+        received = {stream: [] for stream in (self.stdout, self.stderr) if stream and not stream.closed}
+        with selectors.DefaultSelector() as selector:
+            for stream in received:
+                selector.register(stream, selectors.EVENT_READ)
+            if self.stdin and not self.stdin.closed:
+                selector.register(self.stdin, selectors.EVENT_WRITE)
+            while selector.get_map():
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise subprocess.TimeoutExpired(self.args, timeout)
+                for key, _ in selector.select(left):
+                    stream, finished = key.fileobj, False
+                    if stream is self.stdin:
+                        try:
+                            data = data[os.write(key.fd, data[:4096]) :]  # a pipe that is ready takes that much
+                        except BrokenPipeError:
+                            data = data[:0]
+                        finished = not data
+                    else:
+                        part = (stream.buffer if encoding else stream).read1()
+                        received[stream].append(part)
+                        finished = not part
+                    if finished:
+                        selector.unregister(stream)
+                        stream.close()
+        self.wait(None if end is None else max(end - time.monotonic(), 0))
+        return self._text(received.get(self.stdout)), self._text(received.get(self.stderr))
+
+    def _text(self, parts):
+        encoding, errors = self._mode
+        if parts is None or encoding is None:
+            return None if parts is None else b"".join(parts)
+        return io.IncrementalNewlineDecoder(None, True).decode(b"".join(parts).decode(encoding, errors), final=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for stream in (self.stdout, self.stderr, self.stdin):
+            if stream:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self.wait()
 
     def __del__(self):
         if hasattr(self, "_answers"):
