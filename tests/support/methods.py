@@ -14,9 +14,11 @@ from lifelabel.config.config import Config
 from lifelabel.config.run_options import RunOptions
 from lifelabel.engine.setup import make_setting
 from lifelabel.methods import METHODS, Batch, HostBatch
+from lifelabel.nn import backbones
 from lifelabel.parallel.group import ALONE
 
 TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+NORMALIZE = backbones.build("tiny", "max", "none").normalize
 SMALL = {
     "warm_up": 6,
     "projection": 32,
@@ -99,21 +101,19 @@ def calls_of(method, tasks=3, steps=4):
     return calls
 
 
-def learn_first_task(method, steps=2):
-    method.begin_task(TASKS[0])
-    for step in range(steps):
-        method.observe(batch(method, 0, step))
-    method.end_task()
-    method.begin_task(TASKS[1])
+def learned(method, tasks=1, steps=2):
+    """The method after some tasks."""
+    for task in range(tasks):
+        method.begin_task(TASKS[task])
+        for step in range(steps):
+            method.observe(batch(method, task, step))
+        method.end_task()
     return method
 
 
-def learned(method, tasks=1):
-    for task in range(tasks):
-        method.begin_task(TASKS[task])
-        for step in range(2):
-            method.observe(batch(method, task, step))
-        method.end_task()
+def learn_first_task(method, steps=2):
+    """The method after the first task, at the begin of the second."""
+    learned(method, 1, steps).begin_task(TASKS[1])
     return method
 
 
