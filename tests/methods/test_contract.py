@@ -160,6 +160,7 @@ def test_a_run_that_stops_after_any_call_resumes_to_the_bit(name):
         resumed = small(name, **tried)
         if number:
             resumed.load_state_dict(state)
+            assert same(resumed.state_dict(), state), number  # also what the remaining steps would hide
         torch.set_rng_state(random_state)
         for call in calls_of(resumed)[number:]:
             call()
