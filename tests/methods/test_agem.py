@@ -38,6 +38,18 @@ def test_the_component_against_the_reference_is_removed():
     assert torch.equal(_project(g, torch.zeros(2)), g)  # no label of the stored images is known: the reference is 0
 
 
+def assert_projected_step(method, given, offset, reduction="mean"):
+    """A step follows the slow projection. Returns g·r."""
+    network, items = Float64Network(method), list(method.buffer.items)
+    cls = cross_entropy(network.logits(given.images), entries_of_batch(given, offset), reduction)
+    replay = cross_entropy(network.logits(images_of(items)), entries_of(items), reduction)
+    g, r = network.gradient(cls), network.gradient(replay)
+    parts = {name: part.item() for name, part in method.observe(given).items()}
+    assert parts == pytest.approx({"cls": cls.item(), "replay": replay.item()}, rel=1e-4)
+    assert_gradient(weights_of(method), slow_projection(g, r))
+    return g @ r
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("against", [True, False])
 def test_a_step_follows_the_slow_projection(reduction, against):
@@ -46,32 +58,14 @@ def test_a_step_follows_the_slow_projection(reduction, against):
     method.begin_task(TASKS[0])
     first = batch(method, 0, 0)
     method.observe(first)
-    labels = first.host.labels != against
-    given, items = batch(method, 0, 0, labels=labels), list(method.buffer.items)
-    network = Float64Network(method)
-    cls = cross_entropy(network.logits(given.images), entries_of_batch(given, 0), reduction)
-    replay = cross_entropy(network.logits(images_of(items)), entries_of(items), reduction)
-    g, r = network.gradient(cls), network.gradient(replay)
-    assert (g @ r < 0) == against
-    parts = method.observe(given)
-    assert parts["cls"].item() == pytest.approx(cls.item(), rel=1e-4)
-    assert parts["replay"].item() == pytest.approx(replay.item(), rel=1e-4)
-    expected = slow_projection(g, r)
-    assert_gradient(weights_of(method), expected)
+    given = batch(method, 0, 0, labels=first.host.labels != against)
+    assert (assert_projected_step(method, given, 0, reduction) < 0) == against
 
 
 def test_in_a_later_task_the_reference_is_over_all_known_labels():
     method = learn_first_task(make("agem", replay_batch=50))
     method.observe(batch(method, 1, 0))
-    given, items = batch(method, 1, 1), list(method.buffer.items)
-    network = Float64Network(method)
-    cls = cross_entropy(network.logits(given.images), entries_of_batch(given, 2), "mean")
-    replay = cross_entropy(network.logits(images_of(items)), entries_of(items), "mean")
-    g = network.gradient(cls)
-    parts = method.observe(given)
-    assert parts["replay"].item() == pytest.approx(replay.item(), rel=1e-4)
-    expected = slow_projection(g, network.gradient(replay))
-    assert_gradient(weights_of(method), expected)
+    assert_projected_step(method, batch(method, 1, 1), 2)
 
 
 def test_while_nothing_is_stored_the_step_is_that_of_fine_tuning():
@@ -84,4 +78,3 @@ def test_while_nothing_is_stored_the_step_is_that_of_fine_tuning():
     assert parts["cls"].item() == plain.observe(given)["cls"].item()
     for one, two in zip(agem.learner.backbone.parameters(), plain.learner.backbone.parameters(), strict=True):
         torch.testing.assert_close(one, two)
-    assert agem.footprint().images == 4 and agem.footprint().bytes == agem.buffer.bytes > 0

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.methods import NORMALIZE
 
 from lifelabel import streams
 from lifelabel.methods import HostBatch, buffer
 from lifelabel.methods.buffer import Buffer, BufferOptions, Reservoir, make_item
-from lifelabel.nn import backbones
 
 
 class Plain(Buffer):
@@ -20,9 +20,6 @@ class Plain(Buffer):
 
     def offer(self, batch, offset, logits=None):
         pytest.fail("images are added by hand")
-
-
-NORMALIZE = backbones.build("tiny", "max", "none").normalize
 
 
 def make_batch(pixels, labels, known=None):
@@ -56,18 +53,6 @@ def pillow_jpeg(pixels):
 
 def pillow_pixels(jpeg):
     return np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))
-
-
-def assert_same(one, two):
-    assert len(one) == len(two) and one.bytes == two.bytes
-    for a, b in zip(one.items, two.items, strict=True):
-        assert (a.jpeg, a.offset, a.key, a.bytes) == (b.jpeg, b.offset, b.key, b.bytes)
-        for name in ("labels", "known", "logits"):
-            x, y = getattr(a, name), getattr(b, name)
-            assert (x is None) == (y is None)
-            if x is not None:
-                assert x.dtype == y.dtype
-                np.testing.assert_array_equal(x, y)
 
 
 def test_a_reservoir_stores_every_offered_image_with_the_same_probability():
@@ -212,35 +197,6 @@ def test_logits_are_restored_for_the_classes_that_were_seen_when_the_image_was_s
     assert reservoir.items[positions[0]].bytes == len(pillow_jpeg(pixels[0])) + 2 + 2 + 2 * 2
     last = replayed[2:]
     assert last.labels.tolist() == [[0, 0, 1]] and len(last.images) == len(last.logits) == len(last.stored) == 1
-
-
-def mixed():
-    """Images of two tasks, some with logits, after some have been removed."""
-    torch.manual_seed(3)
-    rng = np.random.default_rng(3)
-    reservoir = Reservoir(BufferOptions(buffer_images=9), NORMALIZE)
-    for step, classes in enumerate((2, 2, 3, 3)):
-        batch = make_batch(rng.integers(0, 256, (5, 16, 16, 3), np.uint8), rng.random((5, classes)) < 0.5)
-        reservoir.offer(batch, 2 * (step // 2), torch.randn(5, 2 + step) if step % 2 else None)
-    assert {item.logits is None for item in reservoir.items} == {True, False}
-    return reservoir
-
-
-@pytest.mark.parametrize("make", [mixed, lambda: Reservoir(BufferOptions(), NORMALIZE)], ids=["mixed", "empty"])
-def test_a_restored_buffer_continues_exactly(make, tmp_path):
-    one = make()
-    torch.save(one.state_dict(), tmp_path / "b.pt")
-    two = Reservoir(one.options, NORMALIZE)
-    two.load_state_dict(torch.load(tmp_path / "b.pt", weights_only=True))
-    assert_same(one, two)
-    random_state = torch.get_rng_state()
-    for reservoir in (one, two):
-        torch.set_rng_state(random_state)
-        for step in range(6):
-            pixels = np.random.default_rng(step).integers(0, 256, (5, 16, 16, 3), np.uint8)
-            reservoir.offer(make_batch(pixels, codes(range(5), 4)), 5, torch.full((5, 9), step))
-    assert_same(one, two)
-    assert one.max_key == two.max_key
 
 
 def test_a_stored_image_is_much_smaller_and_almost_unchanged():

@@ -23,7 +23,7 @@ from support.no_waiting import no_waiting
 
 import lifelabel
 from lifelabel.methods import METHODS, Batch, HostBatch
-from lifelabel.methods.buffer import BufferOptions
+from lifelabel.methods.buffer import BufferOptions, encode
 from lifelabel.metrics import mean_average_precision
 from lifelabel.model.exporter import ProbabilityNetwork, onnx_program, torch_program
 from lifelabel.nn import backbones
@@ -131,11 +131,14 @@ def test_it_learns(name):
 
 
 def test_a_batch_may_have_one_image_and_no_known_label(name):
-    method = in_second_task(name)
-    for given in (batch(method, 1, 0, count=1), batch(method, 1, 1, hidden=1.0)):
-        assert all(part.isfinite() for part in method.observe(given).values())
-    method.end_task()
-    assert method.scores(images_of()).isfinite().all()
+    """Also all batches of the first task: a buffer may be empty when it ends."""
+    method = small(name)
+    for task, counts in enumerate(((4, 4, 4), (1, 4))):
+        given = [batch(method, task, step, count, hidden=1.0 - (count == 1)) for step, count in enumerate(counts)]
+        begin(method, TASKS[task], given)
+        assert all(part.isfinite() for each in given for part in method.observe(each).values())
+        method.end_task()
+        assert method.scores(images_of()).isfinite().all()
 
 
 # Saving and restoring
@@ -157,6 +160,7 @@ def test_a_run_that_stops_after_any_call_resumes_to_the_bit(name):
         resumed = small(name, **tried)
         if number:
             resumed.load_state_dict(state)
+            assert same(resumed.state_dict(), state), number  # also what the remaining steps would hide
         torch.set_rng_state(random_state)
         for call in calls_of(resumed)[number:]:
             call()
@@ -307,14 +311,27 @@ def test_images_are_stored_with_their_known_labels(name):
     """Labels that were hidden when an image was stored stay unknown."""
     if not stores_images(name):
         pytest.skip("it stores no images")
-    seen = OLD + len(TASKS[1])
-    method = after_second_task(name, (True, False), (True, False))
-    later = [item for item in method.buffer.items if len(item.labels) == seen]
-    assert later and all(item.offset == 0 for item in later)
-    assert all(item.known[0] and item.labels[0] and not item.known[1] for item in later)
-    replayed = method.buffer.replay(range(len(method.buffer)), seen)
-    first_task = [k for k, item in enumerate(method.buffer.items) if len(item.labels) == OLD]
-    assert first_task and not replayed.known[first_task][:, OLD:].any()
+    method = in_second_task(name)
+    first = [batch(method, 0, step, count=1 if step == 2 else 4) for step in range(4)]
+    with_some = [with_old(batch(method, 1, step), (True, False), (True, False)) for step in range(2)]
+    without = [batch(method, 1, step) for step in (2, 3)]
+    visible = {
+        encode(pixels.numpy()): (offset, labels.tolist(), known.tolist())
+        for offset, batches in ((0, first), (0, with_some), (OLD, without))
+        for given in batches
+        for pixels, labels, known in zip(given.host.pixels, given.host.labels, given.host.known, strict=True)
+    }
+    for given in (*with_some, *without):
+        method.observe(given)
+    method.end_task()
+    stored = [(item.offset, item.labels.tolist(), item.known.tolist()) for item in method.buffer.items]
+    assert stored == [visible[item.jpeg] for item in method.buffer.items]
+    assert {(offset, len(labels)) for offset, labels, _ in stored} == {(0, 2), (0, 5), (OLD, 3)}
+    replayed = method.buffer.replay(range(len(stored)), OLD + len(TASKS[1]))
+    for row, (offset, labels, known) in enumerate(stored):
+        columns = slice(offset, offset + len(labels))
+        assert replayed.labels[row, columns].tolist() == labels and replayed.known[row, columns].tolist() == known
+        assert replayed.known[row].sum() == sum(known)
 
 
 # Several passes and processes, memory, and the device

@@ -6,13 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from support.methods import NORMALIZE, noisy_host
 
 from lifelabel.methods import HostBatch
 from lifelabel.methods.buffer import BufferOptions, encode
 from lifelabel.methods.exemplars import ExemplarBuffer
-from lifelabel.nn import backbones
-
-NORMALIZE = backbones.build("tiny", "max", "none").normalize
 
 
 class Checked(ExemplarBuffer):
@@ -28,10 +26,10 @@ def make(images, limit=None):
     return Checked(BufferOptions(buffer_images=images, buffer_bytes=limit), NORMALIZE)
 
 
-def host(labels, known=None, pixels=None):
+def host(labels, pixels=None):
     labels = np.asarray(labels, bool)
     pixels = np.zeros((len(labels), 4, 4, 3), np.uint8) if pixels is None else pixels
-    return HostBatch(torch.from_numpy(pixels), labels, np.ones_like(labels) if known is None else known)
+    return HostBatch(torch.from_numpy(pixels), labels, np.ones_like(labels))
 
 
 class SlowBuffer:
@@ -90,16 +88,13 @@ class SlowBuffer:
 
 
 def stream(rng):
-    """Batches of three tasks of four, three and two classes, of different frequencies; JPEGs of many sizes.
+    """Batches of three tasks of four, three and two classes, of different frequencies.
 
     In the last task all labels are visible, also those of old classes.
     """
     for task, (offset, classes) in enumerate([(0, 4), (4, 3), (0, 9)]):
         for _ in range(5):
-            noise = rng.integers(0, 256, (7, 8, 8, 3)) * rng.random((7, 1, 1, 1))
-            known = rng.random((7, classes)) < 0.8
-            labels = (rng.random((7, classes)) < 0.5 / np.arange(1, classes + 1)) & known
-            yield task, offset, host(labels, known, noise.astype(np.uint8))
+            yield task, offset, noisy_host(rng, 0.5 / np.arange(1, classes + 1), 7)
 
 
 @pytest.mark.parametrize(("images", "limit"), [(12, None), (1000, 6000), (10, 5000), (5, None), (3, 1300)])
@@ -204,26 +199,3 @@ def test_results_are_computed_in_batches_from_images_that_are_not_mirrored():
     assert sizes == [2, 2, 1] and rows.dtype == torch.float64
     pixel = buffer.images([0])[0, 0, 0, 0].item()
     np.testing.assert_allclose(rows.numpy() - pixel, [7, 1, 3, 0, 2], atol=1e-6)
-
-
-def test_a_restored_buffer_continues_exactly(tmp_path):
-    batches = list(stream(np.random.default_rng(3)))
-    one = make(10, 5000)
-    one.begin_task(4)
-    for _, offset, batch in batches[:4]:
-        one.offer(batch, offset)
-    torch.save(one.state_dict(), tmp_path / "b.pt")
-    two = make(10, 5000)
-    two.load_state_dict(torch.load(tmp_path / "b.pt", weights_only=True))
-    for each in (one, two):
-        torch.manual_seed(1)
-        each.offer(batches[4][2], 0)
-        for members in each.changed():
-            each.set_order(members)
-        each.begin_task(7)
-        for _, offset, batch in batches[5:10]:
-            each.offer(batch, offset)
-    assert [item.jpeg for item in one.items] == [item.jpeg for item in two.items]
-    for name in ("serves", "keys", "counts", "offered", "max_keys"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-    assert one.total_bytes() == two.total_bytes() == one.bytes + 16 * len(one) + 24 * 7

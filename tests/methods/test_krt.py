@@ -1,4 +1,4 @@
-"""KRT and KRT-R against their losses, computed slowly in float64; pseudo labels, frozen tokens, resuming."""
+"""KRT and KRT-R against their losses, computed slowly in float64; and its pseudo labels."""
 
 import copy
 import dataclasses
@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 import torch
 from support import methods
-from support.methods import TASKS, batch, images_of, learn_first_task
+from support.methods import (
+    TASKS,
+    Float64MapNetwork,
+    assert_step,
+    batch,
+    cross_entropy,
+    entries_of,
+    entries_of_batch,
+    images_of,
+    learn_first_task,
+)
 from torchvision.models import VisionTransformer
 
 from lifelabel.errors import UserError
@@ -24,23 +34,11 @@ def make(name="krt", **options):
     return methods.make(name, **{"width": 16, **options})
 
 
-class Float64:
-    """The network of a method before a step, in float64, and its expert."""
-
-    def __init__(self, method):
-        self.networks = [(method.learner.backbone, method.head)]
-        self.networks += [(method.expert.backbone, method.expert.head)] if method.expert else []
-        self.networks = [tuple(part.double() for part in copy.deepcopy(each)) for each in self.networks]
-        self.networks[0][0].train()
-
-    def run(self, images, which=0):
-        backbone, head = self.networks[which]
-        maps = backbone.maps(backbone.body(images.double()), images.shape[2:])
-        return head.embed(maps), head(maps)
-
-    def gradients(self, loss):
-        weights = [*self.networks[0][0].parameters(), *self.networks[0][1].parameters()]
-        return torch.autograd.grad(loss, weights, allow_unused=True)
+class Float64(Float64MapNetwork):
+    def run(self, images):
+        """Embeddings and logits."""
+        maps = self.maps(images)
+        return self.head.embed(maps), self.head(maps)
 
 
 def asl(logits, entries, reduction):
@@ -62,111 +60,46 @@ def token_loss(old, new, reduction):
     return total / (images if reduction == "sum" else images * tasks)
 
 
-def entries_of(labels, known, pseudo, offset):
+def with_pseudo(pseudo, entries):
     """For each image, its pseudo labels of old classes and its known labels, which take their place."""
-    return [
-        {**dict(enumerate(own)), **{offset + k: float(labels[i][k]) for k in range(len(known[i])) if known[i][k]}}
-        for i, own in enumerate(pseudo)
-    ]
+    return [{**dict(enumerate(own)), **known} for own, known in zip(pseudo, entries, strict=True)]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("name", ["krt", "krt-r"])
 def test_losses_and_gradients_equal_the_slow_computation(name, reduction, monkeypatch):
     replayed = {"replay_weight": 0.5, "buffer_images": 3, "replay_batch": 3} if name == "krt-r" else {}
-    method = learn_first_task(make(name, reduction=reduction, token_weight=2.0, **replayed))
+    method = methods.learned(make(name, reduction=reduction, token_weight=2.0, **replayed))
+    old_network = Float64(method, frozen=True)
+    method.begin_task(TASKS[1])
     items = list(method.buffer.items) if replayed else []
     if items:
         monkeypatch.setattr(method.buffer, "sample", lambda count: [0, 1, 2])
-    given, slow, search = batch(method, 1, 0), Float64(method), copy.deepcopy(method.pseudo_labels)
+    given, network, search = batch(method, 1, 0), Float64(method), copy.deepcopy(method.pseudo_labels)
     images = torch.cat([given.images.double(), *([images_of(items)] if items else [])])
-    embeddings, logits = slow.run(images)
-    old_embeddings, old_logits = (part.detach() for part in slow.run(images, 1))
-    found = method.observe(given)
+    embeddings, logits = network.run(images)
+    old_embeddings, old_logits = (part.detach() for part in old_network.run(images))
 
     count, probabilities = len(given.images), old_logits.sigmoid().float()
     pseudo = (probabilities >= search.search(probabilities[:count])).tolist()
     assert 0 < sum(map(sum, pseudo)) < len(pseudo) * OLD
-    entries = entries_of(given.labels.tolist(), given.known.tolist(), pseudo[:count], OLD)
-    parts = {
-        "cls": asl(logits[:count], entries, reduction),
-        "token": token_loss(old_embeddings, embeddings[:, :1], reduction),
-    }
+    parts = {"cls": asl(logits[:count], with_pseudo(pseudo[:count], entries_of_batch(given, OLD)), reduction)}
+    parts["token"] = token_loss(old_embeddings, embeddings[:, :1], reduction)
     if items:
-        stored = entries_of([i.labels for i in items], [i.known for i in items], pseudo[count:], 0)
-        parts["replay"] = asl(logits[count:], stored, reduction)
-    assert {key: part.item() for key, part in found.items()} == pytest.approx(
-        {key: part.item() for key, part in parts.items()}, rel=1e-3
-    )
+        parts["replay"] = asl(logits[count:], with_pseudo(pseudo[count:], entries_of(items)), reduction)
     total = parts["cls"] + 2.0 * parts["token"] + 0.5 * parts.get("replay", 0)
-    methods.assert_gradient(methods.weights_of(method), methods.flat(slow.gradients(total)))
+    assert_step(method, given, network, parts, total, rel=1e-3)
+    assert method.pseudo_labels.task_images == count  # stored images are no images of the task
 
 
-def test_the_first_task_has_only_the_classification_loss():
-    method = make()
+@pytest.mark.parametrize(("loss", "slow_loss"), [("asl", asl), ("bce", cross_entropy)])
+def test_the_first_task_has_only_the_classification_loss(loss, slow_loss):
+    method = make(loss=loss)
     method.begin_task(TASKS[0])
-    given, slow = batch(method, 0, 0), Float64(method)
-    logits = slow.run(given.images)[1]
-    expected = asl(logits, entries_of(given.labels.tolist(), given.known.tolist(), [[]] * 4, 0), "mean")
-    found = method.observe(given)
-    assert found.keys() == {"cls"} and found["cls"].item() == pytest.approx(expected.item(), rel=1e-3)
+    given, network = batch(method, 0, 0), Float64(method)
+    cls = slow_loss(network.logits(given.images), entries_of_batch(given, 0), "mean")
+    assert_step(method, given, network, {"cls": cls}, cls, rel=1e-3)
     assert (method.pseudo_labels.labels, method.pseudo_labels.images) == (given.labels.sum(), 4)
-
-
-def test_cross_entropy_in_place_of_the_asymmetric_loss():
-    method = make(loss="bce")
-    method.begin_task(TASKS[0])
-    given, slow = batch(method, 0, 0), Float64(method)
-    logits = slow.run(given.images)[1]
-    expected = methods.cross_entropy(logits, methods.entries_of_batch(given, 0), "mean")
-    assert method.observe(given)["cls"].item() == pytest.approx(expected.item(), rel=1e-3)
-
-
-def test_frozen_tokens_and_classifiers_do_not_change_and_shared_weights_do():
-    method = make()
-    frozen = []
-    for task, classes in enumerate(TASKS):
-        method.begin_task(classes)
-        shared = {name: tensor.clone() for name, tensor in method.head.state_dict().items()}
-        for step in range(2):
-            method.observe(batch(method, task, step))
-        after = method.head.state_dict()
-        for tokens, weight, bias in frozen[-1:]:
-            assert torch.equal(after["old_retention"], tokens)
-            assert torch.equal(after["old_weight"], weight) and torch.equal(after["old_bias"], bias)
-        trained = ("transfer", "retention", "weight", "bias", "query.weight", "value.weight", "project.weight")
-        assert not any(torch.equal(after[name], shared[name]) for name in trained)
-        parts = ((after[f"old_{name}"], after[name]) for name in ("retention", "weight", "bias"))
-        frozen.append([torch.cat(pair).clone() for pair in parts])
-        method.end_task()
-
-
-def test_the_token_loss_holds_the_embeddings_of_old_tasks():
-    distances = []
-    for weight in (0.0, 100.0):
-        method = learn_first_task(make(token_weight=weight, batch_norm="frozen"))
-        parts = [method.observe(batch(method, 1, step)) for step in range(12)]
-        distances.append(parts[-1]["token"].item())
-    assert distances[1] < 0.5 * distances[0]
-
-
-def test_restored_labels_by_hand():
-    """Known labels stay, old ones that are unknown get pseudo labels, and new ones of stored images stay unknown."""
-    method = learn_first_task(make("krt-r"))
-    method.pseudo_labels.expected.fill_(1.0)
-    images, new = torch.zeros(2, 3, 8, 8), len(TASKS[1])
-    labels, known = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), torch.tensor([[True] * 3, [False, True, True]])
-    hidden = torch.zeros(2, new, dtype=torch.bool)
-    stored_labels = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-    stored_known = torch.tensor([[True, False], [False, True]])
-    stored = Batch(images, torch.cat([stored_labels, hidden], 1), torch.cat([stored_known, hidden], 1), ())
-    probabilities = torch.tensor([[0.9, 0.1], [0.1, 0.85], [0.1, 0.9], [0.7, 0.99]])  # one label per image at 0.8
-    found = method._restore_labels([Batch(images, labels, known, TASKS[1]), stored], probabilities.logit())
-    assert found[0][0].tolist() == [[1, 0, 1, 0, 0], [0, 1, 0, 0, 1]]
-    assert found[0][1].tolist() == [[True] * 5, [True, True, False, True, True]]
-    assert found[1][0][:, :OLD].tolist() == [[1, 1], [0, 0]]
-    assert found[1][1].tolist() == [[True] * 2 + [False] * 3] * 2
-    assert method.pseudo_labels.task_images == 2  # stored images are no images of the task
 
 
 def test_known_labels_of_old_classes_count_in_the_search():
@@ -238,23 +171,6 @@ def test_each_step_finds_the_threshold_of_the_literal_search(expected, power):
         assert found.search(torch.from_numpy(given)).item() == slow_search(seen, expected)
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "expected", "threshold"),
-    [
-        ([[0.9, 0.9], [0.85, 0.1]], 1.45, 0.8),  # 1.5 labels at once
-        ([[0.9, 0.82], [0.85, 0.1]], 1.0, 0.825),  # one step up from 0.82: two labels remain
-        ([[0.9, 0.7], [0.6, 0.1]], 1.0, 0.7),  # down to the second label
-        ([[0.7, 0.7], [0.7, 0.7]], 0.9, 0.8),  # at 0.7 there are two labels per image: none is nearer to 0.9
-        ([[0.7, 0.7], [0.7, 0.7]], 1.1, 0.7),  # and two are nearer to 1.1
-        ([[0.2, 0.2], [0.2, 0.2]], 1.0, 0.8),  # never reached in 100 tries, all of them equal
-        ([[1.0, 1.0], [1.0, 1.0]], 1.0, 0.8),  # a probability of 1 is above every threshold
-    ],
-)
-def test_the_search_by_hand(probabilities, expected, threshold):
-    found = labels_of(expected * 2, 3, 3).search(torch.tensor(probabilities))
-    assert found.item() == pytest.approx(threshold)
-
-
 def test_the_expected_number_is_that_of_earlier_tasks_times_the_share_of_old_classes():
     found = PseudoLabels(density=0.5)
     found.begin_task(0, 2)
@@ -270,15 +186,6 @@ def test_the_expected_number_is_that_of_earlier_tasks_times_the_share_of_old_cla
     found.begin_task(5, 5)
     assert found.expected.item() == pytest.approx(0.5 * 5 / 10 * 13 / 5)
     assert not found.histogram.any() and found.task_images == 0
-
-
-def test_the_state_of_pseudo_labels_is_restored():
-    found = labels_of(1.7, 3, 2)
-    found.search(torch.rand(6, 3))
-    restored = PseudoLabels()
-    restored.load_state_dict(found.state_dict())
-    given = torch.rand(5, 3)
-    assert torch.equal(restored.search(given), found.search(given)) and restored.nbytes == found.nbytes > 0
 
 
 @pytest.mark.gpu

@@ -1,24 +1,18 @@
 """L3A against one ridge regression over all images at once, with labels and weights counted image by image."""
 
 import copy
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
 from support import methods
-from support.methods import same
+from support.methods import TASKS
 
-from lifelabel import train
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
 from lifelabel.errors import UserError
 from lifelabel.methods import Batch
-from lifelabel.methods.l3a import L3A
 from lifelabel.nn import losses
 
-TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
 IMAGES = 12
 """Of each task."""
 UNITS = 20
@@ -26,11 +20,9 @@ THRESHOLD = 0.25
 WIDTH = 256 + UNITS + 1
 
 
-def make(seed=0, device="cpu", precision="fp32", **more):
-    torch.manual_seed(seed)
-    known = {"projection": UNITS, "ridge": 2.0, "pseudo_threshold": THRESHOLD, "warm_up": 0, **more}
-    config = Config.make({"method": "l3a", "precision": precision, "method_options": known})
-    return L3A(make_setting(config, lambda labels: None, torch.device(device)), config.method_options)
+def make(**more):
+    options = {"projection": UNITS, "ridge": 2.0, "pseudo_threshold": THRESHOLD, "warm_up": 0, **more}
+    return methods.make("l3a", **options)
 
 
 def batches(task, sizes=(5, 7)):
@@ -137,26 +129,6 @@ def test_z_is_the_standardised_features_a_random_layer_of_them_and_a_one():
     assert plain.expand(plain.features(images)).shape[1] == 257
 
 
-def test_unknown_labels_are_not_used():
-    expected, changed = learn(make(), range(2)), make()
-    for t in range(2):
-        changed.begin_task(TASKS[t])
-        for batch in batches(t):
-            assert not batch.known.all()
-            changed.observe(Batch(batch.images, batch.labels + (~batch.known).float(), batch.known, batch.classes))
-        changed.end_task()
-    assert same(expected.state_dict(), changed.state_dict())
-
-
-def test_without_a_warm_up_there_is_no_gradient_and_the_backbone_does_not_change():
-    method = make()
-    before = copy.deepcopy(method.backbone.state_dict())
-    learn(method)
-    assert same(before, method.backbone.state_dict())
-    assert all(p.grad is None and not p.requires_grad for p in method.backbone.parameters())
-    assert not any(tensor.requires_grad for tensor in (method.gram, method.cross, method.weights))
-
-
 def test_during_a_task_new_classes_have_the_value_zero_and_old_ones_do_not_change():
     method = learn(make(), range(1))
     images = batches(1)[0].images
@@ -172,65 +144,13 @@ def test_during_a_task_new_classes_have_the_value_zero_and_old_ones_do_not_chang
         assert loss.item() == pytest.approx(losses.classification(constant, batch.labels, known=batch.known).item())
 
 
-def test_the_warm_up_trains_whole_batches_then_freezes():
-    method = make(warm_up=6)  # the second batch of five crosses the border
-    method.begin_task(TASKS[0])
-    plain = make()
-    plain.begin_task(TASKS[0])
-    first, second, third, fourth = batches(0, (5, 5, 1, 1))
-    before = copy.deepcopy(method.backbone.state_dict())
-    for batch in (first, second):
-        assert method.warm_up.training is not None and not method.gram.any()
-        learner = copy.deepcopy(method.warm_up.training.learner)
-        expected = losses.classification(
-            learner.head(learner.train_features(batch.images)), batch.labels, method.setting.reduction, batch.known
-        )
-        assert method.observe(batch)["cls"].item() == pytest.approx(expected.item())
-    trained = copy.deepcopy(method.backbone.state_dict())
-    changed = [key for key in before if not torch.equal(before[key], trained[key])]
-    assert "body.0.weight" in changed and "body.1.running_mean" in changed
-    assert method.warm_up.training is None and not method.gram.any()
-    for batch in (third, fourth):
-        method.observe(batch)
-    method.end_task()
-    learn(method, [1, 2])
-    assert same(trained, method.backbone.state_dict())
-    assert all(p.grad is None and not p.requires_grad for p in method.backbone.parameters())
-
-    plain.backbone.load_state_dict(trained)  # the images of the warm-up are not part of the sums
-    for batch in (third, fourth):
-        plain.observe(batch)
-    plain.end_task()
-    learn(plain, [1, 2])
-    assert torch.equal(plain.weights, method.weights)
-
-
-@pytest.mark.parametrize("warm_up", [IMAGES, IMAGES + 1])
-def test_a_warm_up_with_all_images_is_refused(warm_up):
-    method = make(warm_up=warm_up)
-    expected = f"method.warm_up={warm_up} used all 12 images of the first task and left none for the regression"
-    with pytest.raises(UserError, match=expected):
-        learn(method, range(1))
-
-
 def test_a_ridge_that_vanishes_in_rounding_is_refused():
     with pytest.raises(UserError, match=r"method\.ridge=1e-300 is too small"):
         learn(make(ridge=1e-300), range(1))
 
 
-def test_a_run_logs_one_loss_through_warm_up_and_regression(tmp_path):
-    options = {"projection": UNITS, "ridge": 10.0, "warm_up": 20}
-    done = train(
-        tmp_path / "l3a", method="l3a", device="cpu", method_options=options,
-        stream_options={"train_images": 200, "test_images": 60},
-    )  # fmt: skip
-    lines = [json.loads(line) for line in (done.folder / "history.jsonl").read_text().splitlines()]
-    assert len(lines) >= 25 and all(list(line["losses"]) == ["cls"] for line in lines)
-    assert done.environment["footprint"]["images"] == 0 and done.environment["footprint"]["bytes"] > 0
-
-
 def test_known_labels_take_the_place_of_pseudo_labels():
-    method = methods.learn_first_task(methods.make("l3a", **methods.small_options("l3a")), steps=4)
+    method = methods.learn_first_task(methods.small("l3a"), steps=4)
     given = methods.with_old(methods.batch(method, 1, 0), (True, False), (True, True))
     values = torch.full((len(given.images), 5), 0.9, dtype=torch.float64)  # pseudo labels are 1
     assert method.augment_labels(given, values)[:, :2].tolist() == [[1.0, 0.0]] * len(given.images)

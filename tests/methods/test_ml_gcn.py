@@ -1,27 +1,18 @@
-"""ML-GCN against loops over classes in float64, its counts by hand, and its state."""
+"""ML-GCN against loops over classes in float64, and its counts by hand."""
 
 import copy
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
-from support import methods
-from support.methods import TASKS, batch, cross_entropy, entries_of_batch
+from support.methods import TASKS, assert_gradient, batch, cross_entropy, entries_of_batch, flat, small
 
-from lifelabel.config.config import Config
-from lifelabel.methods import METHODS
-
-WORDS = {name: torch.randn(4, generator=torch.Generator().manual_seed(i)) for i, name in enumerate(sum(TASKS, ()))}
 COUNTS = [np.array([[10, 4], [4, 4]]), np.array([[5, 3, 0], [3, 8, 1], [0, 1, 9]]), np.array([[2, 0], [0, 0]])]
 
 
-def make(name="ml-gcn-lifelong", device="cpu", **options):
-    method = methods.make(name, device=device, **options)
-    embed = lambda names: torch.stack([WORDS[each] for each in names]).to(device)  # noqa: E731
-    method.setting, method.words = dataclasses.replace(method.setting, embed=embed), method.words.to(device)
-    return method
+def make(name="ml-gcn-lifelong", **options):
+    return small(name, batch_norm="running", **options)
 
 
 def begin(method, task):
@@ -66,13 +57,13 @@ def test_a_step_is_that_of_the_slow_computation(reduction):
     given = batch(method, 1, 0)
     backbone = copy.deepcopy(method.learner.backbone).double().train()
     w1, w2 = (w.detach().double().requires_grad_() for w in (method.graph.w1, method.graph.w2))
-    words = torch.stack([WORDS[name] for name in TASKS[0] + TASKS[1]]).double()
+    words = method.setting.embed(TASKS[0] + TASKS[1]).double()
     logits = backbone(given.images.double()) @ slow_nodes(words, COUNTS[:2], w1, w2, 0.3, 0.3).T
     loss = cross_entropy(logits, entries_of_batch(given, 2), reduction)
     expected = torch.autograd.grad(loss, [w1, w2, *backbone.parameters()])
     assert method.observe(given)["cls"].item() == pytest.approx(loss.item(), rel=1e-4)
     weights = [method.graph.w1, method.graph.w2, *method.learner.backbone.parameters()]
-    methods.assert_gradient(weights, methods.flat(expected))
+    assert_gradient(weights, flat(expected))
 
 
 def test_the_matrix_has_the_probabilities_of_the_counts_and_nothing_between_tasks():
@@ -82,7 +73,6 @@ def test_the_matrix_has_the_probabilities_of_the_counts_and_nothing_between_task
     expected[2:5, 2:5] = [[1, 3 / 8, 0], [3 / 5, 1, 1 / 9], [0, 1 / 8, 1]]
     expected[5:, 5:] = np.eye(2)  # no image has the last class
     np.testing.assert_allclose(method.matrix(), expected)
-    assert method.footprint().bytes == 7 * 7 * 8 and method.footprint().images == 0
 
 
 def test_a_class_uses_the_words_of_the_classes_that_it_implies_and_of_no_other_task():
@@ -111,15 +101,8 @@ def test_counts_with_old_classes_are_not_used():
 
 
 def test_the_upper_bound_is_the_same_with_one_task_of_all_classes():
-    assert METHODS["ml-gcn"].joint and not METHODS["ml-gcn-lifelong"].joint
     joint = make("ml-gcn")
     joint.begin_task(sum(TASKS, ()))
     counts = np.arange(49).reshape(7, 7)
     joint.count_labels(counts + counts.T)
     assert (joint.matrix() > 0).sum() > 2 * 2 + 3 * 3 + 2 * 2
-    scores = joint.scores(batch(joint, 0, 0).images)
-    torch.testing.assert_close(joint.logits(joint.features(batch(joint, 0, 0).images), 2), scores[:, :2])
-
-
-def test_the_hidden_layer_has_the_width_of_the_paper():
-    assert Config.make({"method": "ml-gcn"}).method_options.hidden == 1024

@@ -5,14 +5,12 @@ import math
 
 import numpy as np
 import pytest
-import torch
+from support.methods import NORMALIZE, noisy_host
 
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
-from lifelabel.methods import METHODS, Batch, HostBatch, ocdm
+from lifelabel.methods import METHODS, ocdm
 from lifelabel.methods.buffer import encode
 from lifelabel.methods.ocdm import _Candidates
-from lifelabel.methods.prs import Partitions
+from lifelabel.methods.prs import Partitions, ShareOptions
 
 NONE = -1
 
@@ -76,18 +74,7 @@ def test_the_first_of_equal_images_is_removed_despite_rounding():
 
 
 def make(**options):
-    config = Config.make({"method": "ocdm", "method_options": options})
-    made = make_setting(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu"))
-    return METHODS["ocdm"](made, config.method_options)
-
-
-def hosts(rng):
-    """Two tasks of four and three classes; some labels are unknown; JPEGs of many sizes."""
-    for offset, classes in [(0, 4)] * 8 + [(4, 3)] * 8:
-        noise = rng.integers(0, 256, (7, 8, 8, 3)) * rng.random((7, 1, 1, 1))
-        known = rng.random((7, classes)) < 0.8
-        labels = (rng.random((7, classes)) < 0.3) & known
-        yield offset, HostBatch(torch.from_numpy(noise.astype(np.uint8)), labels, known)
+    return METHODS["ocdm"].buffer_class(ShareOptions(**options), NORMALIZE)
 
 
 class SlowBuffer:
@@ -120,18 +107,17 @@ class SlowBuffer:
 )
 def test_the_stored_images_of_a_stream_are_those_of_the_slow_version(rho, images, limit):
     """The same images at the same positions after every batch, in both budgets; also a batch larger than the memory."""
-    method = make(rho=rho, buffer_images=images, buffer_bytes=limit)
-    slow = SlowBuffer(rho, images, limit)
-    for offset, host in hosts(np.random.default_rng(3)):
-        if sum(method.sizes) == offset:
-            method.begin_task([f"{offset + k}" for k in range(host.labels.shape[1])])
-        method.store(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
+    rng = np.random.default_rng(3)
+    fast, slow = make(rho=rho, buffer_images=images, buffer_bytes=limit), SlowBuffer(rho, images, limit)
+    for offset, classes in [(0, 4)] * 8 + [(4, 3)] * 8:
+        host = noisy_host(rng, [0.3] * classes, 7)
+        fast.offer(host, offset)
         jpegs = [encode(pixels) for pixels in host.pixels.numpy()]
         labels = [(offset + np.flatnonzero(row)).tolist() or [NONE] for row in host.labels]
-        slow.offer([(j, len(j) + 2 * host.labels.shape[1], y) for j, y in zip(jpegs, labels, strict=True)])
-        assert [item.jpeg for item in method.buffer.items] == [jpeg for jpeg, *_ in slow.memory]
-        assert method.buffer.bytes == sum(size for _, size, _ in slow.memory) <= (limit or math.inf)
-        assert len(method.buffer) <= images
+        slow.offer([(j, len(j) + 2 * classes, y) for j, y in zip(jpegs, labels, strict=True)])
+        assert [item.jpeg for item in fast.items] == [jpeg for jpeg, *_ in slow.memory]
+        assert fast.bytes == sum(size for _, size, _ in slow.memory) <= (limit or math.inf)
+        assert len(fast) <= images
     assert len(slow.memory) < len(slow.seen)
 
 
@@ -139,28 +125,11 @@ def test_only_stored_images_are_encoded(monkeypatch):
     encoded = []
     make_item = ocdm.make_item
     monkeypatch.setattr(ocdm, "make_item", lambda *given: encoded.append(make_item(*given)) or encoded[-1])
-    method = make(buffer_images=10)
-    method.begin_task("abcd")
-    counts = []
-    for _, host in list(hosts(np.random.default_rng(0)))[:8]:
-        before = {id(item) for item in method.buffer.items}
+    buffer, rng, counts = make(buffer_images=10), np.random.default_rng(0), []
+    for _ in range(8):
+        before = {id(item) for item in buffer.items}
         encoded.clear()
-        method.store(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
-        assert {id(item) for item in encoded} == {id(item) for item in method.buffer.items} - before
+        buffer.offer(noisy_host(rng, [0.3] * 4, 7), 0)
+        assert {id(item) for item in encoded} == {id(item) for item in buffer.items} - before
         counts.append(len(encoded))
     assert counts[0] == 7 and min(counts) < 7
-
-
-def test_a_rare_class_does_not_fill_the_memory_with_images_without_a_label():
-    """Images without a label are a class like the others, with one share."""
-    method = make(buffer_images=60)
-    method.begin_task("abcd")
-    rng = np.random.default_rng(0)
-    for step in range(100):
-        labels = rng.random((10, 4)) < (0.3, 0.3, 0.3, 0)
-        labels[0, 3] = step < 2
-        host = HostBatch(torch.zeros(10, 4, 4, 3, dtype=torch.uint8), labels, np.ones_like(labels))
-        method.store(Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), (), host))
-    empty = sum(not item.labels.any() for item in method.buffer.items)
-    assert 10 <= empty <= 20
-    assert sum(item.labels[3] for item in method.buffer.items) == 2

@@ -1,7 +1,4 @@
-"""PRS against the rules of the paper, computed slowly: sets of labels, loops, exact fractions if rho is 0.
-
-What PRS and OCDM share (masks, budgets, resuming) is tested here for both.
-"""
+"""PRS against the rules of the paper, computed slowly: sets of labels, loops, exact fractions if rho is 0."""
 
 import collections
 import math
@@ -10,15 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from support.methods import NORMALIZE, noisy_host
 
-from lifelabel.config.config import Config
-from lifelabel.engine.setup import make_setting
-from lifelabel.methods import METHODS, Batch, HostBatch
-from lifelabel.methods.buffer import Reservoir, encode
-from lifelabel.methods.prs import Partitions, _PartitioningReservoir
+from lifelabel.methods import METHODS, HostBatch
+from lifelabel.methods.buffer import encode
+from lifelabel.methods.prs import Partitions, ShareOptions
 
 NONE = "none"
-TASKS = [("sky", "sea", "sun", "moon"), ("boat", "fish", "net")]
 
 
 class Slow:
@@ -63,12 +58,6 @@ class Slow:
         self.memory.pop()
 
 
-def random_image(rng, classes, empty=0.15):
-    """Few labels, so that there are ties; some images have no label."""
-    labels = np.flatnonzero(rng.random(classes) < rng.choice([0.15, 0.5]))
-    return frozenset() if rng.random() < empty else frozenset(labels.tolist())
-
-
 def names(partitions):
     return frozenset(NONE if number == 0 else int(number) - 1 for number in partitions)
 
@@ -82,7 +71,8 @@ def random_memory(rng, rho, classes, images):
     fast, slow = Partitions(rho), Slow(rho)
     fast.grow(classes)
     for _ in range(images + 8):
-        partitions = Partitions.from_classes(np.array(sorted(random_image(rng, classes)), np.int64))
+        # few labels, so that there are ties; some images have no label
+        partitions = Partitions.from_classes(np.flatnonzero(rng.random(classes) < rng.choice([0.0, 0.15, 0.5])))
         fast.see(partitions)
         fast.add(partitions)
         slow.seen.append(names(partitions))
@@ -114,20 +104,6 @@ def test_shares_probabilities_and_removed_images_are_those_of_the_slow_version(r
             assert fast.to_remove(None if sampled is None else number(sampled)) == slow.to_remove(sampled)
 
 
-def test_a_class_is_sampled_in_proportion_to_its_excess():
-    fast = Partitions(0.0)
-    fast.grow(4)
-    for label, count in enumerate([20, 11, 8, 1]):  # each share is 10: an excess of 10 and of 1
-        for _ in range(count):
-            fast.see(np.array([label + 1]))
-            fast.add(np.array([label + 1]))
-    torch.manual_seed(0)
-    samples = collections.Counter(fast.sample_excess() for _ in range(4000))
-    assert set(samples) == {1, 2}
-    p = 1 / 11
-    assert abs(samples[2] - 4000 * p) < 5 * math.sqrt(4000 * p * (1 - p))
-
-
 def test_no_class_is_sampled_if_each_has_its_share():
     """49 classes: in floating point, 49 times a share of 1/49 is not exactly 1."""
     fast = Partitions(0.0)
@@ -147,50 +123,13 @@ def test_with_counts_in_the_millions_the_rarest_label_decides():
     assert fast.store_probability(np.array([1, 2]), 2000) == 1
 
 
-def test_the_probability_of_each_label_is_capped_before_weighting():
-    """Counts 3 and 4 with shares of 1/2 in a buffer of 7: 3.5 / 3 is capped at 1, and 3.5 / 4 counts in full."""
-    fast = Partitions(0.0)
-    fast.grow(2)
-    fast.seen[:] = 0, 3, 4
-    weight = 1 / (1 + math.exp(-1))
-    expected = weight + (1 - weight) * 3.5 / 4
-    assert fast.store_probability(np.array([1, 2]), 7) == pytest.approx(expected, abs=1e-12)
-    assert weight * 3.5 / 3 + (1 - weight) * 3.5 / 4 > 1  # a cap of the sum would give 1
-
-
-def setting(method="prs", **options):
-    config = Config.make({"method": method, "method_options": options})
-    return make_setting(config, lambda labels: torch.zeros(len(labels), 1), torch.device("cpu")), config.method_options
-
-
-def host(rng, task, images, size=8, known=1.0):
-    """Images with a random amount of noise, so that their JPEGs have many sizes."""
-    classes = len(TASKS[task])
-    noise = rng.integers(0, 256, (images, size, size, 3)) * rng.random((images, 1, 1, 1))
-    labels = np.array(
-        [[c in image for c in range(classes)] for image in (random_image(rng, classes) for _ in range(images))]
-    )
-    mask = rng.random((images, classes)) < known
-    return HostBatch(torch.from_numpy(noise.astype(np.uint8)), labels & mask, mask)
-
-
-def batch(host):
-    pixels = host.pixels.permute(0, 3, 1, 2).float() / 255
-    labels, known = torch.from_numpy(host.labels).float(), torch.from_numpy(host.known)
-    return Batch(pixels, labels, known, tuple(map(str, range(labels.shape[1]))), host)
-
-
-def hosts(rng, **more):
-    """Two tasks: the offset of the classes, and a batch."""
-    return [(0, host(rng, 0, 7, **more)) for _ in range(8)] + [(4, host(rng, 1, 7, **more)) for _ in range(8)]
-
-
 class SlowBuffer(Slow):
     """PRS image by image, with the random numbers of torch in the order in which PRS uses them."""
 
     def __init__(self, rho, images, limit):
         super().__init__(rho)
-        self.images, self.limit, self.jpegs, self.full = images, limit or math.inf, [], False
+        self.images, self.limit, self.jpegs = images, limit or math.inf, []
+        self.full = self.too_large = False
 
     def offer(self, jpeg, image, extra, classes):
         self.seen.append(image)
@@ -199,6 +138,7 @@ class SlowBuffer(Slow):
             return
         size = len(jpeg) + extra
         if size > self.limit:
+            self.too_large = True
             return
         while len(self.memory) == self.images or self.bytes() + size > self.limit:
             self.full = True
@@ -216,42 +156,31 @@ class SlowBuffer(Slow):
         return sum(size for _, size in self.jpegs)
 
 
-@pytest.mark.parametrize(("rho", "images", "limit"), [(0.0, 10, None), (0.2, 12, 6000), (-0.2, 1000, 5000)])
+@pytest.mark.parametrize(
+    ("rho", "images", "limit"), [(0.0, 10, None), (0.2, 12, 6000), (-0.2, 1000, 5000), (0.0, 1000, 700)]
+)
 def test_the_stored_images_of_a_stream_are_those_of_the_slow_version(rho, images, limit):
-    """Two tasks, unknown labels, both budgets: the same images at the same positions after every batch."""
+    """The same images at the same positions after every batch, in both budgets. The smallest one is below some images.
+
+    In two tasks, some of whose labels are unknown.
+    """
     rng = np.random.default_rng(3)
-    made, options = setting(rho=rho, buffer_images=images, buffer_bytes=limit)
-    fast = _PartitioningReservoir(options, made.backbone.normalize)
-    slow = SlowBuffer(rho, images, limit)
-    for seed, (offset, host) in enumerate(hosts(rng, known=0.8), 1):
+    fast, slow = make("prs", rho=rho, buffer_images=images, buffer_bytes=limit), SlowBuffer(rho, images, limit)
+    for seed, (offset, classes) in enumerate([(0, 4)] * 8 + [(4, 3)] * 8):
+        host = noisy_host(rng, [0.3] * classes, 7)
         torch.manual_seed(seed)
         fast.offer(host, offset)
         torch.manual_seed(seed)
         for pixels, labels in zip(host.pixels.numpy(), host.labels, strict=True):
             image = frozenset((offset + np.flatnonzero(labels)).tolist()) or frozenset([NONE])
-            slow.offer(encode(pixels), image, 2 * len(labels), offset + len(labels))
+            slow.offer(encode(pixels), image, 2 * classes, offset + classes)
         assert [item.jpeg for item in fast.items] == [jpeg for jpeg, _ in slow.jpegs]
         assert fast.bytes == slow.bytes() <= (limit or math.inf) and len(fast) <= images
-    assert slow.full
-
-
-def test_an_image_larger_than_the_budget_removes_no_other_image():
-    rng = np.random.default_rng(0)
-    for name in ("prs", "ocdm"):
-        method = make(name, buffer_images=1000, buffer_bytes=4000)
-        method.begin_task(TASKS[0])
-        method.store(batch(host(rng, 0, 6)))
-        large = host(rng, 0, 1, size=64)
-        assert len(method.buffer) > 3 and len(encode(large.pixels[0].numpy())) > 4000
-        before = [item.jpeg for item in method.buffer.items]
-        for _ in range(20):
-            method.store(batch(large))
-        assert [item.jpeg for item in method.buffer.items] == before
+    assert slow.full and slow.too_large == (limit == 700)
 
 
 def make(name, **options):
-    torch.manual_seed(0)
-    return METHODS[name](*setting(name, **options))
+    return METHODS[name].buffer_class(ShareOptions(**options), NORMALIZE)
 
 
 def distance_to_shares(buffer, seen, rho):
@@ -264,45 +193,15 @@ def distance_to_shares(buffer, seen, rho):
 @pytest.mark.parametrize("rho", [-0.2, 0.0, 0.2])
 def test_after_a_long_imbalanced_stream_the_buffer_has_the_shares(name, rho):
     rng = np.random.default_rng(5)
-    method = make(name, buffer_images=100, rho=rho)
-    method.begin_task(list("abcdefghij"))
-    reservoir = Reservoir(method.options, method.setting.backbone.normalize)
+    torch.manual_seed(0)
+    shared, reservoir = (make(each, buffer_images=100, rho=rho) for each in (name, "er"))
     frequency = 0.6 / np.arange(1, 11) ** 1.5
     seen = np.zeros(10)
     for _ in range(100):
         labels = rng.random((20, 10)) < frequency
-        given = batch(HostBatch(torch.zeros(20, 4, 4, 3, dtype=torch.uint8), labels, np.ones_like(labels)))
-        method.store(given)
-        reservoir.offer(given.host, 0)
+        host = HostBatch(torch.zeros(20, 4, 4, 3, dtype=torch.uint8), labels, np.ones_like(labels))
+        for buffer in (shared, reservoir):
+            buffer.offer(host, 0)
         seen += labels.sum(0)
-    assert len(method.buffer) == len(reservoir) == 100
-    assert distance_to_shares(method.buffer, seen, rho) < 0.4 * distance_to_shares(reservoir, seen, rho)
-
-
-def observed(method, task, batches, seed):
-    method.begin_task(TASKS[task])
-    for given in range(batches):
-        method.observe(batch(host(np.random.default_rng([seed, task, given]), task, 6, size=32, known=0.8)))
-
-
-@pytest.mark.parametrize("name", ["prs", "ocdm"])
-def test_replayed_labels_are_those_that_were_visible(name):
-    method = make(name, buffer_images=20, buffer_bytes=40_000)
-    visible = {}
-    for task, offset in ((0, 0), (1, 4)):
-        observed(method, task, 6, seed=1)
-        for given in range(6):
-            given_host = host(np.random.default_rng([1, task, given]), task, 6, size=32, known=0.8)
-            for pixels, labels, known in zip(
-                given_host.pixels.numpy(), given_host.labels, given_host.known, strict=True
-            ):
-                columns = offset + np.arange(len(labels))
-                visible[encode(pixels)] = [
-                    dict(zip(columns.tolist(), row.tolist(), strict=True)) for row in (labels, known)
-                ]
-    assert {item.offset for item in method.buffer.items} == {0, 4}
-    replayed = method.buffer.replay(range(len(method.buffer)), 7)
-    for row, item in enumerate(method.buffer.items):
-        labels, known = visible[item.jpeg]
-        assert replayed.labels[row].tolist() == [float(labels.get(c, False)) for c in range(7)]
-        assert replayed.known[row].tolist() == [known.get(c, False) for c in range(7)]
+    assert len(shared) == len(reservoir) == 100
+    assert distance_to_shares(shared, seen, rho) < 0.4 * distance_to_shares(reservoir, seen, rho)

@@ -1,10 +1,8 @@
 """RM: its uncertainty against a loop over copies, its choice by hand, and its perturbations by their properties."""
 
 import numpy as np
-import pytest
 import torch
-from support import methods
-from support.methods import TASKS, batch, images_of, make
+from support.methods import TASKS, Float64Network, batch, images_of, make
 
 from lifelabel.methods.rm import perturb, spread_evenly
 
@@ -33,7 +31,7 @@ def test_a_task_ends_with_an_order_by_uncertainty():
     """u is 1 minus the mean probability of the class that an image serves, over perturbed copies of it."""
     method = learned(augment="flip", buffer_images=12, perturbations=3)
     items, serves, size = method.buffer.items, method.buffer.serves.tolist(), method.setting.batch_size
-    network = methods.Float64Network(method, frozen=True)
+    network = Float64Network(method, frozen=True)
     changed, uncertainty = np.concatenate(method.buffer.changed()).tolist(), {}
     state = torch.get_rng_state()
     for start in range(0, len(changed), size):
@@ -64,20 +62,6 @@ def test_a_new_task_keeps_images_from_the_most_certain_to_the_most_uncertain():
     method.observe(batch(method, 1, 0))
     method.end_task()  # the order of the old classes stays
     assert [buffer.items[p] for served in (0, 1) for p in buffer.members(served)] == kept
-
-
-def test_a_step_is_that_of_er():
-    steps = {}
-    for name in ("er", "rm"):
-        method = make(name, replay_weight=0.7)
-        method.begin_task(TASKS[0])
-        method.store(given := batch(method, 0, 0, labels=np.ones((4, 2), bool), hidden=0.0))
-        torch.manual_seed(0)
-        parts = method.observe(batch(method, 0, 1))
-        steps[name] = [part.item() for part in parts.values()], methods.weights_of(method)
-        assert len(given.images) == 4
-    assert steps["rm"][0] == pytest.approx(steps["er"][0], rel=1e-3)
-    methods.assert_gradient(steps["rm"][1], methods.flat([weight.grad for weight in steps["er"][1]]))
 
 
 def test_perturbations_are_drawn_for_each_image_from_the_cpu_generator():
@@ -111,11 +95,3 @@ def test_perturbations_crop_mirror_shift_and_cut_out():
     assert 0.6 * 0.6 - 0.01 < slopes[1].min() < 0.45 and 1.2 < slopes[1].max() < 1.4 + 0.01
     white = uncut[:, 2].flatten(1).nanmean(1)  # brightness moves all values
     assert white.min() < 0.5 and white.max() > 1.5
-
-
-def test_a_task_without_a_positive_label_ends():
-    method = make("rm")
-    method.begin_task(TASKS[0])
-    method.observe(batch(method, 0, 0, hidden=1.0))
-    method.end_task()
-    assert len(method.buffer) == 0

@@ -6,6 +6,7 @@ import functools
 import io
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -13,9 +14,11 @@ from lifelabel.config.config import Config
 from lifelabel.config.run_options import RunOptions
 from lifelabel.engine.setup import make_setting
 from lifelabel.methods import METHODS, Batch, HostBatch
+from lifelabel.nn import backbones
 from lifelabel.parallel.group import ALONE
 
 TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
+NORMALIZE = backbones.build("tiny", "max", "none").normalize
 SMALL = {
     "warm_up": 6,
     "projection": 32,
@@ -99,6 +102,7 @@ def calls_of(method, tasks=3, steps=4):
 
 
 def learned(method, tasks=1, steps=2):
+    """The method after some tasks."""
     for task in range(tasks):
         method.begin_task(TASKS[task])
         for step in range(steps):
@@ -108,49 +112,53 @@ def learned(method, tasks=1, steps=2):
 
 
 def learn_first_task(method, steps=2):
-    learned(method, steps=steps).begin_task(TASKS[1])
+    """The method after the first task, at the begin of the second."""
+    learned(method, 1, steps).begin_task(TASKS[1])
     return method
 
 
 class Float64Network:
-    """The network of a method before a step, in float64."""
+    """The network of a method as it is now, in float64."""
 
     def __init__(self, method, frozen=False):
-        self.backbone = copy.deepcopy(method.learner.backbone).double()
-        self.head = copy.deepcopy(method.head).double()
+        self.backbone, self.head = (part.double() for part in copy.deepcopy((method.learner.backbone, method.head)))
         self.backbone.train(not frozen)
 
     def logits(self, images):
-        w, b = torch.cat(list(self.head.weights)), torch.cat(list(self.head.biases))
-        return self.backbone(images.double()) @ w.T + b
-
-    def parameters(self):
-        return [*self.backbone.parameters(), *self.head.parameters()]
+        return self.head(self.backbone(images.double()))
 
     def gradient(self, loss):
-        parts = torch.autograd.grad(loss, self.parameters(), retain_graph=True, allow_unused=True)
-        return flat([torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters(), parts, strict=True)])
+        weights = weights_of(self)
+        parts = torch.autograd.grad(loss, weights, allow_unused=True)
+        return flat([torch.zeros_like(p) if g is None else g for p, g in zip(weights, parts, strict=True)])
 
 
-class Float64MapNetwork:
-    """The network of a method with a head on the feature map, as it is now, in float64."""
-
-    def __init__(self, method, train):
-        self.backbone, self.head = copy.deepcopy((method.learner.backbone, method.head))
-        self.backbone.double().train(train)
-        self.head.double()
-        self.parameters = [*self.backbone.parameters(), *self.head.parameters()]
+class Float64MapNetwork(Float64Network):
+    """The same for a head on the feature map."""
 
     def maps(self, images):
         return self.backbone.body(images.double())
+
+    def logits(self, images):
+        return self.head(self.maps(images))
 
 
 def flat(tensors):
     return np.concatenate([t.detach().double().numpy().ravel() for t in tensors])
 
 
-def weights_of(method):
-    return [*method.learner.backbone.parameters(), *method.head.parameters()]
+def weights_of(network):
+    """The weights of a method, or of its network in float64."""
+    backbone = network.backbone if isinstance(network, Float64Network) else network.learner.backbone
+    return [*backbone.parameters(), *network.head.parameters()]
+
+
+def assert_step(method, given, network, parts, loss, rel=1e-4):
+    """A step has these losses, and the gradient of their weighted sum `loss`, of the network before the step."""
+    gradient = network.gradient(loss)
+    found = {name: part.item() for name, part in method.observe(given).items()}
+    assert found == pytest.approx({name: part.item() for name, part in parts.items()}, rel=rel)
+    assert_gradient(weights_of(method), gradient)
 
 
 def assert_gradient(weights, expected):
@@ -175,12 +183,12 @@ def images_of(items):
 
 
 def cross_entropy(logits, entries, reduction):
-    """`entries`: for each image, {column: label} of its known labels."""
+    """`entries`: for each image, {column: target} of its known labels and soft labels."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     for row, image in enumerate(entries):
-        for column, label in image.items():
+        for column, target in image.items():
             p = torch.sigmoid(logits[row, column])
-            total = total - (torch.log(p) if label else torch.log(1 - p))
+            total = total - target * torch.log(p) - (1 - target) * torch.log(1 - p)
             count += 1
     return total / (len(entries) if reduction == "sum" else count)
 
@@ -191,7 +199,21 @@ def entries_of_batch(given, offset):
 
 
 def entries_of(items):
-    return [{item.offset + k: y for k, y in enumerate(item.labels) if item.known[k]} for item in items]
+    return [{item.offset + k: float(y) for k, y in enumerate(item.labels) if item.known[k]} for item in items]
+
+
+def soft_entries(targets):
+    """Targets of the first columns."""
+    return [dict(enumerate(row)) for row in targets.tolist()]
+
+
+def noisy_host(rng, frequency, images, size=8):
+    """Images with a random amount of noise, so that their JPEGs have many sizes, and labels with these frequencies."""
+    shape = images, len(frequency)
+    noise = rng.integers(0, 256, (images, size, size, 3)) * rng.random((images, 1, 1, 1))
+    known = rng.random(shape) < 0.8
+    labels = (rng.random(shape) < frequency) & known
+    return HostBatch(torch.from_numpy(noise.astype(np.uint8)), labels, known)
 
 
 def same(a, b):

@@ -235,10 +235,8 @@ class Reservoir(Buffer):
     algorithm R; under the budget in bytes the number of images depends on their sizes.
     """
 
-    def __init__(self, options: BufferOptions, normalize: Normalize, *, mirror: bool = True):
-        super().__init__(options, normalize, mirror=mirror)
-        self.max_key = 1.0
-        """The key of the image that was removed last. Only images with a smaller key are stored."""
+    max_key = 1.0
+    """The key of the image that was removed last. Only images with a smaller key are stored."""
 
     def offer(self, batch: HostBatch, offset: int, logits: Tensor | None = None) -> None:
         """Store some of the images of a batch.

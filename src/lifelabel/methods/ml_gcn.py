@@ -69,9 +69,7 @@ class MLGCNLifelong(Method):
     def _make_adjacency(self) -> Adjacency:
         o, dtype = self.options, torch.bfloat16 if self.setting.precision == "bf16" else torch.float32
         matrix = self.correlations.to(self.setting.device, torch.float32)
-        return Adjacency(
-            "reweighted", matrix, self.sizes, share=o.p, threshold=o.tau, across=False, dtype=dtype
-        )  # fmt: skip
+        return Adjacency("reweighted", matrix, self.sizes, share=o.p, threshold=o.tau, across=False, dtype=dtype)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.learner.train_features(batch.images) @ self.nodes().T

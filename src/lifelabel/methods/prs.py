@@ -169,10 +169,8 @@ class PartitionedBuffer(Buffer):
 class _PartitioningReservoir(PartitionedBuffer):
     """Images with rare labels are stored; images of classes that exceed their share are removed."""
 
-    def __init__(self, options: BufferOptions, normalize: Normalize, *, mirror: bool = True):
-        super().__init__(options, normalize, mirror=mirror)
-        self.full = False
-        """Whether an image has been removed yet."""
+    full = False
+    """Whether an image has been removed yet."""
 
     def offer(self, batch: HostBatch, offset: int, logits: Tensor | None = None) -> None:
         for row, partitions in enumerate(self.partitions_of(batch, offset)):
