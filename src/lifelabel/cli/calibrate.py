@@ -10,8 +10,7 @@ import typer
 from lifelabel.cli.commands import command
 from lifelabel.cli.common import progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Inference, Plugins, load_plugins
-from lifelabel.cli.labelled_images import LabelledImages
+from lifelabel.cli.flags import Inference, LabelledImages, Plugins, load_plugins
 from lifelabel.utils.text import counted, task_cell
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from lifelabel.cli.commands import command
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import Plugins, RunArgument, load_plugins
 
 
 @command(
@@ -21,7 +21,7 @@ lifelabel export runs/a --format torch-export --out exports/a-torch
 """,
 )
 def _export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a model.")],
+    run: RunArgument,
     out_folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the export.")],
     file_format: Annotated[
         str,
