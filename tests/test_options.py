@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from lifelabel.errors import UserError, unknown
+from lifelabel.errors import UserError
 from lifelabel.options import _convert as convert
 from lifelabel.options import declared, option, read, with_defaults
 
@@ -174,10 +174,6 @@ def test_nan_and_infinity_are_refused(name, given):
     assert message_of(**{name: value}).startswith(f"example.{name} must be a finite number, not ")
 
 
-def test_a_wrong_choice_has_the_closest_one_as_a_hint():
-    assert message_of(mode="sofd") == "unknown value for example.mode 'sofd': did you mean 'soft'? (known: hard, soft)"
-
-
 def test_a_very_different_choice_has_no_hint():
     message = message_of(mode="zzz")
     assert "did you mean" not in message
@@ -204,7 +200,3 @@ def test_a_top_level_name_has_no_prefix():
         read(Options, {"images": 0}, "")
     with pytest.raises(UserError, match="option of a run 'imges'"):
         read(Options, {"imges": 0}, "")
-
-
-def test_unknown_takes_any_iterable_and_sorts():
-    assert str(unknown("method", "b", iter(["c", "a"]))).endswith("(known: a, c)")

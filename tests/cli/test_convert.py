@@ -70,9 +70,3 @@ def test_mistakes_are_one_line(refused, tmp_path):
     (tmp_path / "x.csv").touch()
     assert refused("data", "convert", "photos", "--out", "x.csv") == "x.csv exists: give another --out, or --overwrite"
     assert "--out" in refused("data", "convert", "photos")
-
-
-def test_help_has_examples_of_every_tool(main):
-    text = main("data", "convert", "--help").stdout
-    for word in ("Examples", "Label Studio", "CVAT", "COCO", "fiftyone", "photos/dog"):
-        assert word in text

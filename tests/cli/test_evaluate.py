@@ -162,19 +162,6 @@ def test_a_model_folder_by_itself(main, place):
     ]  # fmt: skip
 
 
-def test_a_column_split_decides(main, place):
-    (place / "split.csv").write_text(f"image,split,{A}\n0.png,train,1\n1.png,test,1\n2.png,val,0\n3.png,test,\n")
-    for rows, images in (("test", 2), ("validation", 1), ("training", 1), ("all", 4)):
-        out = place / rows
-        given = () if rows == "test" else ("--rows", rows)
-        assert (
-            main("evaluate", "run", "split.csv", "--root", "photos", "--device", "cpu", "--out", out, *given).returncode
-            == 0
-        )
-        assert result(out)["set"]["images"] == images
-        assert result(out)["set"]["unknown_labels"] == (rows in ("test", "all"))
-
-
 def test_the_stream_of_a_run(main, small, tmp_path, monkeypatch):
     """The figures are those of the run."""
     monkeypatch.chdir(tmp_path)
@@ -189,14 +176,6 @@ def test_the_stream_of_a_run(main, small, tmp_path, monkeypatch):
     assert found["metrics"]["conventions"]["all"] == pytest.approx(run["conventions"], abs=2e-3)
     done = main("evaluate", "run", "--stream", "scenes", *words, "--device", "cpu", "--rows", "train")
     assert "all 60 images (training images of scenes) are training images of the model" in done.stderr
-
-
-def test_class_names_are_not_control_characters(main, place):
-    with open("photos.csv", "a") as file:
-        file.write(f"1.png,{A};[red]$x_$y <b>\n")
-    done = main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu")
-    assert done.returncode == 0 and "[red]$x_$y <b>" in done.stdout
-    assert "&lt;b>" in (place / "run/evaluation/report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -257,8 +236,3 @@ def test_an_image_that_disappears_is_not_on_the_sheet(main, place, monkeypatch):
     monkeypatch.setattr(Model, "score_source", then_delete)
     assert main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu").returncode == 0
     assert not (place / "run/evaluation/mistakes.png").exists()
-
-
-def test_images_of_any_size(main, place):
-    Image.new("L", (300, 20)).save(place / "photos" / "0.png")
-    assert main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu").returncode == 0

@@ -197,12 +197,6 @@ def test_an_option_at_the_wrong_level(refused, tmp_path, args, line):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_option_at_the_wrong_level_of_a_file(refused, tmp_path):
-    (tmp_path / "a.yaml").write_text("stream_options: {lr: 1}\n")
-    line = refused("train", "--config", tmp_path / "a.yaml", "--print-config")
-    assert line == "'lr' is an option of the run: give lr without a prefix (in YAML: at the top level)"
-
-
 def test_an_option_of_several_levels_is_accepted_at_each(main):
     config = yaml.safe_load(main("train", "--seed", "3", "--set", "stream.seed=4", "--print-config").stdout)
     assert (config["seed"], config["stream_options"]["seed"]) == (3, 4)

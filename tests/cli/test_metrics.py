@@ -9,8 +9,6 @@ import zipfile
 import numpy as np
 import pytest
 
-from lifelabel.metrics.conventions import FAMILIES
-
 RULES = {
     # reported by: threshold, whether CF1 is harmonic, whether an empty class counts in mAP
     "AGCN, ML-GCN, PRS": (0.5, True, False),
@@ -106,13 +104,6 @@ def test_every_convention_in_one_table(main, tmp_path):
         f"all {len(labels)} images" in done.stdout
         and f"the {has_label.sum()} images with at least one label" in done.stdout
     )
-
-
-def test_each_family_has_its_own_line():
-    assert [family.who for family in FAMILIES] == list(RULES)
-    assert [float(family.threshold) for family in FAMILIES] == [rule[0] for rule in RULES.values()]
-    assert [family.cf1.startswith("harmonic") for family in FAMILIES] == [rule[1] for rule in RULES.values()]
-    assert [family.empty == "0" for family in FAMILIES] == [rule[2] for rule in RULES.values()]
 
 
 @pytest.mark.parametrize(

@@ -177,20 +177,6 @@ def test_tune_searches_the_options_of_a_plugin(main, plugin):
     assert main(*words[1:], "-q").stdout == done.stdout  # the command of the preset repeats nothing
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "line"),
-    [
-        ("broken", "import no_such_module", "the plug-in broken.py cannot be imported: ModuleNotFoundError: "),
-        ("empty", "", "plug-in empty has no 'Mine': give empty:NAME with a name that it defines"),
-        ("wrong", "Mine = 3", "'wrong:Mine' is not a method: it must be a subclass of lifelabel.Method"),
-    ],
-)
-def test_a_wrong_plugin_is_one_line(refused, name, code, line):
-    Path(f"{name}.py").write_text(code)
-    assert refused("train", "--method", f"{name}.py:Mine", "--out", "run").startswith(line)
-    assert not Path("run").exists()
-
-
 # Installed packages
 
 

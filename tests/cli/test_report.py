@@ -72,11 +72,6 @@ def test_report_of_a_folder_without_a_run(refused, tmp_path):
     assert str(tmp_path) in refused("report", tmp_path, "--out", tmp_path / "report")
 
 
-def test_report_of_damaged_metrics(refused, agcn_copy, tmp_path):
-    (agcn_copy / "metrics.json").write_text('{"finished": tr')
-    assert "metrics.json is damaged" in refused("report", agcn_copy, "--out", tmp_path / "report")
-
-
 def test_report_of_a_damaged_matrix(main, agcn_copy, tmp_path):
     """The matrix is left out, and a note says so."""
     data = (agcn_copy / "acm.npz").read_bytes()

@@ -12,7 +12,6 @@ from report.run_folders import edit_json
 from support.run_files import SendSignal, read_json, snapshot
 
 from lifelabel.cli import train
-from lifelabel.config.config import merge
 from lifelabel.engine import run
 
 
@@ -65,41 +64,6 @@ def test_resume_takes_no_options(refused, agcn_copy, more):
         "--resume takes its options from the run's own config.yaml: give only --plugin with it"
     )
     assert snapshot(agcn_copy) == before
-
-
-def test_a_checkpoint_that_is_cut_short(lifelabel, error_line, agcn_copy):
-    path = agcn_copy / "checkpoint.pt"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    (agcn_copy / "checkpoint-previous.pt").unlink()
-    line = error_line(lifelabel("train", "--resume", agcn_copy))
-    assert str(path) in line
-    assert "damaged or cut short" in line
-
-
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        ({"stream_options": {"seed": 1}}, ["checkpoint.pt", "another stream"]),
-        (
-            {"method": "fine-tuning", "method_options": {}},
-            ["checkpoint.pt was made with another method ", ": agcn"],
-        ),
-        ({"method_options": {"hidden": 100}}, ["checkpoint.pt was made with another method.hidden than", ": 512"]),
-    ],
-    ids=str,
-)
-def test_a_checkpoint_of_another_configuration(refused, agcn_copy, change, parts):
-    values = yaml.safe_load((agcn_copy / "config.yaml").read_text())
-    changed = merge(values, change) if change.get("method_options") != {} else {**values, **change}
-    (agcn_copy / "config.yaml").write_text(yaml.safe_dump(changed))
-    line = refused("train", "--resume", agcn_copy)
-    assert all(part in line for part in [str(agcn_copy), *parts])
-
-
-def test_a_damaged_history(refused, diverged, tmp_path):
-    folder = shutil.copytree(diverged[1], tmp_path / "run")
-    (folder / "history.jsonl").write_text("")
-    assert "history.jsonl is shorter" in refused("train", "--resume", folder)
 
 
 @pytest.mark.parametrize("text", ["stream: [", "mehod: agcn"])
@@ -215,10 +179,3 @@ def test_a_diverged_run_resumes_with_another_learning_rate(main, diverged, tmp_p
     assert f"are those of checkpoint.pt; {changed}\n" in main("verify", folder, "--no-score").stdout
     main("report", folder, "--out", tmp_path / "report")
     assert f"NOT the same options in all steps: run: {changed}." in (tmp_path / "report/table.md").read_text()
-
-
-def test_report_of_a_diverged_run_is_refused(refused, diverged, tmp_path):
-    line = refused("report", diverged[1], "--out", tmp_path / "report")
-    assert "is not finished" in line
-    assert f"--resume {diverged[1]}" in line
-    assert not (tmp_path / "report").exists()
