@@ -270,8 +270,6 @@ def test_strict_stops_with_the_file_and_the_reason(refused, hostile, tmp_path, n
     assert line.startswith(f"train image {name}: {reason}; repair it, or leave out --strict to skip it")
 
 
-
-
 # Files that describe a stream
 
 

@@ -11,7 +11,6 @@ import torch
 from support import command_server, models
 
 import lifelabel
-from lifelabel.engine import calibrator as calibrate
 from lifelabel.images.hashes import TrainedImages, hash_images
 from lifelabel.images.photographs import FileImages
 from lifelabel.images.source import Names
@@ -136,8 +135,8 @@ def test_classes_that_cannot_reach_the_precision_are_named(main, place):
 
 def test_costs(main, place):
     """For calibrated probabilities, the threshold is FP / (FP + FN)."""
-    assert main("calibrate", "run", *PHOTOS, "--cost", "1:4").returncode == 0
-    assert info()["thresholds"] == [0.2] * 5 and info()["calibration"]["by"] == "cost 1:4"
+    assert main("calibrate", "run", *PHOTOS, "--cost", "0.5:2").returncode == 0
+    assert info()["thresholds"] == [0.2] * 5 and info()["calibration"]["by"] == "cost 0.5:2"
     assert main("calibrate", "run", *PHOTOS, "--cost", "1:4", "--probabilities", "none").returncode == 0
     assert info()["calibration"]["slope"] == [1] * 5 and len(set(info()["thresholds"])) > 1
 
@@ -231,10 +230,6 @@ def test_images_without_a_label_of_the_model(refused, place):
     )
     (place / "photos.csv").write_text(f"{header}\n0.png,1,1\n")
     assert "there is 1 image: give at least 2" in refused("calibrate", "run", *PHOTOS)
-
-
-def test_costs_are_two_numbers():
-    assert calibrate._costs("2:0.5") == (2, 0.5)
 
 
 def test_a_reader_that_ends_early_leaves_a_calibrated_model(place):

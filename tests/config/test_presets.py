@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lifelabel.config import presets
-from lifelabel.config.config import Config
+from lifelabel.config.config import Config, plain
 from lifelabel.methods import METHODS
 from lifelabel.search.tuner import search_space
 
@@ -42,10 +42,6 @@ def values_of(kind, method):
 @functools.cache
 def defaults_of(kind, method):
     return Config.make({"stream": EXAMPLE[kind], "method": method}, with_preset=False).to_dict()
-
-
-def plain(value):
-    return [plain(part) for part in value] if isinstance(value, (tuple, list)) else value
 
 
 def test_every_preset_is_that_of_a_method_and_a_kind_of_stream():
