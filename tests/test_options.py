@@ -174,13 +174,6 @@ def test_nan_and_infinity_are_refused(name, given):
     assert message_of(**{name: value}).startswith(f"example.{name} must be a finite number, not ")
 
 
-def test_a_very_different_choice_has_no_hint():
-    message = message_of(mode="zzz")
-    assert "did you mean" not in message
-    assert "'zzz'" in message
-    assert "hard, soft" in message
-
-
 def test_an_unknown_name_has_a_hint_and_the_known_names():
     message = message_of(imges=3)
     assert "'imges'" in message
