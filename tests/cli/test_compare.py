@@ -227,16 +227,6 @@ def test_a_run_that_fails_is_listed_and_the_others_are_in_the_table(main, tables
 # Options
 
 
-def test_an_option_of_a_method_is_set_in_the_methods_that_have_it(main, tables_only, tmp_path):
-    out = tmp_path / "out"
-    chosen = ("--methods", "fine-tuning,er", "--seeds", "0", "--set", "method.buffer_images=7", "-q")
-    assert main("compare", *chosen, *SMALL, "--out", out).returncode == 0
-    assert yaml.safe_load((out / "er-s0" / "config.yaml").read_text())["method_options"]["buffer_images"] == 7
-    er = read(out)["rows"][1]
-    assert er["figures"]["stored_images"]["mean"] == 7
-    assert read(out)["equal"]["buffer_images"] == 7
-
-
 def test_options_from_a_file(main, refused, tables_only, tmp_path):
     (tmp_path / "mine.yaml").write_text("lr: 0.002\nstream_options: {train_images: 30}\nmethod_options: {mix: 0.1}\n")
     (tmp_path / "one.yaml").write_text("method: agcn\nlr: 0.002\n")

@@ -173,24 +173,24 @@ def test_no_image_at_all_is_one_line(refused, lifelabel, error_line, folder, ima
     assert error_line(lifelabel("predict", folder, "-", input="a\n")) == "no images: a: no such file"
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--threshold", "1.5"], "threshold must be 0 to 1, not 1.5"),
-        (["--threshold", "high"], "Invalid value for '--threshold'"),
-        (["--top", "0"], "top must be at least 1, not 0"),
-        (["--json", "--csv"], "--json, --csv and --table: give one of them"),
-        (["--out", "x.json"], "--out x.json: the name must end in .csv, .jsonl (one JSON object per line) or .txt"),
-        (["--out", "x.csv", "--json"], "--out x.csv: the name must end in .jsonl"),
-        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
-        (["--batch-size", "5000"], "batch_size must be 1 to 4,096"),
-        (["--workers", "-1"], "--workers must be at least 0, not -1"),
-        (["--device", "tpu"], "device"),
-        (["--plugin", "none.py"], "there is no plug-in file none.py"),
-    ],
-)
-def test_wrong_values_are_one_line(refused, folder, images, flags, reason):
-    assert reason in refused("predict", folder, "photos", *flags)
+MISTAKES = {
+    "--threshold 1.5": "threshold must be 0 to 1, not 1.5",
+    "--threshold high": "Invalid value for '--threshold'",
+    "--top 0": "top must be at least 1, not 0",
+    "--json --csv": "--json, --csv and --table: give one of them",
+    "--out x.json": "--out x.json: the name must end in .csv, .jsonl (one JSON object per line) or .txt",
+    "--out x.csv --json": "--out x.csv: the name must end in .jsonl",
+    "--batch-size 0": "--batch-size must be at least 1, not 0",
+    "--batch-size 5000": "batch_size must be 1 to 4,096",
+    "--workers -1": "--workers must be at least 0, not -1",
+    "--device tpu": "device",
+    "--plugin none.py": "there is no plug-in file none.py",
+}
+
+
+@pytest.mark.parametrize("flags", MISTAKES)
+def test_wrong_values_are_one_line(refused, folder, images, flags):
+    assert MISTAKES[flags] in refused("predict", folder, "photos", *flags.split())
 
 
 def test_a_folder_without_a_model_is_one_line(refused, images):

@@ -171,24 +171,3 @@ def test_list_has_one_line_per_name(main, what, names):
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
     assert [name for name, _ in lines] == list(names)
     assert all(len(text) > 10 for _, text in lines)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_text(path.read_text().replace('"mAP": 0.', '"mAP": "0.5", "was": 0.')),
-        lambda path: path.write_text("[" * 100_000),
-        lambda path: path.write_bytes(b"\xff"),
-        lambda path: (path.unlink(), os.mkfifo(path)),
-        lambda path: (path.unlink(), path.mkdir()),
-        lambda path: path.unlink(),
-    ],
-    ids=["text", "brackets", "bytes", "pipe", "folder", "missing"],
-)
-def test_a_damaged_run_does_not_cost_the_others(main, agcn_run, agcn_copy, tmp_path, tables_only, damage):
-    damage(agcn_copy / "metrics.json")
-    done = main("report", agcn_run, agcn_copy, "--out", tmp_path / "report")
-    assert (done.returncode, done.stderr) == (1, "")
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("not finished: copy: ")]
-    assert str(agcn_copy) in line
-    assert "agcn" in (tmp_path / "report" / "table.md").read_text(encoding="utf-8")
