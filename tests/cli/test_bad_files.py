@@ -15,12 +15,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import yaml
 from conftest import SMALL
 from PIL import Image
 
-from lifelabel.engine.callback import Callback
-from lifelabel.engine.run import train
 from lifelabel.streams import build, protocols
 from lifelabel.utils.text import counted
 
@@ -245,21 +242,6 @@ def test_workers_and_a_manifest_make_the_same_run(main, hostile, run, tmp_path):
     for other in ("workers", "manifest"):
         for name in ("metrics.json", "history.jsonl", "skipped.jsonl"):
             assert (tmp_path / other / name).read_bytes() == (run / name).read_bytes(), (other, name)
-
-
-def test_an_interrupted_run_resumes_with_the_same_results(main, run, tmp_path):
-    class Cut(Callback):
-        def steps(self, task, images, losses):
-            if task == 1:
-                raise ConnectionAbortedError
-
-    values = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")) | {"checkpoint_seconds": 0.0}
-    with pytest.raises(ConnectionAbortedError):
-        train(tmp_path / "run", values, callback=Cut())
-    assert len(lines(tmp_path / "run/history.jsonl")) < len(lines(run / "history.jsonl"))
-    assert main("train", "--resume", tmp_path / "run", "-q").returncode == 0
-    for name in ("metrics.json", "history.jsonl", "skipped.jsonl"):
-        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(("name", "reason"), [image for image in BAD.items() if image[1] != "no such file"])

@@ -290,26 +290,6 @@ def test_a_metric_of_a_plugin_has_a_column_in_tables(main, tables_only, plugin):
     assert f"top_1 (a metric of a plug-in, on all images): {value}" in done.stdout
 
 
-def test_an_equal_option_of_a_plugin_is_compared(main, tables_only):
-    code = """
-from dataclasses import dataclass
-from lifelabel import FineTuning, option
-
-@dataclass(frozen=True)
-class Options:
-    width: int = option(1, "a number", equal=True)
-
-class Mine(FineTuning):
-    summary, Options = "a method", Options
-"""
-    Path("mine.py").write_text(code, encoding="utf-8")
-    for width in ("1", "2"):
-        args = ("--method", "mine.py:Mine", "--set", f"method.width={width}", *SMALL, "--out", f"w{width}")
-        assert main("train", *args).returncode == 0
-    assert main("report", "w1", "w2", "--out", "report").returncode == 0
-    assert "NOT equal: width (1: mine:Mine; 2: mine:Mine (width=2))." in Path("report/table.md").read_text()
-
-
 def test_a_cell_of_a_notebook_may_register_again():
     def top(scored):
         return 1.0
@@ -382,16 +362,21 @@ def test_a_class_in_place_of_a_name():
         package.train("run", "er")
 
 
-def test_a_method_declares_its_preset(main, tables_only):
-    """Its options are the defaults on this kind of stream, and a table states which methods have none."""
+def test_a_method_declares_its_preset_and_options_to_compare(main, tables_only):
+    """The preset is the default on this kind of stream. A table states which methods have none, and what differs."""
     code = """
-from lifelabel import FineTuning
+from dataclasses import dataclass
+from lifelabel import FineTuning, option
+
+@dataclass(frozen=True)
+class Options:
+    width: int = option(1, "a number", equal=True)
 
 class Plain(FineTuning):
-    pass
+    Options = Options
 
-class Tuned(FineTuning):
-    presets = {"scenes": {"lr": 0.02}}
+class Tuned(Plain):
+    presets = {"scenes": {"lr": 0.02, "method_options": {"width": 2}}}
 """
     Path("mine.py").write_text(code, encoding="utf-8")
     texts = [main("train", "--method", f"mine.py:{name}", "--print-config").stdout for name in ("Plain", "Tuned")]
@@ -399,8 +384,9 @@ class Tuned(FineTuning):
     for name in ("Plain", "Tuned"):
         assert main("train", "--method", f"mine.py:{name}", *SMALL, "--out", name).returncode == 0
     assert main("report", "Plain", "Tuned", "--out", "report").returncode == 0
-    note = "NOT equal: these have no preset, and the default options: mine:Plain."
-    assert note in Path("report/table.md").read_text()
+    table = Path("report/table.md").read_text()
+    assert "NOT equal: these have no preset, and the default options: mine:Plain." in table
+    assert "NOT equal: width (1: mine:Plain; 2: mine:Tuned)." in table
 
 
 def test_a_plugin_that_changed_is_noted(lifelabel, plugin):
