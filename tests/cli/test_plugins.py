@@ -119,16 +119,6 @@ def test_list_has_the_objects_of_a_plugin(main, plugin, what):
     assert added.split()[0] == NAMES[what] and len(added.split(maxsplit=1)[1]) > 10
 
 
-def test_options_of_a_plugin_are_checked(refused, plugin):
-    args = ("train", "--method", f"{plugin}:Anchor", *RUN, "--out", "run")
-    assert refused(*args, "--set", "method.strength=-1") == "method.strength must be at least 0, not -1.0"
-    line = refused(*args, "--set", "method.strenth=1")
-    assert line.startswith("unknown option of method lifelabel_example:Anchor 'strenth': did you mean 'strength'?")
-    assert refused(*args, "--set", "strength=1").startswith(
-        "'strength' is an option of the method: give method.strength"
-    )
-
-
 def test_a_stopped_run_resumes_only_with_its_plugin(main, lifelabel, error_line, plugin, monkeypatch):
     args = ("train", "--plugin", plugin, "--method", "anchor", *RUN, "--set", "checkpoint_seconds=0")
     assert main(*args, "--out", "straight", "-q").returncode == 0
