@@ -193,11 +193,10 @@ EXPECTED = {("train", *image) for image in BAD.items()} | {("test", *image) for 
 # Inspection
 
 
-def test_inspect_counts_every_kind_of_problem(main, hostile, tmp_path):
+def test_inspect_counts_every_kind_of_problem(output, hostile, tmp_path):
     stream = (hostile / "photos.csv", "--root", hostile / "photos", "--set", f"order={hostile / 'order.txt'}")
     look = tmp_path / "look"
-    done = main("data", "inspect", *stream, "--decode", "--out", look)
-    assert (done.returncode, done.stderr) == (0, "")
+    output("data", "inspect", *stream, "--decode", "--out", look)
     found = json.loads((look / "stream.json").read_text())
     assert found["splits"] == {
         "train": {"images": len(USED) + len(BAD), "rows": len(USED) + len(BAD), "missing": 1},

@@ -247,12 +247,11 @@ def test_an_out_folder_that_is_a_file(refused, tmp_path):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study(main, tables_only, tmp_path, pytestconfig, name):
+def test_a_study(output, tables_only, tmp_path, pytestconfig, name):
     if name in ("weighted-ridge", "lambdas") and pytestconfig.getoption("faults") != "full":
         pytest.skip("it has 20 runs, or does nothing that the study of acm does not: only with --faults full")
     out = tmp_path / "out"
-    done = main("study", name, "--seeds", "0", "--jobs", "2", *SMALL, "--set", "first_tasks=2", "--out", out, "-q")
-    assert (done.returncode, done.stderr) == (0, "")
+    text = output("study", name, "--seeds", "0", "--jobs", "2", *SMALL, "--set", "first_tasks=2", "--out", out, "-q")
     table = read(out)
     study = STUDIES[name]
     assert [tuple(row["cells"].values()) for row in table["rows"]] == [cells for cells, _ in study.rows]
@@ -273,14 +272,14 @@ def test_a_study(main, tables_only, tmp_path, pytestconfig, name):
         error = [f"{final['acm_error'][block]:.3f}" for block in ("all", "intra", "old_new", "new_old")]
         assert ([*cells, *error] in written) == study.errors
     assert sum("Forgetting ↓" in line for line in written) == (len(study.rows) if study.forgetting else 0)
-    assert ("error of the matrix" in done.stdout) == study.errors
-    assert max(len(line) for line in done.stdout.splitlines()[:12]) <= 100
+    assert ("error of the matrix" in text) == study.errors
+    assert max(len(line) for line in text.splitlines()[:12]) <= 100
 
 
 # The demo
 
 
-def test_the_demo_makes_the_table_of_three_methods(main, monkeypatch, agcn_run, tmp_path):
+def test_the_demo_makes_the_table_of_three_methods(output, monkeypatch, agcn_run, tmp_path):
     """Copies of a small run stand for its three runs, which take a minute. Other tests draw its figures."""
     monkeypatch.setattr("lifelabel.report.vega.write_figure", lambda figure, folder: [])
     planned = []
@@ -292,16 +291,15 @@ def test_the_demo_makes_the_table_of_three_methods(main, monkeypatch, agcn_run, 
         return [Outcome(plan, new=True) for plan in plans]
 
     monkeypatch.setattr("lifelabel.search.scheduler.run_all", run_all)
-    done = main("demo", "--out", tmp_path / "demo", "-q")
-    assert (done.returncode, done.stderr) == (0, "")
+    text = output("demo", "--out", tmp_path / "demo", "-q")
     assert [plan.folder.name for plan in planned] == ["multi-task-s0", "fine-tuning-s0", "agcn-s0"]
     assert [plan.values for plan in planned] == [
         {"method": plan.values["method"], "method_options": {}, "seed": 0, "task_order": 0} for plan in planned
     ]
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {*FILES, *(plan.folder.name for plan in planned)}
-    assert f"{tmp_path / 'demo' / 'report.html'}: open it in a browser\n" in done.stdout
+    assert f"{tmp_path / 'demo' / 'report.html'}: open it in a browser\n" in text
     rows = table_of((tmp_path / "demo" / "table.md").read_text(encoding="utf-8"))
     assert [row[0] for row in rows if row[0] in ("multi-task", "fine-tuning", "agcn")][:3] == [
         "multi-task", "fine-tuning", "agcn",
     ]  # fmt: skip
-    assert "error of the matrix" in done.stdout
+    assert "error of the matrix" in text

@@ -18,16 +18,15 @@ def draw(*paths):
         Image.new("RGB", (20, 20), "red").save(path)
 
 
-def test_the_printed_command_reads_the_table(main, tmp_path):
+def test_the_printed_command_reads_the_table(main, output, tmp_path):
     draw(*(tmp_path / "my photos" / name / f"{i}.jpg" for name in ("dog", "cat", "bird") for i in range(8)))
-    done = main("data", "convert", "my photos", "--out", "my photos.csv")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
+    text = output("data", "convert", "my photos", "--out", "my photos.csv")
+    assert text == (
         "format: folders\nimages: 24 (24 with a file)\nclasses: 3 (bird, cat, dog)\nlabels: 24\n"
         "split: none; a share of the images is used for test (stream.test_share)\nwritten to my photos.csv\n"
         "next: lifelabel data inspect 'my photos.csv' --root 'my photos'\n"
     )
-    next_command = shlex.split(done.stdout.splitlines()[-1].removeprefix("next: lifelabel "))
+    next_command = shlex.split(text.splitlines()[-1].removeprefix("next: lifelabel "))
     done = main(*next_command, "--no-sheets")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "runs/inspect/my-photos/stream.json").read_text())

@@ -50,16 +50,15 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_inspect_prints_a_summary_and_writes_the_report(main, tmp_path):
+def test_inspect_prints_a_summary_and_writes_the_report(output, tmp_path):
     folder = tmp_path / "runs" / "inspect" / "scenes"
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
     (folder / "report.md").write_text("an older one")
-    done = main("inspect", *SCENES)
-    assert (done.returncode, done.stderr) == (0, "")
+    text = output("inspect", *SCENES)
     stream = build("scenes", SMALL)
-    assert done.stdout.startswith(f"scenes\nsha256 {stream.fingerprint}\n")
-    assert done.stdout.endswith("\nwritten to runs/inspect/scenes: report.md, stream.json and 4 figures\n")
+    assert text.startswith(f"scenes\nsha256 {stream.fingerprint}\n")
+    assert text.endswith("\nwritten to runs/inspect/scenes: report.md, stream.json and 4 figures\n")
     assert names(folder) == WRITTEN | {"task-1.png", "task-2.png", "notes.txt"}
     assert (folder / "notes.txt").read_text() == "mine"
     found = json.loads((folder / "stream.json").read_text())
@@ -87,7 +86,7 @@ def test_inspect_of_a_published_split_with_some_photographs(main, published, tmp
     assert names(tmp_path / "look") == WRITTEN | {"task-1.png", "missing.txt"}  # task 2 has no photograph
 
 
-def test_inspect_of_a_table_prints_that_files_are_missing(main, tmp_path):
+def test_inspect_of_a_table_prints_that_files_are_missing(main, output, tmp_path):
     (tmp_path / "photos").mkdir()
     rows = [f"{i}.png,{'xy'[i % 2]},{'train' if i < 4 else 'test'}" for i in range(6)]
     (tmp_path / "t.csv").write_text("\n".join(["image,labels,split", *rows]) + "\n")
@@ -98,13 +97,12 @@ def test_inspect_of_a_table_prints_that_files_are_missing(main, tmp_path):
         ("--root", "photos"): ["1 of 6 images have no file, such as photos/5.png: correct --root or the names"],
     }
     for root, problems in expected.items():
-        done = main("inspect", "t.csv", *root, "--no-sheets", "--out", "look")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert f"problem: {problems[0]}" in " ".join(done.stdout.split())
+        text = output("inspect", "t.csv", *root, "--no-sheets", "--out", "look")
+        assert f"problem: {problems[0]}" in " ".join(text.split())
         assert json.loads((tmp_path / "look" / "stream.json").read_text())["problems"] == problems
         missing = (tmp_path / "look" / "missing.txt").read_text().splitlines()
         assert sorted(missing) == ([f"{i}.png" for i in range(6)] if not root else ["5.png"])
-        assert f"missing.txt ({len(missing)} image" in " ".join(done.stdout.split())
+        assert f"missing.txt ({len(missing)} image" in " ".join(text.split())
     (tmp_path / "t.csv").write_text("\n".join(["image,labels,split", *rows[:5]]) + "\n")
     assert main("inspect", "t.csv", "--root", "photos", "--no-sheets", "--out", "look").returncode == 0
     assert not (tmp_path / "look" / "missing.txt").exists()
@@ -113,11 +111,10 @@ def test_inspect_of_a_table_prints_that_files_are_missing(main, tmp_path):
 @pytest.mark.parametrize(
     "rows", [["x,", "x,"], ["x,1", "y;x,1"], ["x,", "y,", "x;y;z,"]], ids=["one class", "one task", "few classes"]
 )
-def test_a_small_table_needs_no_option(main, tmp_path, rows):
+def test_a_small_table_needs_no_option(output, tmp_path, rows):
     lines = [f"{split}-{i}.png,{split},{row}\n" for split in ("train", "test") for i, row in enumerate(rows)]
     (tmp_path / "t.csv").write_text("image,split,labels,task\n" + "".join(lines))
-    done = main("inspect", "t.csv", "--no-sheets")
-    assert (done.returncode, done.stderr) == (0, "")
+    output("inspect", "t.csv", "--no-sheets")
 
 
 def test_inspect_without_sheets(main, tmp_path):
@@ -125,11 +122,10 @@ def test_inspect_without_sheets(main, tmp_path):
     assert names(tmp_path / "look") == WRITTEN
 
 
-def test_build_writes_a_manifest_that_is_the_same_stream(main, tmp_path):
+def test_build_writes_a_manifest_that_is_the_same_stream(main, output, tmp_path):
     stream, path = build("scenes", SMALL), tmp_path / "new" / "stream.yaml"
-    done = main("build", *SCENES, "--out", path)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, *_, digest, last = done.stdout.splitlines()
+    text = output("build", *SCENES, "--out", path)
+    first, *_, digest, last = text.splitlines()
     assert first == "scenes: 2 tasks, 4 classes, 20 training and 20 test images"
     assert digest == f"sha256 {stream.fingerprint}"
     assert last == f"manifest: {path}"

@@ -39,12 +39,11 @@ def result(folder):
     return json.loads((folder / "evaluation.json").read_text())
 
 
-def test_a_table(main, place):
+def test_a_table(main, output, place):
     with open("photos.csv", "a") as file:
         file.write(f"missing.png,{A}\n61.png,{A};?{B}\n")
     (place / "photos" / "61.png").write_text("no image")
-    done = main("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu", "--save-scores", "out/s.npz")
-    assert (done.returncode, done.stderr) == (0, "")
+    text = output("evaluate", "run", "photos.csv", "--root", "photos", "--device", "cpu", "--save-scores", "out/s.npz")
     found = result(place / "run" / "evaluation")
     model = lifelabel.load("run", "cpu")
     logits = np.stack([np.log(p / (1 - p)) for _, p in model.score_files([f"photos/{k}.png" for k in range(60)])])
@@ -61,7 +60,7 @@ def test_a_table(main, place):
     assert skipped[0]["reason"] == "no such file"
     written = sorted(path.name for path in (place / "run" / "evaluation").iterdir())
     assert written == ["evaluation.json", "mistakes.png", "per_class.png", "report.md", "skipped.jsonl"]
-    assert f"written to {os.path.join('run', 'evaluation')}: evaluation.json, report.md, per_class.png" in done.stdout
+    assert f"written to {os.path.join('run', 'evaluation')}: evaluation.json, report.md, per_class.png" in text
     again = json.loads(json.dumps(lifelabel.evaluate("run", "photos.csv", root="photos", device="cpu")))
     assert {**again, "environment": None} == {**found, "environment": None}
     for part in (
@@ -72,7 +71,7 @@ def test_a_table(main, place):
         "unicorn",
         "2 images",
     ):
-        assert part in done.stdout, part
+        assert part in text, part
     assert main("metrics", "out/s.npz", "--json", "m.json").returncode == 0
     assert json.loads((place / "m.json").read_text()) == found["metrics"]
 
@@ -109,7 +108,7 @@ def own_run(tmp_path_factory):
     return folder
 
 
-def test_the_table_of_a_run_has_the_figures_of_the_run(main, own_run, tmp_path, monkeypatch):
+def test_the_table_of_a_run_has_the_figures_of_the_run(main, output, own_run, tmp_path, monkeypatch):
     """Its training images are left out, and labels of later tasks are unknown, as in metrics.json."""
     monkeypatch.chdir(tmp_path)
     final = json.loads((own_run / "run/metrics.json").read_text())["final"]
@@ -118,8 +117,8 @@ def test_the_table_of_a_run_has_the_figures_of_the_run(main, own_run, tmp_path, 
     shutil.copytree(own_run / "run" / "model", "copied")
     other = "--root", "same", "--set", "stream.separator=+"
     for words in ((own_run / "run", own_run / "t.csv"), ("copied", "more.csv", *other)):
-        done = main("evaluate", *words, "--device", "cpu", "--out", "e")
-        assert (done.returncode, done.stderr) == (0, "") and "of the model left out (" in done.stdout
+        text = output("evaluate", *words, "--device", "cpu", "--out", "e")
+        assert "of the model left out (" in text
         found = result(tmp_path / "e")
         assert found["set"]["unknown_labels"] and 10 < found["set"]["images"] < 40
         for name in ("mAP", "CF1", "OF1"):

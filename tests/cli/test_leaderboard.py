@@ -62,10 +62,9 @@ def copied(made, tmp_path):
     return out
 
 
-def test_the_page_alone_needs_three_files_of_a_run_and_no_data(main, made, copied):
-    done = main("leaderboard", *CHOSEN, *SMALL, "--jobs", "2", "--page-only", "--out", copied)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == made[0].stdout.replace(str(made[1]), str(copied))
+def test_the_page_alone_needs_three_files_of_a_run_and_no_data(output, made, copied):
+    text = output("leaderboard", *CHOSEN, *SMALL, "--jobs", "2", "--page-only", "--out", copied)
+    assert text == made[0].stdout.replace(str(made[1]), str(copied))
     page, expected = ((folder / "leaderboard.md").read_text(encoding="utf-8") for folder in (copied, made[1]))
     assert page == expected.replace(str(made[1]), str(copied))
     assert {path.name for path in copied.iterdir()} > FILES

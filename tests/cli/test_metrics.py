@@ -39,26 +39,25 @@ def rows(text):
     return found
 
 
-def test_every_convention_in_one_table(main, tmp_path):
+def test_every_convention_in_one_table(output, tmp_path):
     logits, labels = scores()
     has_label = labels.any(1)
     path, out = save(tmp_path / "s.npz", logits=logits, labels=labels), tmp_path / "figures.json"
-    done = main("metrics", path, "--json", out)
-    assert (done.returncode, done.stderr) == (0, "")
+    text = output("metrics", path, "--json", out)
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found == compare(read_scores(path))
     labelled = compare(read_scores(save(tmp_path / "l.npz", logits=logits[has_label], labels=labels[has_label])))
     for one, other in zip(found["families"], labelled["families"], strict=True):
         assert one["labelled"] == other["all"]
     figures = [(family["who"], family[part]) for part in ("all", "labelled") for family in found["families"]]
-    assert rows(done.stdout) == [(who, [float(f"{100 * of[name]:.2f}") for name in NAMES]) for who, of in figures]
+    assert rows(text) == [(who, [float(f"{100 * of[name]:.2f}") for name in NAMES]) for who, of in figures]
     every = 100 * np.array([[of[name] for name in NAMES] for _, of in figures])
     last = ", ".join(
         f"{name} {low:.2f} to {high:.2f}" for name, low, high in zip(NAMES, every.min(0), every.max(0), strict=True)
     )
-    assert done.stdout.endswith(f"The same scores, by convention and by the images used: {last}\n")
+    assert text.endswith(f"The same scores, by convention and by the images used: {last}\n")
     assert np.ptp(every, 0)[1] > 10  # these scores differ between conventions
-    assert "all 60 images" in done.stdout and f"the {has_label.sum()} images with at least one label" in done.stdout
+    assert "all 60 images" in text and f"the {has_label.sum()} images with at least one label" in text
 
 
 @pytest.mark.parametrize(

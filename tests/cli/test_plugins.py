@@ -62,10 +62,9 @@ def test_the_example_is_short():
 # Files and modules
 
 
-def test_every_kind_of_object_is_trained_and_recorded(main, plugin, tmp_path):
-    done = main("train", "--plugin", plugin, "--method", "anchor", *RUN, "--tasks", "2", "--out", "run", "-q")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("anchor: mAP ")
+def test_every_kind_of_object_is_trained_and_recorded(output, plugin, tmp_path):
+    text = output("train", "--plugin", plugin, "--method", "anchor", *RUN, "--tasks", "2", "--out", "run", "-q")
+    assert text.startswith("anchor: mAP ")
     config = yaml.safe_load(Path("run/config.yaml").read_text())
     assert [config[name] for name in ("method", "stream", "backbone")] == ["anchor", "few-scenes", "one-layer"]
     assert config["plugins"] == [str(plugin)]
@@ -82,7 +81,7 @@ def test_every_kind_of_object_is_trained_and_recorded(main, plugin, tmp_path):
 @pytest.mark.parametrize(
     "how", ["FILE.py:NAME", "--set FILE.py:NAME", "module:NAME", "--plugin FILE.py", "--plugin module"]
 )
-def test_a_method_is_given_in_several_ways(main, plugin, monkeypatch, how):
+def test_a_method_is_given_in_several_ways(output, plugin, monkeypatch, how):
     """All of them make the same run."""
     if "module" in how:
         monkeypatch.chdir(plugin.parent)
@@ -93,19 +92,17 @@ def test_a_method_is_given_in_several_ways(main, plugin, monkeypatch, how):
         "--plugin FILE.py": ["--plugin", plugin, "--method", "anchor"],
         "--plugin module": ["--plugin", "lifelabel_example", "--method", "anchor"],
     }[how]
-    done = main("train", *words, *RUN, "--set", "method.strength=0.5", "--print-config")
-    assert (done.returncode, done.stderr) == (0, "")
-    config = yaml.safe_load(done.stdout)
+    text = output("train", *words, *RUN, "--set", "method.strength=0.5", "--print-config")
+    config = yaml.safe_load(text)
     assert config["method"] == ("lifelabel_example:Anchor" if how.endswith(":NAME") else "anchor")
     assert config["method_options"] == {"strength": 0.5}
     assert config["plugins"] == ["lifelabel_example" if "module" in how else str(plugin)]
 
 
-def test_streams_and_backbones_are_given_as_names_in_a_file(main, plugin):
+def test_streams_and_backbones_are_given_as_names_in_a_file(main, output, plugin):
     objects = ("--stream", f"{plugin}:FEW_SCENES", "--backbone", f"{plugin}:one_layer")
-    done = main("train", "--method", f"{plugin}:Anchor", *objects, "--device", "cpu", "--out", "run", "-q")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("lifelabel_example:Anchor: mAP ")
+    text = output("train", "--method", f"{plugin}:Anchor", *objects, "--device", "cpu", "--out", "run", "-q")
+    assert text.startswith("lifelabel_example:Anchor: mAP ")
     inspected = main("data", "inspect", f"{plugin}:FEW_SCENES", "--tasks", "4", "--no-sheets", "--out", "look")
     assert inspected.returncode == 0 and len(read_json(Path("look/stream.json"))["tasks"]) == 4
 
@@ -138,11 +135,10 @@ def test_a_stopped_run_resumes_only_with_its_plugin(main, lifelabel, error_line,
     assert report.returncode == 0 and "anchor (backbone=one-layer)" in Path("report/table.md").read_text("utf-8")
 
 
-def test_compare_trains_a_plugin_in_child_processes(main, tables_only, plugin):
+def test_compare_trains_a_plugin_in_child_processes(output, tables_only, plugin):
     methods = f"fine-tuning,{plugin}:Anchor"
     args = ("compare", "--plugin", plugin, "--methods", methods, *RUN, "--seeds", "0", "--jobs", "2", "--out", "out")
-    done = main(*args, "-q")
-    assert (done.returncode, done.stderr) == (0, "")
+    output(*args, "-q")
     table = read_json(Path("out/table.json"))
     assert [row["name"] for row in table["rows"]] == ["fine-tuning", "lifelabel_example:Anchor"]
     assert table["failures"] == []
@@ -151,11 +147,10 @@ def test_compare_trains_a_plugin_in_child_processes(main, tables_only, plugin):
     assert table["rows"][1]["figures"]["stored_bytes"]["mean"] == 32 * (3 * 8 * 8 + 1) * 4
 
 
-def test_tune_searches_the_options_of_a_plugin(main, plugin):
+def test_tune_searches_the_options_of_a_plugin(main, output, plugin):
     given = ("--stream", f"{plugin}:FEW_SCENES", "--set", "stream.images=60", "--device", "cpu", "--hold-out", "0.4")
     fixed = ("--lr", "1e-3", "--set", "batch_norm=running", "--first-tasks", "2", "--trials", "4", "--jobs", "2", "-q")
-    done = main("tune", "--method", f"{plugin}:Anchor", *given, *fixed, "--out", "tuned")
-    assert (done.returncode, done.stderr) == (0, "")
+    text = output("tune", "--method", f"{plugin}:Anchor", *given, *fixed, "--out", "tuned")
     with open("tuned/trials.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["method.strength"] for row in rows] == ["0.01", "0.001", "0.1", rows[3]["method.strength"]]
@@ -166,7 +161,7 @@ def test_tune_searches_the_options_of_a_plugin(main, plugin):
     assert yaml.safe_load(used.stdout)["method"] == "lifelabel_example:Anchor"
     words = shlex.split(presets.parse_origin(preset).command)
     assert words[words.index("--plugin") + 1] == str(plugin)
-    assert main(*words[1:], "-q").stdout == done.stdout  # the command of the preset repeats nothing
+    assert main(*words[1:], "-q").stdout == text  # the command of the preset repeats nothing
 
 
 # Installed packages

@@ -165,9 +165,8 @@ def test_report_into_a_folder_that_cannot_be_written(refused, agcn_run, tmp_path
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_list_has_one_line_per_name(main, what, names):
-    done = main("list", what)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+def test_list_has_one_line_per_name(output, what, names):
+    text = output("list", what)
+    lines = [line.split(maxsplit=1) for line in text.splitlines()]
     assert [name for name, _ in lines] == list(names)
     assert all(len(text) > 10 for _, text in lines)

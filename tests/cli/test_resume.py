@@ -24,15 +24,14 @@ def agcn_copy(agcn_copy):
 
 @pytest.mark.parametrize("quiet", [(), ("-q",)])
 def test_resume_of_a_finished_run_reports_what_to_do_next_and_changes_nothing(
-    main, agcn_run, tmp_path, monkeypatch, quiet
+    output, agcn_run, tmp_path, monkeypatch, quiet
 ):
     folder = shutil.copytree(agcn_run, tmp_path / "my run")
     monkeypatch.setattr(run, "resume", None)
     before = snapshot(folder), {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     score = read_json(agcn_run / "metrics.json")["final"]["mAP"]
-    done = main("train", "--resume", folder, *quiet)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
+    text = output("train", "--resume", folder, *quiet)
+    assert text == (
         f"{folder} is finished (mAP {100 * score:.2f}): nothing to resume; predict labels with `lifelabel predict "
         f"'{folder}' IMAGES`, or add classes with `lifelabel extend '{folder}' TABLE --root DIR --out NEW`\n"
     )

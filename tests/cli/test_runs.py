@@ -64,10 +64,9 @@ def test_all_runs_below_a_folder_with_everything_that_is_known(main, runs):
     assert (found["e"]["state"], found["e"]["reason"]) == ("damaged", "metrics.json is not JSON")
 
 
-def test_the_table_has_one_line_per_run(main, runs):
-    done = main("runs")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
+def test_the_table_has_one_line_per_run(output, runs):
+    text = output("runs")
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     assert lines[0] == "folder stream method state seed mAP CF1 OF1 forgetting s date commit"
     assert lines[2:] == [
         "a scenes agcn finished 3 50.0 25.0 12.5 -4.0 13 2024-05-06 abc123",

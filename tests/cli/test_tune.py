@@ -143,10 +143,9 @@ def test_if_all_trials_diverge_the_reason_is_one_line(refused, tmp_path):
     assert line.startswith("all trials (1) diverged") and "task 1" in line
 
 
-def test_a_search_on_a_proxy_stream(main, tmp_path):
+def test_a_search_on_a_proxy_stream(main, output, tmp_path):
     given = ("tune", "--method", "fine-tuning", *SMALL, "--proxy", "--trials", "2", "-q", "--out", tmp_path)
-    done = main(*given, "--proxy-images", "100")
-    assert (done.returncode, done.stderr) == (0, "")
+    text = output(*given, "--proxy-images", "100")
     part = part_of(build("scenes", STREAM), Part(hold_out=0.2, proxy=True, proxy_images=100))
     assert len(part.tasks) == 5 and not set(part.classes) & set(build("scenes", STREAM).classes)
     rows = trials_of(tmp_path)
@@ -164,7 +163,7 @@ def test_a_search_on_a_proxy_stream(main, tmp_path):
     )
     assert "--proxy --proxy-images 100" in origin.command and "--first-tasks" not in origin.command
     before = snapshot(tmp_path / "trials")
-    assert main(*shlex.split(origin.command)[1:]).stdout == done.stdout
+    assert main(*shlex.split(origin.command)[1:]).stdout == text
     assert snapshot(tmp_path / "trials") == before
 
 

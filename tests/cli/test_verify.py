@@ -5,10 +5,9 @@ import json
 from report.run_folders import edit_json
 
 
-def test_one_line_for_each_check(main, agcn_run):
-    done = main("verify", agcn_run, "--device", "cpu")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+def test_one_line_for_each_check(output, agcn_run):
+    text = output("verify", agcn_run, "--device", "cpu")
+    lines = text.splitlines()
     assert [line.split(":")[0].split() for line in lines] == [
         ["ok", name]
         for name in ("checkpoint.pt", "checkpoint-previous.pt", "environment.json", "files", "configuration",

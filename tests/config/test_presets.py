@@ -118,10 +118,9 @@ def test_the_origin_is_read_from_comments_only():
     assert presets.parse_origin("# reached: 1 mAP\n# command: a: b\nmethod: er\n") == ("a: b", "1 mAP")
 
 
-def test_list_presets_prints_the_score_and_the_command_of_every_file(main):
-    done = main("list", "presets")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+def test_list_presets_prints_the_score_and_the_command_of_every_file(output):
+    text = output("list", "presets")
+    lines = {line.split()[0]: line for line in text.splitlines()}
     assert sorted(lines) == sorted(f"{kind}/{method}" for kind, method in SHIPPED)
     for kind, method in SHIPPED:
         comments = comments_of(kind, method)
