@@ -70,9 +70,8 @@ def test_inspect_prints_a_summary_and_writes_the_report(output, tmp_path):
     assert all(f"]({name})" in page for name in names(folder) if name.endswith(".png"))
 
 
-def test_inspect_of_a_published_split_with_some_photographs(main, published, tmp_path):
-    done = main("inspect", published, "--root", tmp_path / "photos", "--decode", "--out", tmp_path / "look")
-    assert done.returncode == 0, done.stderr
+def test_inspect_of_a_published_split_with_some_photographs(output, published, tmp_path):
+    text = output("inspect", published, "--root", tmp_path / "photos", "--decode", "--out", tmp_path / "look")
     found = json.loads((tmp_path / "look" / "stream.json").read_text())
     assert [task["train"] for task in found["tasks"]] == [3, 2]
     assert [task["test_cumulative"] for task in found["tasks"]] == [1, 2]
@@ -82,7 +81,7 @@ def test_inspect_of_a_published_split_with_some_photographs(main, published, tmp
     assert found["hidden"]["labels"] is None
     assert found["bad"]["opened"] == 4
     assert [bad["image"] for bad in found["bad"]["images"]] == ["c.jpg"]
-    assert "opened 4 images, 1 of them cannot be used" in done.stdout
+    assert "opened 4 images, 1 of them cannot be used" in text
     assert names(tmp_path / "look") == WRITTEN | {"task-1.png", "missing.txt"}  # task 2 has no photograph
 
 
@@ -145,13 +144,12 @@ def test_build_replaces_a_file_only_with_overwrite(refused, tmp_path):
     assert path.read_text() == "mine"
 
 
-def test_build_prints_problems(main, published, tmp_path):
+def test_build_prints_problems(output, published, tmp_path):
     train = published / "task1" / "train.csv"
     train.write_text(train.read_text() + "d.jpg,0,1\n")
-    done = main("build", published, "--out", tmp_path / "stream.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "problem: 1 row" in done.stdout
-    assert "d.jpg" in done.stdout
+    text = output("build", published, "--out", tmp_path / "stream.yaml")
+    assert "problem: 1 row" in text
+    assert "d.jpg" in text
 
 
 MISTAKES = {

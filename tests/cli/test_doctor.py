@@ -21,8 +21,7 @@ def by_name(checks):
 
 
 def test_the_table_and_json_have_the_same_checks(main, output):
-    text = output("doctor", "--json")
-    found = json.loads(text)
+    found = json.loads(output("doctor", "--json"))
     assert found["usable"] is True
     names = [check["name"] for check in found["checks"]]
     expected = {"Python", "lifelabel", "torch", "image formats", "CPU", "memory", "disk", "ImageNet weights"}

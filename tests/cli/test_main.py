@@ -26,8 +26,7 @@ COMMANDS = (
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples(output, name):
     for flag in ("--help", "-h"):
-        text = output(*name.split(), flag)
-        assert f"lifelabel {name}" in text.partition("Example")[2]
+        assert f"lifelabel {name}" in output(*name.split(), flag).partition("Example")[2]
 
 
 def test_these_are_all_commands():

@@ -92,8 +92,7 @@ def test_a_method_is_given_in_several_ways(output, plugin, monkeypatch, how):
         "--plugin FILE.py": ["--plugin", plugin, "--method", "anchor"],
         "--plugin module": ["--plugin", "lifelabel_example", "--method", "anchor"],
     }[how]
-    text = output("train", *words, *RUN, "--set", "method.strength=0.5", "--print-config")
-    config = yaml.safe_load(text)
+    config = yaml.safe_load(output("train", *words, *RUN, "--set", "method.strength=0.5", "--print-config"))
     assert config["method"] == ("lifelabel_example:Anchor" if how.endswith(":NAME") else "anchor")
     assert config["method_options"] == {"strength": 0.5}
     assert config["plugins"] == ["lifelabel_example" if "module" in how else str(plugin)]
@@ -188,14 +187,13 @@ def test_an_installed_package(main, lifelabel, error_line, site, monkeypatch):
 # Names of plug-ins outside of flags
 
 
-def test_a_file_with_the_name_of_a_plugin_imports_nothing(main, refused, plugin):
+def test_a_file_with_the_name_of_a_plugin_imports_nothing(output, refused, plugin):
     """The plug-in is found by its file name, if the user loads it."""
     Path("my.yaml").write_text(f"method: {plugin}:Anchor\n", encoding="utf-8")
     line = refused("train", "--config", "my.yaml", "--print-config")
     expected = f"method '{plugin}:Anchor' is in a plug-in that is not loaded: give --plugin {plugin}"
     assert line == expected and not registry.loaded_plugins()
-    done = main("train", "--config", "my.yaml", "--plugin", plugin, "--print-config")
-    assert done.returncode == 0 and "strength: 0.01" in done.stdout
+    assert "strength: 0.01" in output("train", "--config", "my.yaml", "--plugin", plugin, "--print-config")
 
 
 # Methods and metrics that are wrong
@@ -261,12 +259,11 @@ def test_a_metric_that_fails_is_reported_before_the_training(refused):
     assert not Path("run").exists()
 
 
-def test_a_metric_of_a_plugin_has_a_column_in_tables(main, tables_only, plugin):
-    done = main("train", "--plugin", plugin, "--method", "fine-tuning", *SMALL, "--save-scores", "--out", "a")
-    assert done.returncode == 0, done.stderr
+def test_a_metric_of_a_plugin_has_a_column_in_tables(main, output, tables_only, plugin):
+    output("train", "--plugin", plugin, "--method", "fine-tuning", *SMALL, "--save-scores", "--out", "a")
     value = read_json(Path("a/metrics.json"))["final"]["conventions"]["top_1"]
-    done = main("report", "a", "--out", "report")  # no plug-in is needed
-    assert done.returncode == 0 and "top_1" in done.stdout
+    text = output("report", "a", "--out", "report")  # no plug-in is needed
+    assert "top_1" in text
     with open("report/table.csv", encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)
     assert float(row["top_1_mean"]) == value and row["top_1_n"] == "1"

@@ -198,19 +198,18 @@ def test_a_folder_without_a_model_is_one_line(refused, images):
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"]])
-def test_names_cannot_control_the_terminal(main, tmp_path, monkeypatch, flags):
+def test_names_cannot_control_the_terminal(output, tmp_path, monkeypatch, flags):
     monkeypatch.chdir(tmp_path)
     models.write(tmp_path / "model", classes=("[red]sky", "a,b", '"c"', "é", "=1+1"))
     models.write_images(tmp_path / "photos", 1)
     (tmp_path / "photos" / "0.png").rename(tmp_path / "photos" / "a[bold]\x07é.png")
-    done = main("predict", "model", "photos", "--top", 5, *flags)
-    assert done.returncode == 0, done
+    text = output("predict", "model", "photos", "--top", 5, *flags)
     if flags == ["--csv"]:
-        (row,) = csv.DictReader(io.StringIO(done.stdout))
+        (row,) = csv.DictReader(io.StringIO(text))
         assert sorted(row["labels"].split(";")) == sorted(("[red]sky", "a,b", '"c"', "é", "=1+1"))
         assert row["image"] == "photos/a[bold]\x07é.png"
     else:
-        assert "\x07" not in done.stdout and "[red]sky" in done.stdout and "a[bold]" in done.stdout
+        assert "\x07" not in text and "[red]sky" in text and "a[bold]" in text
 
 
 def test_file_names_that_are_not_utf_8(folder, tmp_path):
@@ -272,20 +271,19 @@ def test_ctrl_c_is_one_line_and_keeps_what_was_printed(folder, images):
     assert all(line.startswith("photos/1.png") for line in out.splitlines())
 
 
-def test_annotated_copies(main, folder, images):
+def test_annotated_copies(output, folder, images):
     (images / "b" / "0.png").write_bytes((images / "0.png").read_bytes())
-    done = main("predict", folder, "photos", "../" + images.parent.name + "/photos/1.png", "--annotate", "out")
-    assert done.returncode == 0, done.stderr
+    output("predict", folder, "photos", "../" + images.parent.name + "/photos/1.png", "--annotate", "out")
     names = ["0-2.jpg", "0-3.jpg", "0.jpg", "1-2.jpg", "1-3.jpg", "1.jpg", "2.jpg", "3.jpg"]
     assert sorted(os.listdir("out")) == names and sorted(os.listdir()) == ["out", "photos"]
     with Image.open("out/0.jpg") as copy:
         assert copy.format == "JPEG" and copy.size == (320, 320)
 
 
-def test_copies_are_not_taken_for_images_and_replace_nothing(main, refused, folder, images):
+def test_copies_are_not_taken_for_images_and_replace_nothing(output, refused, folder, images):
     """The folder of the copies may be among the images."""
-    done = main("predict", folder, "photos", "photos/**", "--annotate", "photos/out")
-    assert done.returncode == 0 and len(done.stdout.splitlines()) == 12 and len(os.listdir("photos/out")) == 12
+    text = output("predict", folder, "photos", "photos/**", "--annotate", "photos/out")
+    assert len(text.splitlines()) == 12 and len(os.listdir("photos/out")) == 12
     assert refused("predict", folder, "photos", "--annotate", "photos") == (
         "no images: photos: no image in this folder"
     )  # nothing is overwritten
@@ -294,7 +292,7 @@ def test_copies_are_not_taken_for_images_and_replace_nothing(main, refused, fold
     assert "cannot write to" in refused("predict", folder, "photos/0.png", "--annotate", "photos/0.png/x")
 
 
-def test_a_progress_bar_in_a_terminal_only(main, folder, images, monkeypatch):
+def test_a_progress_bar_in_a_terminal_only(main, output, folder, images, monkeypatch):
     """On stderr, and only if the output goes elsewhere: lines and a bar would disturb each other."""
     monkeypatch.setattr("lifelabel.cli.predict._BAR_FROM", 6)
     assert main("predict", folder, "photos").stderr == ""
@@ -302,8 +300,8 @@ def test_a_progress_bar_in_a_terminal_only(main, folder, images, monkeypatch):
     console = Console(file=screen, force_terminal=True, width=80)
     monkeypatch.setattr("lifelabel.cli.predict.err", console)
     monkeypatch.setattr("lifelabel.cli.common.err", console)
-    done = main("predict", folder, "photos")
-    assert done.returncode == 0 and len(done.stdout.splitlines()) == 6 and "6/6" in screen.getvalue()
+    text = output("predict", folder, "photos")
+    assert len(text.splitlines()) == 6 and "6/6" in screen.getvalue()
 
 
 def test_a_folder_that_cannot_be_read_is_listed(main, refused, folder, images, monkeypatch):

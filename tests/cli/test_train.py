@@ -143,10 +143,9 @@ def test_an_existing_run_is_refused_and_not_changed(refused, agcn_copy, small):
     assert snapshot(agcn_copy) == before
 
 
-def test_overwrite_replaces_the_run(main, agcn_copy, small):
+def test_overwrite_replaces_the_run(output, agcn_copy, small):
     (agcn_copy / "notes.txt").write_text("mine")
-    done = main("train", "--method", "fine-tuning", *small, "--out", agcn_copy, "--overwrite", "-q")
-    assert done.returncode == 0
+    output("train", "--method", "fine-tuning", *small, "--out", agcn_copy, "--overwrite", "-q")
     assert read_json(agcn_copy / "metrics.json")["method"] == "fine-tuning"
     assert not (agcn_copy / "acm.npz").exists()  # a file of the replaced run
     assert (agcn_copy / "notes.txt").read_text() == "mine"

@@ -177,13 +177,12 @@ def test_a_stopped_trial_on_a_proxy_stream_resumes_exactly(tmp_path):
     assert all((tmp_path / "parts" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in names)
 
 
-def test_several_methods_have_a_folder_each(main, monkeypatch, tmp_path):
+def test_several_methods_have_a_folder_each(main, output, monkeypatch, tmp_path):
     commands = []
     monkeypatch.setattr(tune, "run_all", write_results(commands))
     given = ("--trials", "2", "--set", "stream.tasks=4", "--jobs", "3", "--out", tmp_path / "my runs")
-    done = main("tune", "--method", "fine-tuning, multi-task", *given)
-    assert done.returncode == 0
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["fine-tuning", "multi-task"]
+    text = output("tune", "--method", "fine-tuning, multi-task", *given)
+    assert [line.split(":")[0] for line in text.splitlines()] == ["fine-tuning", "multi-task"]
     assert shlex.split(commands[0])[:4] == ["lifelabel", "tune", "--method", "fine-tuning, multi-task"]
     for method in ("fine-tuning", "multi-task"):
         folder = tmp_path / "my runs" / method

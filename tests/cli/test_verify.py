@@ -6,8 +6,7 @@ from report.run_folders import edit_json
 
 
 def test_one_line_for_each_check(output, agcn_run):
-    text = output("verify", agcn_run, "--device", "cpu")
-    lines = text.splitlines()
+    lines = output("verify", agcn_run, "--device", "cpu").splitlines()
     assert [line.split(":")[0].split() for line in lines] == [
         ["ok", name]
         for name in ("checkpoint.pt", "checkpoint-previous.pt", "environment.json", "files", "configuration",
