@@ -109,15 +109,6 @@ def read_config(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def check_jobs(jobs: int | None, device: object) -> int:
-    """The number of runs at a time: the given one, or the default for the machine."""
-    from lifelabel.search.local_runs import default_jobs
-
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs must be at least 1, not {jobs}")
-    return jobs or default_jobs(str(device))
-
-
 def make_callback(quiet: bool) -> Callback:
     from lifelabel.cli.progress_bars import ProgressBar, Quiet
     from lifelabel.engine.callback import Callback

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from lifelabel.errors import UserError
 from lifelabel.utils.yaml_reader import parse_yaml
 
-__all__ = ["KINDS", "PresetOrigin", "load", "origin", "parse_origin"]
-
 KINDS = ("scenes", "photographs")
 _ADVICE = "install lifelabel again, or give --fidelity plain"
 
