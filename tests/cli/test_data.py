@@ -123,8 +123,7 @@ def test_inspect_without_sheets(main, tmp_path):
 
 def test_build_writes_a_manifest_that_is_the_same_stream(main, output, tmp_path):
     stream, path = build("scenes", SMALL), tmp_path / "new" / "stream.yaml"
-    text = output("build", *SCENES, "--out", path)
-    first, *_, digest, last = text.splitlines()
+    first, *_, digest, last = output("build", *SCENES, "--out", path).splitlines()
     assert first == "scenes: 2 tasks, 4 classes, 20 training and 20 test images"
     assert digest == f"sha256 {stream.fingerprint}"
     assert last == f"manifest: {path}"
