@@ -48,8 +48,7 @@ def _calibrate(
         str | None, typer.Option(metavar="FP:FN", help="The costs of a wrong and of a missed label, such as 1:5.")
     ] = None,
     probabilities: Annotated[
-        str,
-        typer.Option(metavar="HOW", help="platt: fit sigmoid(slope × logit + shift); none: leave probabilities."),
+        str, typer.Option(metavar="HOW", help="platt: fit sigmoid(slope × logit + shift); none: leave probabilities.")
     ] = "platt",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the figures, and change nothing.")] = False,
     out_folder: Annotated[

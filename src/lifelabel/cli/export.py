@@ -42,8 +42,7 @@ def _export(
     images: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="PATH",
-            help="Check the export with photographs too: a file or a folder (the first 32 are used).",
+            metavar="PATH", help="Check the export with photographs too: a file or a folder (the first 32 are used)."
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an export in DIR.")] = False,

@@ -96,8 +96,7 @@ class Inference:
     device: Device = "auto"
     batch_size: Annotated[int | None, typer.Option(help="Images at a time [default: by image size].")] = None
     workers: Annotated[
-        int | None,
-        typer.Option(help="Processes that decode images [default: the number of cores for a GPU, else 0]."),
+        int | None, typer.Option(help="Processes that decode images [default: the number of cores for a GPU, else 0].")
     ] = None
 
     def arguments(self) -> dict[str, Any]:

@@ -62,8 +62,7 @@ def _predict(
     ],
     inference: Inference,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="Labels of at least this probability [default: the thresholds of the model]."),
+        float | None, typer.Option(help="Labels of at least this probability [default: the thresholds of the model].")
     ] = None,
     top: Annotated[int | None, typer.Option(help="The most probable labels, this many at most.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object per line: image, labels.")] = False,
