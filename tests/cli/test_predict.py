@@ -14,6 +14,7 @@ from support import command_server, models
 
 import lifelabel
 from lifelabel.images.arguments import image_files
+from lifelabel.streams.table import read
 
 
 @pytest.fixture(scope="module")
@@ -66,27 +67,20 @@ def test_an_edited_model_is_refused(refused, folder, images, tmp_path, command):
     assert refused(command, tmp_path / "run", *more) == f"{path} is damaged or was edited: copy the model again"
 
 
-def test_json_lines(main, folder, images):
-    done = main("predict", folder, "photos", "--json", "--top", 2)
-    found = read_json(done)
-    assert done.returncode == 0 and list(found) == PATHS
+def test_json_lines_and_a_csv_table_have_the_labels_of_the_model(output, folder, images, tmp_path):
     model = lifelabel.load(folder, "cpu")
-    for path in PATHS:
-        assert found[path] == pytest.approx(model.predict(path, top=2), abs=1e-5)
-
-
-def test_a_csv_table_can_be_read_as_a_table(main, folder, images, tmp_path):
-    done = main("predict", folder, "photos", "--csv", "--top", 2)
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    model = lifelabel.load(folder, "cpu")
+    expected = {path: pytest.approx(model.predict(path, top=2), abs=1e-5) for path in PATHS}
+    lines = [json.loads(line) for line in output("predict", folder, "photos", "--json", "--top", 2).splitlines()]
+    assert [line["image"] for line in lines] == PATHS
+    assert {line["image"]: line["labels"] for line in lines} == expected
+    text = output("predict", folder, "photos", "--csv", "--top", 2)
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["image"] for row in rows] == PATHS
     for row in rows:
-        found = dict(zip(row["labels"].split(";"), map(float, row["probabilities"].split(";")), strict=True))
-        assert found == pytest.approx(model.predict(row["image"], top=2), abs=1e-5)
-    (tmp_path / "labels.csv").write_text(done.stdout)
-    from lifelabel.streams.table import read
-
-    collection = read(tmp_path / "labels.csv", None, required=())
+        labels, probabilities = row["labels"].split(";"), map(float, row["probabilities"].split(";"))
+        assert dict(zip(labels, probabilities, strict=True)) == expected[row["image"]]
+    (tmp_path / "labels.csv").write_text(text)
+    collection = read(tmp_path / "labels.csv", None, required=())  # it can be read as a table of a stream
     assert set(collection.classes) == {name for row in rows for name in row["labels"].split(";")}
 
 
