@@ -115,6 +115,18 @@ def main(monkeypatch, capsys):
 
 
 @pytest.fixture
+def output(main):
+    """`lifelabel ARGS` that must succeed without a message on stderr: its output."""
+
+    def run(*args):
+        done = main(*args)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
 def refused(main):
     """`lifelabel ARGS` that must fail because of a mistake of the user: the line."""
     return lambda *args: line_of_error(main(*args))

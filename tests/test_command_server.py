@@ -1,7 +1,6 @@
 """The commands of tests are forked from a process that has imported torch, and are what a new process would be."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -72,19 +71,6 @@ def test_random_numbers_of_two_commands_differ():
     code = "import numpy, random, torch; print(numpy.random.rand(), random.random(), torch.rand(1).item())"
     for one, other in zip(run(code).stdout.split(), run(code).stdout.split(), strict=True):
         assert one != other
-
-
-def test_a_running_command_gets_signals_and_input():
-    code = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin:\n    print('got', line, end='', flush=True)"
-    with command_server.start(code=code, stdin=subprocess.PIPE, bufsize=1, **PIPES) as process:
-        assert process.stdout.readline() == "ready\n" and process.poll() is None
-        process.stdin.write("line\n")
-        assert process.stdout.readline() == "got line\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=30)
-    assert (process.returncode, out) == (-signal.SIGINT, "") and errors.endswith("KeyboardInterrupt\n")
 
 
 def test_a_command_that_takes_too_long_is_killed():

@@ -46,16 +46,8 @@ def results(tmp_path, monkeypatch):
     figures.load.cache_clear()
     columns = {"mAP": {"best": "max"}}
     rows = {"a": {"n": 3, "mAP": [50.26, 0.5], "MB": 1200}, "b": {"n": 1, "mAP": 48.1, "MB": None}}
-    figures.write(
-        tmp_path / "small.json",
-        command="c",
-        date="2026-01-01",
-        machine="m",
-        commit="abc",
-        row="method",
-        columns=columns,
-        figures=rows,
-    )
+    about = {"command": "c", "date": "2026-01-01", "machine": "m", "commit": "abc"}
+    figures.write(tmp_path / "small.json", **about, row="method", columns=columns, figures=rows)
     yield tmp_path
     figures.load.cache_clear()
 

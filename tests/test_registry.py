@@ -4,11 +4,9 @@ import os
 import sys
 
 import pytest
-import yaml
-from support import command_server
 
 from lifelabel.config.config import Config
-from lifelabel.engine.run import resume, train
+from lifelabel.engine.run import train
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.metrics import METRICS
@@ -115,17 +113,13 @@ def test_a_decorator_without_a_name_is_refused():
     assert error_of(METHODS.register, FineTuning) == "a method is registered under a name: register('my-method')"
 
 
-@pytest.mark.parametrize(
-    ("registry", "expected"),
-    [
+def test_a_wrong_kind_of_object_is_refused():
+    for registry, expected in (
         (METHODS, "'x' is not a method: it must be a subclass of lifelabel.Method"),
         (STREAMS, "'x' is not a stream: it must be a lifelabel.streams.Source with a dataclass of options"),
-    ],
-    ids=["methods", "streams"],
-)
-def test_a_wrong_kind_of_object_is_refused(registry, expected):
-    assert error_of(registry.register, "x", int) == expected
-    assert "x" not in registry
+    ):
+        assert error_of(registry.register, "x", int) == expected
+        assert "x" not in registry
 
 
 def test_an_unknown_name_comes_with_the_closest_one(numbers):
@@ -178,20 +172,19 @@ def test_a_plugin_hides_no_installed_module(write, monkeypatch):
     assert hasattr(colorsys, "rgb_to_hsv")
 
 
-def test_a_file_that_does_not_exist():
-    expected = "there is no plug-in file missing.py: give --plugin FILE.py or a module"
-    assert error_of(load_plugin, "missing.py") == expected
-
-
 def test_a_file_whose_name_is_no_identifier(write):
     path = write("my-method.py")
     expected = f"{path} cannot be imported: rename it to a Python name, such as my_method.py"
     assert error_of(load_plugin, str(path)) == expected
 
 
-@pytest.mark.parametrize("name", ["", "folder/", "my method", "..", "a..b", ".relative"])
-def test_what_is_neither_a_file_nor_a_module(name):
-    assert error_of(load_plugin, name) == f"'{name}' is not a plug-in: give --plugin FILE.py or a module"
+def test_what_is_neither_a_file_nor_a_module():
+    for name in ("", "folder/", "my method", "..", "a..b", ".relative"):
+        assert error_of(load_plugin, name) == f"'{name}' is not a plug-in: give --plugin FILE.py or a module"
+    expected = "there is no plug-in file missing.py: give --plugin FILE.py or a module"
+    assert error_of(load_plugin, "missing.py") == expected
+    expected = "the plug-in no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"
+    assert error_of(load_plugin, "no_such_module") == expected
 
 
 @pytest.mark.parametrize("name", ["json", "sys", "antigravity", "lifelabel"])
@@ -231,14 +224,11 @@ def test_an_error_in_a_plugin_is_one_line_with_file_and_line(code, reason, write
     assert loaded_plugins() == [] and "LIFELABEL_PLUGINS" not in os.environ
 
 
-def test_a_module_that_does_not_exist():
-    expected = "the plug-in no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"
-    assert error_of(load_plugin, "no_such_module") == expected
-
-
 def test_a_plugin_that_registers_a_taken_name(write):
     write("taken.py", PLUGIN.replace("mine", "agcn"))
-    assert error_of(load_plugin, "taken.py") == "method 'agcn' is registered already: choose another name"
+    write("er.py", "from lifelabel import FineTuning\n\nclass Mine(FineTuning):\n    summary = ''")
+    for plugin, name in (("taken.py", "agcn"), ("er.py", "er")):
+        assert error_of(load_plugin, plugin) == f"method '{name}' is registered already: choose another name"
 
 
 def test_a_repaired_plugin_is_loaded_in_the_same_process(write):
@@ -260,13 +250,6 @@ def test_a_mistake_in_the_environment_is_one_line(monkeypatch):
     monkeypatch.setenv("LIFELABEL_PLUGINS", "missing.py")
     assert error_of(list, METHODS) == "there is no plug-in file missing.py: give --plugin FILE.py or a module"
     assert METHODS["agcn"]  # built-in objects need no plug-in
-
-
-def test_child_processes_load_the_same_plugins(write):
-    load_plugin(str(write("my_method.py")))
-    code = "from lifelabel.methods import METHODS; print(METHODS['mine'].summary, METHODS['my_method:Mine'].__name__)"
-    child = command_server.run(code=code, capture_output=True, text=True, check=True)
-    assert child.stdout == "a method of a plug-in Mine\n"
 
 
 # Methods that are found by themselves
@@ -308,11 +291,6 @@ def test_the_classes_of_a_folder_are_found_without_importing_it(write):
     assert found == [("first", "first", "First"), ("a-third", "third", "Third"), ("b-second", "b_second", "Second")]
 
 
-def test_a_method_file_with_a_taken_name(write):
-    write("er.py", "from lifelabel import FineTuning\n\nclass Mine(FineTuning):\n    summary = ''")
-    assert error_of(load_plugin, "er.py") == "method 'er' is registered already: choose another name"
-
-
 # Names in place of registered ones
 
 
@@ -334,14 +312,10 @@ def test_only_flags_of_registries_are_resolved(write):
     assert resolve_names(flags, ("method", "stream")) == flags and loaded_plugins() == ["my_method"]
 
 
-def test_an_object_that_a_plugin_does_not_define(write):
+def test_an_object_that_a_plugin_does_not_define_or_of_the_wrong_kind(write):
     load_plugin(str(write("my_method.py")))
     expected = "plug-in my_method has no 'Other': give my_method:NAME with a name that it defines"
     assert error_of(METHODS.find, "my_method:Other") == expected
-
-
-def test_an_object_of_the_wrong_kind_in_a_plugin(write):
-    load_plugin(str(write("my_method.py")))
     expected = "'my_method:METHODS' is not a method: it must be a subclass of lifelabel.Method"
     assert error_of(METHODS.find, "my_method:METHODS") == expected
 
@@ -443,21 +417,6 @@ def test_a_plugin_may_move(write, tmp_path):
     assert Config.make(values).plugins == (before,)
     message = f"this run needs the plug-in {other}: give --plugin {other}, which runs its code"
     assert error_of(Config.make, {**values, "plugins": [before, other]}) == message
-
-
-def test_a_run_records_its_plugins_and_resumes_only_with_them(write, tmp_path):
-    path = write("my_method.py")
-    result = train(tmp_path / "run", OPTIONS, method=f"{path}:Mine")
-    assert result.config.method == "my_method:Mine" and result.config.plugins == (str(path),)
-    written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert (written["method"], written["plugins"]) == ("my_method:Mine", [str(path)])
-    assert resume(tmp_path / "run").metrics == result.metrics
-
-    code = "import sys, lifelabel; lifelabel.resume(sys.argv[1])"
-    environment = {name: value for name, value in os.environ.items() if name != "LIFELABEL_PLUGINS"}
-    more = {"env": environment, "cwd": tmp_path}
-    child = command_server.run(tmp_path / "run", code=code, capture_output=True, text=True, **more)
-    assert f"cannot be used: this run needs the plug-in {path}: give --plugin" in child.stderr
 
 
 def test_a_run_records_also_the_plugins_that_its_options_do_not_list(write, tmp_path):

@@ -20,10 +20,8 @@ def by_name(checks):
     return {check.name: check for check in checks}
 
 
-def test_the_table_and_json_have_the_same_checks(main):
-    done = main("doctor", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+def test_the_table_and_json_have_the_same_checks(main, output):
+    found = json.loads(output("doctor", "--json"))
     assert found["usable"] is True
     names = [check["name"] for check in found["checks"]]
     expected = {"Python", "lifelabel", "torch", "image formats", "CPU", "memory", "disk", "ImageNet weights"}

@@ -51,17 +51,6 @@ def test_every_run_and_every_file(made):
     assert max(map(len, done.stdout.splitlines()[:5])) <= 100
 
 
-def test_the_same_command_repeats_nothing(main, made):
-    done, out = made
-    before = {path: path.stat().st_mtime_ns for name in RUNS for path in (out / name).rglob("*") if path.is_file()}
-    page = (out / "leaderboard.md").read_bytes()
-    again = main("leaderboard", *CHOSEN, *SMALL, "--jobs", "2", "--out", out)
-    assert (again.returncode, again.stdout) == (0, done.stdout)
-    assert again.stderr == "4 of 4 runs are finished already\n"
-    assert (out / "leaderboard.md").read_bytes() == page
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
 @pytest.fixture
 def copied(made, tmp_path):
     """The three files of each run that a table needs, as they come back from another machine."""
@@ -73,10 +62,9 @@ def copied(made, tmp_path):
     return out
 
 
-def test_the_page_alone_needs_three_files_of_a_run_and_no_data(main, made, copied):
-    done = main("leaderboard", *CHOSEN, *SMALL, "--jobs", "2", "--page-only", "--out", copied)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == made[0].stdout.replace(str(made[1]), str(copied))
+def test_the_page_alone_needs_three_files_of_a_run_and_no_data(output, made, copied):
+    text = output("leaderboard", *CHOSEN, *SMALL, "--jobs", "2", "--page-only", "--out", copied)
+    assert text == made[0].stdout.replace(str(made[1]), str(copied))
     page, expected = ((folder / "leaderboard.md").read_text(encoding="utf-8") for folder in (copied, made[1]))
     assert page == expected.replace(str(made[1]), str(copied))
     assert {path.name for path in copied.iterdir()} > FILES

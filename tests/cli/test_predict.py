@@ -14,6 +14,7 @@ from support import command_server, models
 
 import lifelabel
 from lifelabel.images.arguments import image_files
+from lifelabel.streams.table import read
 
 
 @pytest.fixture(scope="module")
@@ -66,27 +67,20 @@ def test_an_edited_model_is_refused(refused, folder, images, tmp_path, command):
     assert refused(command, tmp_path / "run", *more) == f"{path} is damaged or was edited: copy the model again"
 
 
-def test_json_lines(main, folder, images):
-    done = main("predict", folder, "photos", "--json", "--top", 2)
-    found = read_json(done)
-    assert done.returncode == 0 and list(found) == PATHS
+def test_json_lines_and_a_csv_table_have_the_labels_of_the_model(output, folder, images, tmp_path):
     model = lifelabel.load(folder, "cpu")
-    for path in PATHS:
-        assert found[path] == pytest.approx(model.predict(path, top=2), abs=1e-5)
-
-
-def test_a_csv_table_can_be_read_as_a_table(main, folder, images, tmp_path):
-    done = main("predict", folder, "photos", "--csv", "--top", 2)
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    model = lifelabel.load(folder, "cpu")
+    expected = {path: pytest.approx(model.predict(path, top=2), abs=1e-5) for path in PATHS}
+    lines = [json.loads(line) for line in output("predict", folder, "photos", "--json", "--top", 2).splitlines()]
+    assert [line["image"] for line in lines] == PATHS
+    assert {line["image"]: line["labels"] for line in lines} == expected
+    text = output("predict", folder, "photos", "--csv", "--top", 2)
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["image"] for row in rows] == PATHS
     for row in rows:
-        found = dict(zip(row["labels"].split(";"), map(float, row["probabilities"].split(";")), strict=True))
-        assert found == pytest.approx(model.predict(row["image"], top=2), abs=1e-5)
-    (tmp_path / "labels.csv").write_text(done.stdout)
-    from lifelabel.streams.table import read
-
-    collection = read(tmp_path / "labels.csv", None, required=())
+        labels, probabilities = row["labels"].split(";"), map(float, row["probabilities"].split(";"))
+        assert dict(zip(labels, probabilities, strict=True)) == expected[row["image"]]
+    (tmp_path / "labels.csv").write_text(text)
+    collection = read(tmp_path / "labels.csv", None, required=())  # it can be read as a table of a stream
     assert set(collection.classes) == {name for row in rows for name in row["labels"].split(";")}
 
 
@@ -173,24 +167,24 @@ def test_no_image_at_all_is_one_line(refused, lifelabel, error_line, folder, ima
     assert error_line(lifelabel("predict", folder, "-", input="a\n")) == "no images: a: no such file"
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--threshold", "1.5"], "threshold must be 0 to 1, not 1.5"),
-        (["--threshold", "high"], "Invalid value for '--threshold'"),
-        (["--top", "0"], "top must be at least 1, not 0"),
-        (["--json", "--csv"], "--json, --csv and --table: give one of them"),
-        (["--out", "x.json"], "--out x.json: the name must end in .csv, .jsonl (one JSON object per line) or .txt"),
-        (["--out", "x.csv", "--json"], "--out x.csv: the name must end in .jsonl"),
-        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
-        (["--batch-size", "5000"], "batch_size must be 1 to 4,096"),
-        (["--workers", "-1"], "--workers must be at least 0, not -1"),
-        (["--device", "tpu"], "device"),
-        (["--plugin", "none.py"], "there is no plug-in file none.py"),
-    ],
-)
-def test_wrong_values_are_one_line(refused, folder, images, flags, reason):
-    assert reason in refused("predict", folder, "photos", *flags)
+MISTAKES = {
+    "--threshold 1.5": "threshold must be 0 to 1, not 1.5",
+    "--threshold high": "Invalid value for '--threshold'",
+    "--top 0": "top must be at least 1, not 0",
+    "--json --csv": "--json, --csv and --table: give one of them",
+    "--out x.json": "--out x.json: the name must end in .csv, .jsonl (one JSON object per line) or .txt",
+    "--out x.csv --json": "--out x.csv: the name must end in .jsonl",
+    "--batch-size 0": "--batch-size must be at least 1, not 0",
+    "--batch-size 5000": "batch_size must be 1 to 4,096",
+    "--workers -1": "--workers must be at least 0, not -1",
+    "--device tpu": "device",
+    "--plugin none.py": "there is no plug-in file none.py",
+}
+
+
+@pytest.mark.parametrize("flags", MISTAKES)
+def test_wrong_values_are_one_line(refused, folder, images, flags):
+    assert MISTAKES[flags] in refused("predict", folder, "photos", *flags.split())
 
 
 def test_a_folder_without_a_model_is_one_line(refused, images):
@@ -198,19 +192,18 @@ def test_a_folder_without_a_model_is_one_line(refused, images):
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"]])
-def test_names_cannot_control_the_terminal(main, tmp_path, monkeypatch, flags):
+def test_names_cannot_control_the_terminal(output, tmp_path, monkeypatch, flags):
     monkeypatch.chdir(tmp_path)
     models.write(tmp_path / "model", classes=("[red]sky", "a,b", '"c"', "é", "=1+1"))
     models.write_images(tmp_path / "photos", 1)
     (tmp_path / "photos" / "0.png").rename(tmp_path / "photos" / "a[bold]\x07é.png")
-    done = main("predict", "model", "photos", "--top", 5, *flags)
-    assert done.returncode == 0, done
+    text = output("predict", "model", "photos", "--top", 5, *flags)
     if flags == ["--csv"]:
-        (row,) = csv.DictReader(io.StringIO(done.stdout))
+        (row,) = csv.DictReader(io.StringIO(text))
         assert sorted(row["labels"].split(";")) == sorted(("[red]sky", "a,b", '"c"', "é", "=1+1"))
         assert row["image"] == "photos/a[bold]\x07é.png"
     else:
-        assert "\x07" not in done.stdout and "[red]sky" in done.stdout and "a[bold]" in done.stdout
+        assert "\x07" not in text and "[red]sky" in text and "a[bold]" in text
 
 
 def test_file_names_that_are_not_utf_8(folder, tmp_path):
@@ -272,20 +265,19 @@ def test_ctrl_c_is_one_line_and_keeps_what_was_printed(folder, images):
     assert all(line.startswith("photos/1.png") for line in out.splitlines())
 
 
-def test_annotated_copies(main, folder, images):
+def test_annotated_copies(output, folder, images):
     (images / "b" / "0.png").write_bytes((images / "0.png").read_bytes())
-    done = main("predict", folder, "photos", "../" + images.parent.name + "/photos/1.png", "--annotate", "out")
-    assert done.returncode == 0, done.stderr
+    output("predict", folder, "photos", "../" + images.parent.name + "/photos/1.png", "--annotate", "out")
     names = ["0-2.jpg", "0-3.jpg", "0.jpg", "1-2.jpg", "1-3.jpg", "1.jpg", "2.jpg", "3.jpg"]
     assert sorted(os.listdir("out")) == names and sorted(os.listdir()) == ["out", "photos"]
     with Image.open("out/0.jpg") as copy:
         assert copy.format == "JPEG" and copy.size == (320, 320)
 
 
-def test_copies_are_not_taken_for_images_and_replace_nothing(main, refused, folder, images):
+def test_copies_are_not_taken_for_images_and_replace_nothing(output, refused, folder, images):
     """The folder of the copies may be among the images."""
-    done = main("predict", folder, "photos", "photos/**", "--annotate", "photos/out")
-    assert done.returncode == 0 and len(done.stdout.splitlines()) == 12 and len(os.listdir("photos/out")) == 12
+    text = output("predict", folder, "photos", "photos/**", "--annotate", "photos/out")
+    assert len(text.splitlines()) == 12 and len(os.listdir("photos/out")) == 12
     assert refused("predict", folder, "photos", "--annotate", "photos") == (
         "no images: photos: no image in this folder"
     )  # nothing is overwritten
@@ -294,7 +286,7 @@ def test_copies_are_not_taken_for_images_and_replace_nothing(main, refused, fold
     assert "cannot write to" in refused("predict", folder, "photos/0.png", "--annotate", "photos/0.png/x")
 
 
-def test_a_progress_bar_in_a_terminal_only(main, folder, images, monkeypatch):
+def test_a_progress_bar_in_a_terminal_only(main, output, folder, images, monkeypatch):
     """On stderr, and only if the output goes elsewhere: lines and a bar would disturb each other."""
     monkeypatch.setattr("lifelabel.cli.predict._BAR_FROM", 6)
     assert main("predict", folder, "photos").stderr == ""
@@ -302,8 +294,8 @@ def test_a_progress_bar_in_a_terminal_only(main, folder, images, monkeypatch):
     console = Console(file=screen, force_terminal=True, width=80)
     monkeypatch.setattr("lifelabel.cli.predict.err", console)
     monkeypatch.setattr("lifelabel.cli.common.err", console)
-    done = main("predict", folder, "photos")
-    assert done.returncode == 0 and len(done.stdout.splitlines()) == 6 and "6/6" in screen.getvalue()
+    text = output("predict", folder, "photos")
+    assert len(text.splitlines()) == 6 and "6/6" in screen.getvalue()
 
 
 def test_a_folder_that_cannot_be_read_is_listed(main, refused, folder, images, monkeypatch):

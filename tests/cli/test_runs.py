@@ -64,10 +64,9 @@ def test_all_runs_below_a_folder_with_everything_that_is_known(main, runs):
     assert (found["e"]["state"], found["e"]["reason"]) == ("damaged", "metrics.json is not JSON")
 
 
-def test_the_table_has_one_line_per_run(main, runs):
-    done = main("runs")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
+def test_the_table_has_one_line_per_run(output, runs):
+    text = output("runs")
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     assert lines[0] == "folder stream method state seed mAP CF1 OF1 forgetting s date commit"
     assert lines[2:] == [
         "a scenes agcn finished 3 50.0 25.0 12.5 -4.0 13 2024-05-06 abc123",
@@ -180,17 +179,12 @@ def test_a_damaged_run_does_not_stop_the_listing(main, runs, name, damage, reaso
     assert (found["a"]["state"], found["a"]["reason"]) == ("damaged", reason)
 
 
-def test_text_of_a_run_is_untrusted(main, runs):
+def test_text_of_a_run_is_untrusted(main, output, runs):
     edit_json(runs / "a" / "environment.json", label=HOSTILE, date="[red]x")
-    done = main("runs")
-    assert done.returncode == 0
-    assert "\x1b[2J" not in done.stdout and "[red]x" in done.stdout
+    text = output("runs")
+    assert "\x1b[2J" not in text and "[red]x" in text
     assert listed(main)["a"]["label"] == HOSTILE
-    bomb = [
-        "a: &a [x,x,x,x,x,x,x,x,x]",
-        *(f"{chr(b + 1)}: &{chr(b + 1)} [{','.join(f'*{chr(b)}' for _ in range(9))}]" for b in range(97, 110)),
-    ]
-    (runs / "a" / "config.yaml").write_text("\n".join([*bomb, "stream: *n"]))
+    (runs / "a" / "config.yaml").write_text("a: &a [x, x]\nstream: *a\n")  # tests/utils has larger bombs
     assert listed(main)["a"]["reason"] == "config.yaml, line 1, has an anchor, an alias or a tag: correct it"
 
 

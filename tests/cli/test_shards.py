@@ -42,19 +42,16 @@ def lines(run, name):
     return [json.loads(line) for line in Path(run, name).read_text(encoding="utf-8").splitlines()]
 
 
-def test_shards_give_the_results_of_files(main):
+def test_shards_give_the_results_of_files(main, output):
     for root, out in (("files", "a"), ("shards/train-{0..3}.tar", "b")):
         done = main("train", "--stream", "photos.csv", "--root", root, "--tasks", "2", *TRAIN, "--out", out)
         assert done.returncode == 0, done.stderr
         assert "1 of 41 images have no file, such as missing.jpg under" in done.stderr
     for name in ("history.jsonl", "skipped.jsonl"):
         assert lines("a", name) == lines("b", name) != []
-    done = main("extend", "b", "new.csv", "--root", "shards", "--set", "image_order=shards", "--out", "c", "-q")
-    assert done.returncode == 0, done.stderr
-    done = main("evaluate", "c", "photos.csv", "--root", "shards/train-{0..3}.tar", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    done = main("data", "inspect", "photos.csv", "--root", "shards", "--tasks", "2", "--decode", "--out", "look")
-    assert done.returncode == 0, done.stderr
+    output("extend", "b", "new.csv", "--root", "shards", "--set", "image_order=shards", "--out", "c", "-q")
+    output("evaluate", "c", "photos.csv", "--root", "shards/train-{0..3}.tar", "--device", "cpu")
+    output("data", "inspect", "photos.csv", "--root", "shards", "--tasks", "2", "--decode", "--out", "look")
     assert "missing.jpg" in Path("look/report.md").read_text(encoding="utf-8")
 
 

@@ -70,40 +70,20 @@ def test_config_yaml_has_every_option_with_the_given_values(agcn_run):
 
 def test_metrics_json(agcn_run):
     metrics = read_json(agcn_run / "metrics.json")
-    assert (metrics["stream"], metrics["method"], metrics["fidelity"], metrics["seed"]) == (
-        "scenes",
-        "agcn",
-        "tuned",
-        0,
-    )
+    given = {"stream": "scenes", "method": "agcn", "fidelity": "tuned", "seed": 0}
+    assert {name: metrics[name] for name in given} == given
     assert metrics["finished"] is True
     assert [len(task) for task in metrics["tasks"]] == [4] * 5
     assert [name for task in metrics["tasks"] for name in task] == metrics["classes"]
     assert [record["task"] for record in metrics["per_task"]] == [1, 2, 3, 4, 5]
     for name in ("mAP", "CF1", "OF1"):
-        matrix = metrics["by_task"][name]
-        assert [len(row) for row in matrix] == [5] * 5
-        for t, row in enumerate(matrix):
+        for t, row in enumerate(metrics["by_task"][name]):
             assert all(0 <= value <= 1 for value in row[: t + 1])
             assert row[t + 1 :] == [None] * (4 - t)
         assert metrics["final"][name] == metrics["per_task"][-1]["seen"][name]
         assert set(metrics["final"]["forgetting"]) == {"mAP", "CF1", "OF1"}
     assert set(metrics["final"]["conventions"]) == set(METRICS)
     assert set(metrics["final"]["ap"]) == set(metrics["classes"])
-
-
-def test_matrices(agcn_run):
-    with np.load(agcn_run / "acm.npz", allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    assert set(arrays) == {*(f"task_{t}" for t in range(1, 6)), "classes", "truth"}
-    last = arrays["task_5"]
-    for t in range(1, 6):
-        assert arrays[f"task_{t}"].shape == (4 * t, 4 * t)
-        assert np.array_equal(arrays[f"task_{t}"], last[: 4 * t, : 4 * t])
-    assert np.isfinite(last).all()
-    assert (last != np.eye(20)).any()
-    assert arrays["classes"].tolist() == read_json(agcn_run / "metrics.json")["classes"]
-    assert arrays["truth"].shape == (20, 20)
 
 
 def test_history_has_one_line_per_step(agcn_run):
@@ -151,13 +131,6 @@ def test_print_config_prints_the_options_and_trains_nothing(main, agcn_run, tmp_
     assert not (tmp_path / "none").exists()
 
 
-def test_fidelity_given_by_its_flag(main):
-    values = yaml.safe_load(main("train", "--fidelity", "paper", "--print-config").stdout)
-    expected = {"fidelity": "paper", "lr": 3e-5, "backbone_lr": 1e-4, "adam_eps": 1e-4, "reduction": "sum"}
-    assert {name: values[name] for name in expected} == expected
-    assert values["method_options"]["lambdas"] == [0.07, 0.93, 1e5]
-
-
 # Existing folders
 
 
@@ -170,21 +143,12 @@ def test_an_existing_run_is_refused_and_not_changed(refused, agcn_copy, small):
     assert snapshot(agcn_copy) == before
 
 
-def test_overwrite_replaces_the_run(main, agcn_copy, small):
+def test_overwrite_replaces_the_run(output, agcn_copy, small):
     (agcn_copy / "notes.txt").write_text("mine")
-    done = main("train", "--method", "fine-tuning", *small, "--out", agcn_copy, "--overwrite", "-q")
-    assert done.returncode == 0
+    output("train", "--method", "fine-tuning", *small, "--out", agcn_copy, "--overwrite", "-q")
     assert read_json(agcn_copy / "metrics.json")["method"] == "fine-tuning"
     assert not (agcn_copy / "acm.npz").exists()  # a file of the replaced run
     assert (agcn_copy / "notes.txt").read_text() == "mine"
-
-
-def test_overwrite_of_a_folder_without_a_run_is_refused(refused, tmp_path, small):
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "metrics.json").write_text("mine")
-    before = snapshot(tmp_path / "precious")
-    assert "holds no run" in refused("train", *small, "--out", tmp_path / "precious", "--overwrite")
-    assert snapshot(tmp_path / "precious") == before
 
 
 @pytest.mark.parametrize("bad", [("--backbone", "tny"), ("--words", "/nowhere/glove.txt"), ("--method", "acgn")])
@@ -201,15 +165,6 @@ def test_a_run_in_use_is_refused_and_not_changed(refused, agcn_copy, small, how)
         before = snapshot(agcn_copy)
         assert "in use by another process" in refused("train", *(small if "--out" in how else ()), *how, agcn_copy)
         assert snapshot(agcn_copy) == before
-
-
-def test_an_out_folder_that_is_a_file_or_below_one(refused, tmp_path, small):
-    (tmp_path / "file").write_text("mine")
-    for out in (tmp_path / "file" / "run", tmp_path / "file"):
-        line = refused("train", *small, "--out", out)
-        assert f"cannot write to {out}" in line
-        assert "--out" in line
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_without_a_run_folder(refused):

@@ -1,6 +1,5 @@
 """The configuration: layers, YAML and back, and wrong files and values."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +11,6 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.utils.yaml_reader import _MAX_BYTES as MAX_YAML_BYTES
 from lifelabel.utils.yaml_reader import read_yaml
-
-EVERY = pytest.mark.parametrize(("method", "fidelity"), [(m, f) for m in METHODS for f in FIDELITIES])
 
 
 def message_of(call, *args):
@@ -33,30 +30,32 @@ def test_defaults():
     assert (method.hidden, method.blocks) == (512, "all")
 
 
+AUTHORS = {
+    "batch_size": 8, "lr": 3e-5, "backbone_lr": 1e-4, "later_backbone_lr": 1e-4, "batch_norm": "running", "pool": "max",
+    "word_norm": None,
+}  # fmt: skip
+OF_AGCN = {"hidden": 1024, "prevalence": None, "context": 0.0}
+
+
 @pytest.mark.parametrize(
     ("fidelity", "shared", "own"),
     [
         (
             "paper",
-            {"batch_size": 8, "lr": 3e-5, "backbone_lr": 1e-4, "later_backbone_lr": 1e-4, "batch_norm": "running",
-             "adam_eps": 1e-4, "augment": "crop-flip", "pool": "max", "reduction": "sum", "normalize": "backbone",
-             "word_norm": None},
+            {**AUTHORS, "adam_eps": 1e-4, "augment": "crop-flip", "reduction": "sum", "normalize": "backbone"},
             {"lambdas": [0.07, 0.93, 1e5], "soft_labels": "sigmoid", "new_old": "bayes", "adjacency": "raw",
-             "activate_output": True, "hidden": 1024, "prevalence": None, "context": 0.0},
+             "activate_output": True},
         ),
         (
             "release",
-            {"batch_size": 8, "lr": 3e-5, "backbone_lr": 1e-4, "later_backbone_lr": 1e-4, "batch_norm": "running",
-             "adam_eps": 1e-8, "augment": "flip", "pool": "max", "reduction": "mean", "normalize": "authors",
-             "word_norm": None},
+            {**AUTHORS, "adam_eps": 1e-8, "augment": "flip", "reduction": "mean", "normalize": "authors"},
             {"lambdas": [0.07, 0.93, 1e5], "soft_labels": "softmax", "new_old": "halved", "adjacency": "binarised",
-             "activate_output": False, "hidden": 1024, "prevalence": None, "context": 0.0},
+             "activate_output": False},
         ),
         (
             "plain",
             {"lr": 1e-3, "backbone_lr": 1e-3, "later_backbone_lr": 1e-3, "batch_norm": "running"},
-            {"lambdas": [0.07, 0.93, 1e3], "new_old": "halved", "adjacency": "binarised", "hidden": 1024,
-             "prevalence": None, "context": 0.0},
+            {"lambdas": [0.07, 0.93, 1e3], "new_old": "halved", "adjacency": "binarised"},
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -64,6 +63,7 @@ def test_defaults():
 def test_a_fidelity_wins_over_defaults(fidelity, shared, own):
     config = Config.make({"fidelity": fidelity}).to_dict()
     assert {name: config[name] for name in shared} == shared
+    own = own | OF_AGCN
     assert {name: config["method_options"][name] for name in own} == own
     untouched = Config.make({"fidelity": "tuned"}, with_preset=False).to_dict()
     same = config.keys() - shared.keys() - {"fidelity", "method_options"}
@@ -80,14 +80,6 @@ def test_every_method_that_stores_images_has_the_same_budget(fidelity, stream, i
         assert config.method_options.buffer_images == images
 
 
-def test_given_options_win_over_the_fidelity():
-    config = Config.make({"fidelity": "paper", "lr": 0.5, "method_options": {"hidden": 7}})
-    assert config.lr == 0.5
-    assert config.method_options.hidden == 7
-    assert config.method_options.lambdas == (0.07, 0.93, 1e5)  # the section is merged, not replaced
-    assert config.reduction == "sum"
-
-
 def test_four_layers(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("fidelity: paper\nlr: 1e-2\nbatch_size: 3\nmethod_options:\n  hidden: 9\n  mix: 0.2\n")
@@ -95,6 +87,7 @@ def test_four_layers(tmp_path):
     assert config.seed == 0  # of the default
     assert config.adam_eps == 1e-4  # of the fidelity
     assert (config.lr, config.method_options.hidden) == (1e-2, 9)  # of the file
+    assert config.method_options.lambdas == (0.07, 0.93, 1e5)  # of the fidelity: sections are merged, not replaced
     assert (config.batch_size, config.method_options.mix) == (4, 0.3)  # of the flags
 
 
@@ -108,22 +101,12 @@ def test_four_layers(tmp_path):
 )
 def test_photographs_have_their_own_defaults(fidelity, expected):
     c = Config.make({"stream": "split-coco", "fidelity": fidelity}, with_preset=False)
-    assert (
-        c.backbone,
-        c.weights,
-        c.image_size,
-        c.batch_norm,
-        c.later_backbone_lr,
-        c.method_options.lambdas,
-    ) == expected
+    found = (c.backbone, c.weights, c.image_size, c.batch_norm, c.later_backbone_lr, c.method_options.lambdas)
+    assert found == expected
     assert Config.make({"stream": "scenes", "fidelity": fidelity}).image_size is None
-    given = {
-        "stream": "split-coco",
-        "fidelity": fidelity,
-        "backbone": "resnet18",
-        "method_options": {"lambdas": "1,2,3"},
-    }
-    assert (Config.make(given).backbone, Config.make(given).method_options.lambdas) == ("resnet18", (1, 2, 3))
+    given = {"backbone": "resnet18", "method_options": {"lambdas": "1,2,3"}}
+    c = Config.make({"stream": "split-coco", "fidelity": fidelity, **given})
+    assert (c.backbone, c.method_options.lambdas) == ("resnet18", (1, 2, 3))
 
 
 _RATES = ("lr", "backbone_lr", "later_backbone_lr", "batch_norm")
@@ -176,31 +159,19 @@ def test_a_path_is_a_stream(tmp_path):
     c = Config.make({"stream": "photos.csv", "stream_options": {"tasks": 3}})
     assert (c.stream, c.stream_options.file, c.stream_options.tasks) == ("table", "photos.csv", 3)
     assert Config.make({"stream": "a/stream.yaml"}).stream == "manifest"
-    assert (
-        Config.make({"stream": "Split-COCO.zip"}).stream == Config.make({"stream": str(tmp_path)}).stream == "published"
-    )
+    for split in ("Split-COCO.zip", str(tmp_path)):
+        assert Config.make({"stream": split}).stream == "published"
     assert Config.make(c.to_dict()) == c
     with pytest.raises(UserError, match=r"unknown stream 'split-coc': did you mean 'split-coco'\?"):
         Config.make({"stream": "split-coc"})
 
 
-def test_a_choice_that_yaml_reads_as_a_number():
+def test_a_choice_that_yaml_reads_as_a_number_or_a_truth_value():
     assert Config.make({"stream": "voc", "stream_options": {"year": 2012}}).stream_options.year == "2012"
-
-
-def test_a_choice_that_yaml_reads_as_a_truth_value():
-    assert [Config.make({"compile": yaml.safe_load(word)}).compile for word in ("on", "off", "auto")] == [
-        "on", "off", "auto",
-    ]  # fmt: skip
+    for word in ("on", "off", "auto"):
+        assert Config.make({"compile": yaml.safe_load(word)}).compile == word
     with pytest.raises(UserError, match="batch_norm must be text, not True"):
         Config.make({"batch_norm": True})
-
-
-def test_a_file_with_the_name_of_an_order_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "frequency").write_text("nonsense")
-    options = Config.make({"stream": "t.csv", "stream_options": {"order": "frequency"}}).with_absolute_paths()
-    assert options.stream_options.order == "frequency"
 
 
 def test_paths_are_made_absolute(tmp_path, monkeypatch):
@@ -214,6 +185,9 @@ def test_paths_are_made_absolute(tmp_path, monkeypatch):
     assert found == tuple(str(tmp_path / name) for name in ("glove.txt", "w.pth", "t.csv", "photos", "order.txt"))
     plain = Config.make({"stream": "scenes"})
     assert plain.with_absolute_paths() == plain
+    (tmp_path / "frequency").write_text("a file with the name of an order, which is not used")
+    options = Config.make({"stream": "t.csv", "stream_options": {"order": "frequency"}}).with_absolute_paths()
+    assert options.stream_options.order == "frequency"
     named = Config.make({"stream": "split-coco"}).with_absolute_paths()
     assert (named.weights, named.stream_options.order, named.stream_options.root) == ("imagenet", "paper", None)
 
@@ -221,19 +195,12 @@ def test_paths_are_made_absolute(tmp_path, monkeypatch):
 def test_merge_does_not_change_its_layers():
     first, second = {"method_options": {"mix": 0.1, "hidden": 3}}, {"method_options": {"mix": 0.2}, "lr": 1}
     assert merge(first, second) == {"method_options": {"mix": 0.2, "hidden": 3}, "lr": 1}
-    assert (first, second) == (
-        {"method_options": {"mix": 0.1, "hidden": 3}},
-        {"method_options": {"mix": 0.2}, "lr": 1},
-    )
+    assert first == {"method_options": {"mix": 0.1, "hidden": 3}}
+    assert second == {"method_options": {"mix": 0.2}, "lr": 1}
 
 
-@EVERY
-def test_to_dict_and_back(method, fidelity):
-    config = Config.make({"method": method, "fidelity": fidelity, "seed": 3, "stream_options": {"classes": 7}})
-    assert Config.make(config.to_dict()) == config
-
-
-@EVERY
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("method", METHODS)
 def test_to_yaml_and_back(method, fidelity):
     config = Config.make({"method": method, "fidelity": fidelity, "seed": 3, "stream_options": {"classes": 7}})
     values = yaml.safe_load(config.to_yaml())
@@ -241,46 +208,35 @@ def test_to_yaml_and_back(method, fidelity):
     assert values == config.to_dict()  # complete, and plain
 
 
-@pytest.mark.parametrize("text", ["yes", "a: b # c", "C:\\x", "é/ü", "1e-3", "two\nlines", " lead", "#", ""])
-def test_text_that_yaml_could_misread_is_preserved(text):
-    config = Config.make({"words": text})
-    assert Config.make(yaml.safe_load(config.to_yaml())).words == text
-
-
-@pytest.mark.parametrize("value", [1e-300, 1e300, 1 / 3, 5e-324, 1e16])
-def test_numbers_are_preserved_exactly(value):
-    config = Config.make({"lr": value})
-    assert Config.make(yaml.safe_load(config.to_yaml())).lr == value
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("words", text) for text in ("yes", "a: b # c", "C:\\x", "é/ü", "1e-3", "two\nlines", " lead", "#", "")),
+        *(("lr", number) for number in (1e-300, 1e300, 1 / 3, 5e-324, 1e16)),
+    ],
+)
+def test_values_that_yaml_could_misread_are_preserved(name, value):
+    config = Config.make({name: value})
+    assert getattr(Config.make(yaml.safe_load(config.to_yaml())), name) == value
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_is_in_the_yaml_below_its_help(method):
     config = Config.make({"method": method})
-    lines = config.to_yaml().splitlines()
-
-    def check(options, indent):
-        for field in dataclasses.fields(options):
-            value = getattr(options, field.name)
-            (at,) = (i for i, line in enumerate(lines) if line.startswith(f"{indent}{field.name}:"))
-            if dataclasses.is_dataclass(value):
-                check(value, indent + "  ")
-            else:
-                comment = lines[at - 1]
-                assert comment.startswith(f"{indent}# "), field.name
-                first = at - 1
-                while lines[first - 1].startswith(f"{indent}# "):
-                    first -= 1
-                text = " ".join(line.strip().removeprefix("# ") for line in lines[first:at])
-                assert text.startswith(field.metadata["help"])
-                for choice in field.metadata["choices"] or ():
-                    assert choice in text
-
-    check(config, "")
-
-
-def test_lines_are_short_enough_to_read():
-    for method in METHODS:
-        assert max(map(len, Config.make({"method": method}).to_yaml().splitlines())) <= 120
+    section, comment, found = "", [], {}
+    for line in config.to_yaml().splitlines():
+        assert len(line) <= 120  # short enough to read
+        text, is_inner = line.strip(), line.startswith(" ")
+        if text.startswith("# "):
+            comment.append(text.removeprefix("# "))
+            continue
+        name = text.partition(":")[0]
+        section = section if is_inner else f"{name.removesuffix('_options')}."
+        found[section + name if is_inner else name] = " ".join(comment)
+        comment = []
+    for name, (_, declaration) in config.entries().items():
+        assert found[name].startswith(declaration["help"])
+        assert all(choice in found[name] for choice in declaration["choices"] or ())
 
 
 @pytest.mark.parametrize(
@@ -290,13 +246,6 @@ def test_a_fidelity_sets_only_the_options_that_a_method_has(fidelity, reduction)
     config = Config.make({"method": "fine-tuning", "fidelity": fidelity})
     assert not hasattr(config.method_options, "lambdas")
     assert (config.batch_size, config.reduction) == (8, reduction)
-
-
-def test_an_option_of_another_method_is_refused():
-    text = message_of(Config.make, {"method": "fine-tuning", "method_options": {"lambdas": [1, 1, 1]}})
-    owners = ", ".join(name for name in METHODS if hasattr(METHODS[name].Options, "lambdas"))
-    assert owners.startswith("lwf, agcn")
-    assert text == f"'lambdas' is an option of {owners}, not of fine-tuning: choose another method, or remove it"
 
 
 def test_a_broken_plugin_does_not_hide_a_mistake(monkeypatch):
@@ -332,13 +281,6 @@ def test_an_empty_file_is_the_defaults(tmp_path):
         ("3\n", "must hold `option: value` lines"),
         ("lr: 1\nseed: [1, 2\n", "line 3, is not valid YAML"),
         ("lr: 1\nseed: 1: 2\n", "line 2, is not valid YAML"),
-        ("lr: *nowhere\n", "line 1, has an anchor, an alias or a tag"),
-        ("lr: !!python/object/apply:os.getcwd []\n", "line 1, has an anchor, an alias or a tag"),
-        ("\tlr: 1\n", "line 1, is not valid YAML"),
-        ("lr: 2020-99-99\n", "not valid YAML"),  # YAML reads it as a date, which does not exist
-        ("lr: !!int 1\n", "line 1, has an anchor, an alias or a tag"),
-        ("seed: " + "1" * 5000 + "\n", "line 1, has a number of more than 100 digits"),
-        ("lr: " + "[" * 5000 + "]" * 5000 + "\n", "line 1, is nested deeper than 20 levels"),
     ],
     ids=lambda value: value[:20].strip() if isinstance(value, str) else value,
 )
@@ -348,14 +290,6 @@ def test_bad_yaml(tmp_path, text, part):
     message = message_of(read_yaml, file)
     assert str(file) in message
     assert part in message
-
-
-def test_binary_files(tmp_path):
-    for name, data in {"a": bytes(range(256)), "b": b"\xff\xfe\xfa", "c": b"lr: \x00\n"}.items():
-        (tmp_path / name).write_bytes(data)
-        message = message_of(read_yaml, tmp_path / name)
-        assert str(tmp_path / name) in message
-        assert "not valid YAML" in message
 
 
 def test_a_large_file_is_not_read(tmp_path):
@@ -405,12 +339,7 @@ def test_a_section_of_the_wrong_type(section, value):
         ({"seed": -1}, ["seed must be at least 0"]),
         ({"seed": 2**31}, ["seed must be at most 2147483647"]),
         ({"batch_size": 0}, ["batch_size must be at least 1"]),
-        ({"batch_size": 1.5}, ["batch_size must be a whole number"]),
         ({"lr": 0}, ["lr must be more than 0"]),
-        ({"lr": "nan"}, ["lr must be a finite number"]),
-        ({"lr": None}, ["lr must be a number"]),
-        ({"lr": [1]}, ["lr must be a number"]),
-        ({"words": 3}, ["words must be text"]),
         ({"word_norm": 0}, ["word_norm must be more than 0"]),
         ({"checkpoint_seconds": -1}, ["checkpoint_seconds must be at least 0"]),
         ({"method_options": {"lambdas": [1, 2]}}, ["lambdas takes 3 values, not 2"]),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lifelabel.config import presets
-from lifelabel.config.config import Config
+from lifelabel.config.config import Config, plain
 from lifelabel.methods import METHODS
 from lifelabel.search.tuner import search_space
 
@@ -44,19 +44,9 @@ def defaults_of(kind, method):
     return Config.make({"stream": EXAMPLE[kind], "method": method}, with_preset=False).to_dict()
 
 
-def plain(value):
-    return [plain(part) for part in value] if isinstance(value, (tuple, list)) else value
-
-
 def test_every_preset_is_that_of_a_method_and_a_kind_of_stream():
     assert set(EXAMPLE) == set(presets.KINDS)
     assert {kind for kind, _ in SHIPPED} == set(EXAMPLE) and {method for _, method in SHIPPED} <= set(METHODS)
-
-
-@every_preset
-def test_a_preset_is_from_a_commit_without_changes(kind, method):
-    """Otherwise nobody can repeat the search. The commit is the last word of its line."""
-    assert re.fullmatch("[0-9a-f]{40}", comments_of(kind, method)["date"].split()[-1])
 
 
 @every_preset
@@ -71,6 +61,8 @@ def test_a_run_has_the_options_of_its_preset(kind, method):
 @every_preset
 def test_a_preset_states_its_origin(kind, method):
     comments = comments_of(kind, method)
+    # a commit without changes is the last word: otherwise nobody can repeat the search
+    assert re.fullmatch("[0-9a-f]{40}", comments["date"].split()[-1])
     assert comments["command"].startswith(f"lifelabel tune --method {method} ")
     assert re.search(" mAP on held-out (training images of the first|images of a proxy stream)", comments["reached"])
     origin = presets.origin(kind, method)
@@ -126,10 +118,9 @@ def test_the_origin_is_read_from_comments_only():
     assert presets.parse_origin("# reached: 1 mAP\n# command: a: b\nmethod: er\n") == ("a: b", "1 mAP")
 
 
-def test_list_presets_prints_the_score_and_the_command_of_every_file(main):
-    done = main("list", "presets")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+def test_list_presets_prints_the_score_and_the_command_of_every_file(output):
+    text = output("list", "presets")
+    lines = {line.split()[0]: line for line in text.splitlines()}
     assert sorted(lines) == sorted(f"{kind}/{method}" for kind, method in SHIPPED)
     for kind, method in SHIPPED:
         comments = comments_of(kind, method)

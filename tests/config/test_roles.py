@@ -10,7 +10,6 @@ from lifelabel.config.config import Config
 from lifelabel.engine.progress import check_same_run
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.options import declared, option
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search.planned_run import differences
 from lifelabel.streams import STREAMS
@@ -153,11 +152,3 @@ def test_roles_of_all_options():
     assert with_role("label", False) == NOT_IN_LABELS
     assert with_role("equal") == EQUAL
     assert with_role("registered") == REGISTERED
-
-
-def test_a_free_option_may_be_changed_and_is_not_in_labels():
-    @dataclasses.dataclass
-    class Options:
-        threads: int = option(1, "number of threads", free=True)
-
-    assert (declared(Options, "resume"), declared(Options, "label")) == (("threads",), ())

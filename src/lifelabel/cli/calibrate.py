@@ -10,8 +10,7 @@ import typer
 from lifelabel.cli.commands import command
 from lifelabel.cli.common import progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Inference, Plugins, load_plugins
-from lifelabel.cli.labelled_images import LabelledImages
+from lifelabel.cli.flags import Inference, LabelledImages, Plugins, load_plugins
 from lifelabel.utils.text import counted, task_cell
 
 if TYPE_CHECKING:
@@ -49,8 +48,7 @@ def _calibrate(
         str | None, typer.Option(metavar="FP:FN", help="The costs of a wrong and of a missed label, such as 1:5.")
     ] = None,
     probabilities: Annotated[
-        str,
-        typer.Option(metavar="HOW", help="platt: fit sigmoid(slope × logit + shift); none: leave probabilities."),
+        str, typer.Option(metavar="HOW", help="platt: fit sigmoid(slope × logit + shift); none: leave probabilities.")
     ] = "platt",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the figures, and change nothing.")] = False,
     out_folder: Annotated[

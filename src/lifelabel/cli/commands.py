@@ -10,9 +10,12 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from lifelabel.cli.flags import OptionFlags
 
 _LOOK: dict[str, Any] = {"rich_markup_mode": "markdown", "context_settings": {"help_option_names": ["-h", "--help"]}}
 
@@ -27,21 +30,13 @@ _groups = {
 }
 
 
-class GeneratedFlags(Protocol):
-    """Flags that stand in place of the parameter or field `flags` of a command (see `lifelabel.cli.flags`)."""
-
-    parameters: dict[str, inspect.Parameter]
-
-    def take(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Remove the values of these flags from the arguments. Returns those that were given."""
-
-
 def command(
-    name: str, examples: str, flags: GeneratedFlags | None = None
+    name: str, examples: str, flags: OptionFlags | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a function: it becomes the command `name`, such as `train` or `data build`.
 
-    `examples` has one command line per line, with an explanation after `  # `.
+    `examples` has one command line per line, with an explanation after `  # `. `flags` replaces the parameter or field
+    `flags` of the function.
     """
     group, _, own_name = name.rpartition(" ")
     if group and group not in (each.name for each in app.registered_groups):
@@ -57,7 +52,7 @@ def command(
     return decorate
 
 
-def _with_groups(function: Callable[..., None], flags: GeneratedFlags | None) -> Callable[..., None]:
+def _with_groups(function: Callable[..., None], flags: OptionFlags | None) -> Callable[..., None]:
     """The function with a parameter for each field of the dataclasses among its parameters, and for each flag."""
     own = inspect.signature(function, eval_str=True).parameters
     groups: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_SEEDS = 1000
 
 
-def parse_settings(settings: list[str] | tuple[str, ...]) -> dict[str, Any]:
+def parse_settings(settings: Sequence[str] | None) -> dict[str, Any]:
     """`NAME=VALUE` texts as nested options. Values are read as YAML.
 
     >>> parse_settings(["lr=0.1", "stream.tasks=4", "method.lambdas=[1, 2, 3]"])
@@ -29,7 +30,7 @@ def parse_settings(settings: list[str] | tuple[str, ...]) -> dict[str, Any]:
     from lifelabel.utils.yaml_reader import parse_yaml
 
     values: dict[str, Any] = {}
-    for text in settings:
+    for text in settings or ():
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set takes NAME=VALUE, not '{text}'")
@@ -44,7 +45,7 @@ def parse_settings(settings: list[str] | tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-def stream_settings(settings: list[str]) -> dict[str, Any]:
+def stream_settings(settings: Sequence[str] | None) -> dict[str, Any]:
     """The options of `--set`, with or without `stream.` before the name.
 
     >>> stream_settings(["stream.tasks=4", "order=[cat, dog]"])
@@ -108,15 +109,6 @@ def read_config(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def check_jobs(jobs: int | None, device: object) -> int:
-    """The number of runs at a time: the given one, or the default for the machine."""
-    from lifelabel.search.local_runs import default_jobs
-
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs must be at least 1, not {jobs}")
-    return jobs or default_jobs(str(device))
-
-
 def make_callback(quiet: bool) -> Callback:
     from lifelabel.cli.progress_bars import ProgressBar, Quiet
     from lifelabel.engine.callback import Callback
@@ -142,6 +134,15 @@ def print_class_table(
     task_of = {name: task_cell(number, names) for number, of in enumerate(metrics["tasks"], 1) for name in of}
     columns = {**(more or {}), "test images": [metrics["final"]["positives"][name] for name in ap]}
     print_table(per_class_table([*ap], [task_of[name] for name in ap], [*ap.values()], columns))
+
+
+def file_name(name: str, default: str) -> str:
+    """A name as that of a file or folder; the default if no character is left.
+
+    >>> file_name("../Split COCO", "stream")
+    'Split-COCO'
+    """
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or default
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""`lifelabel data`: inspect a stream before training, and write its manifest."""
+"""`lifelabel data`: inspect a stream before training, write its manifest, and convert annotations to a table."""
 
 from __future__ import annotations
 
 import json
-import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifelabel.cli.commands import command
-from lifelabel.cli.common import make_folder, progress_bar, stream_settings
+from lifelabel.cli.common import file_name, make_folder, progress_bar, stream_settings
 from lifelabel.cli.completion import complete_name, stream_names
 from lifelabel.cli.console import print_line, print_wide
-from lifelabel.cli.flags import OptionFlags, Plugins, load_plugins
+from lifelabel.cli.flags import OptionFlags, OverwriteFile, Plugins, load_plugins
 from lifelabel.errors import UserError
 from lifelabel.utils.files import write_text
 from lifelabel.utils.text import counted, printable
@@ -22,6 +22,8 @@ from lifelabel.utils.text import counted, printable
 if TYPE_CHECKING:
     from lifelabel.report.stream import Progress
     from lifelabel.streams import Stream
+
+_SHOWN_CLASSES = 10
 
 _StreamName = Annotated[
     str,
@@ -71,9 +73,9 @@ def _inspect(
     from lifelabel.report.stream_text import TERMINAL_WIDTH, terminal
     from lifelabel.report.vega import chart_obstacle
 
-    options = {**flags, **stream_settings(set_ or [])}
-    source = _make_stream(stream, options, plugin or [])
-    folder = out_folder or Path("runs/inspect") / _folder_name(source.name)
+    options = {**flags, **stream_settings(set_)}
+    source = _make_stream(stream, options, plugin)
+    folder = out_folder or Path("runs/inspect") / file_name(source.name, "stream")
     with make_folder(folder):
         with progress_bar("opening images") as progress:
             description = describe(source, decode, progress, root_given="root" in options)
@@ -103,7 +105,7 @@ def _build(
     complete: Annotated[
         bool, typer.Option("--complete", help="Include the hidden labels too, if they are known.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file in --out.")] = False,
+    overwrite: OverwriteFile = False,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -114,7 +116,7 @@ def _build(
         raise UserError(f"{out_file} must end in .yaml: --stream recognises a manifest by its suffix")
     if out_file.exists() and not overwrite:
         raise UserError(f"{out_file} exists: give another --out, or --overwrite")
-    source = _make_stream(stream, {**flags, **stream_settings(set_ or [])}, plugin or [])
+    source = _make_stream(stream, {**flags, **stream_settings(set_)}, plugin)
     with make_folder(out_file.parent):
         digest = write_manifest(source, out_file, complete)
     train, test = (sum(map(len, split.rows)) for split in (source.train, source.test))
@@ -126,21 +128,70 @@ def _build(
     print_line(f"manifest: {out_file}")
 
 
-def _make_stream(stream: str, options: dict[str, Any], plugins: Sequence[str]) -> Stream:
+@command(
+    "data convert",
+    """
+lifelabel data convert photos --out photos.csv  # folders photos/dog, photos/cat …, or photos/train/dog …
+lifelabel data convert project-3.json --out photos.csv --root photos  # Label Studio: JSON, JSON-MIN or CSV
+lifelabel data convert cvat-export --out photos.csv  # CVAT: Datumaro, COCO or ImageNet, unpacked
+lifelabel data convert fiftyone-export --out photos.csv --field ground_truth
+lifelabel data convert annotations --out photos.csv --root images  # COCO: train.json and val.json
+lifelabel data convert my-yolo --out photos.csv  # YOLO: data.yaml, images and labels
+lifelabel data convert my-images --out photos.csv  # Hugging Face: metadata.jsonl beside the images
+""",
+)
+def _convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A folder with one folder per class, a YOLO data set or its data.yaml, an image folder with "
+            "metadata.jsonl, an exported file (.json, .csv), or a folder of exported files.",
+        ),
+    ],
+    out_file: Annotated[Path, typer.Option("--out", metavar="FILE.csv", help="The table to write.")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="NAME", help="auto, folders, coco, label-studio, cvat, fiftyone, yolo or imagefolder."
+        ),
+    ] = "auto",
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="The folder of the images [default: found].")
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option("--field", metavar="NAME", help="The field of labels, if the export has several.")
+    ] = None,
+    overwrite: OverwriteFile = False,
+) -> None:
+    """Write a table from class folders, COCO, Label Studio, CVAT, FiftyOne, YOLO or a Hugging Face image folder."""
+    from lifelabel.streams.conversion import convert
+
+    done = convert(source, out_file, format=format_, root=root, field=field, overwrite=overwrite)
+    print_line(f"format: {done.format}")
+    print_line(f"images: {done.images:,} ({done.found:,} with a file)")
+    more = ", …" if len(done.classes) > _SHOWN_CLASSES else ""
+    print_line(f"classes: {len(done.classes):,} ({', '.join(done.classes[:_SHOWN_CLASSES])}{more})")
+    print_line(f"labels: {done.labels:,}")
+    splits = ", ".join(f"{name} {count:,}" for name, count in done.splits.items())
+    print_line(f"split: {splits or 'none; a share of the images is used for test (stream.test_share)'}")
+    for line in done.problems.lines():
+        print_line(f"problem: {line}", "yellow")
+    print_line(f"written to {out_file}")
+    if not done.found:
+        print_line(
+            f"no image has a file in {done.root}: run this again with --root DIR, the folder of the images", "yellow"
+        )
+    folder = shlex.quote(str(done.root)) if done.found else "DIR"
+    print_line(f"next: lifelabel data inspect {shlex.quote(str(out_file))} --root {folder}")
+
+
+def _make_stream(stream: str, options: dict[str, Any], plugins: Sequence[str] | None) -> Stream:
     from lifelabel import streams
     from lifelabel.registry import resolve_name
 
     load_plugins(plugins)
     return streams.build(resolve_name(stream), options)
-
-
-def _folder_name(name: str) -> str:
-    """The name of a stream as a folder name.
-
-    >>> _folder_name("../Split COCO")
-    'Split-COCO'
-    """
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "stream"
 
 
 def _write_missing(stream: Stream, path: Path) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lifelabel.cli.commands import command
-from lifelabel.cli.common import progress_bar
+from lifelabel.cli.common import file_name, progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Inference, Plugins, load_plugins
-from lifelabel.cli.labelled_images import LabelledImages
+from lifelabel.cli.flags import Inference, LabelledImages, Plugins, load_plugins
 from lifelabel.utils.files import below
 from lifelabel.utils.text import counted
 
@@ -38,8 +36,7 @@ def _evaluate(
         Path | None, typer.Option(metavar="FILE.npz", help="Save logits and labels for `lifelabel metrics`.")
     ] = None,
     out_folder: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="The folder of the results [default: RUN/evaluation]."),
+        Path | None, typer.Option("--out", metavar="DIR", help="The folder of the results [default: RUN/evaluation].")
     ] = None,
     plugin: Plugins = None,
 ) -> None:
@@ -71,7 +68,7 @@ def _default_folder(run: Path, model_folder: Path) -> Path:
         return below(run, "evaluation")
     resolved = run.resolve()
     name = resolved.parent.name if resolved.name == "model" else resolved.name
-    return Path("evaluation-" + (re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "model"))
+    return Path(f"evaluation-{file_name(name, 'model')}")
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from lifelabel.cli.commands import command
 from lifelabel.cli.console import print_line
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import Plugins, RunArgument, load_plugins
 
 
 @command(
@@ -21,7 +21,7 @@ lifelabel export runs/a --format torch-export --out exports/a-torch
 """,
 )
 def _export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a model.")],
+    run: RunArgument,
     out_folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the export.")],
     file_format: Annotated[
         str,
@@ -42,8 +42,7 @@ def _export(
     images: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="PATH",
-            help="Check the export with photographs too: a file or a folder (the first 32 are used).",
+            metavar="PATH", help="Check the export with photographs too: a file or a folder (the first 32 are used)."
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an export in DIR.")] = False,

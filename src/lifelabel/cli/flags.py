@@ -13,11 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
+from lifelabel.cli.common import parse_settings, stream_settings
 from lifelabel.cli.completion import complete_list, complete_name, method_names, stream_names
 from lifelabel.config.fidelities import FIDELITIES, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.errors import UserError
 from lifelabel.options import declared
+from lifelabel.registry import load_plugin, resolve_names
 from lifelabel.utils.text import shorten
 
 _NAMES = {"method": method_names, "stream": stream_names}
@@ -80,12 +82,10 @@ class GivenOptions:
 
     def resolve(self) -> dict[str, Any]:
         """All of them as nested options. The plug-ins are loaded first."""
-        from lifelabel.cli.common import parse_settings
         from lifelabel.config.config import merge, nest_flags
-        from lifelabel.registry import resolve_names
 
         load_plugins(self.plugin)
-        given = merge(nest_flags(self.flags), parse_settings(self.set_ or []))
+        given = merge(nest_flags(self.flags), parse_settings(self.set_))
         return resolve_names(given, declared(RunOptions, "registered"))
 
 
@@ -96,12 +96,71 @@ class Inference:
     device: Device = "auto"
     batch_size: Annotated[int | None, typer.Option(help="Images at a time [default: by image size].")] = None
     workers: Annotated[
-        int | None,
-        typer.Option(help="Processes that decode images [default: the number of cores for a GPU, else 0]."),
+        int | None, typer.Option(help="Processes that decode images [default: the number of cores for a GPU, else 0].")
     ] = None
 
     def arguments(self) -> dict[str, Any]:
         return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """A finished model, and the images that it is evaluated or calibrated on."""
+
+    run: RunArgument
+    table: Annotated[
+        Path | None,
+        typer.Argument(metavar="TABLE", help="A table of images and labels (.csv, .tsv, .parquet); or give --stream."),
+    ] = None
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STREAM",
+            help="A stream in place of a table: a name of `lifelabel list streams`, or a .yaml or .zip file.",
+        ),
+    ] = None
+    root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the images [default: the folder of the table].")
+    ] = None
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="stream.NAME=VALUE", help="An option of the stream or of the table, as stream.separator."
+        ),
+    ] = None
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROWS",
+            help="test, val, train or all [default: test, and to calibrate val; a table without a column `split`: "
+            "all].",
+        ),
+    ] = None
+    include_trained: Annotated[
+        bool,
+        typer.Option(
+            "--include-trained", help="Use images that the model was trained on, too: figures are then too high."
+        ),
+    ] = False
+    merge_case: Annotated[
+        bool,
+        typer.Option(
+            "--merge-case",
+            help="A class of the table whose name differs from that of the model only in case, spaces, underscores or "
+            "hyphens is the class of the model.",
+        ),
+    ] = False
+    alias: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a class of the table. Repeatable.")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """The keywords of `lifelabel.evaluate` and `lifelabel.calibrate`."""
+        names = ({"merge_case": True} if self.merge_case else {}) | ({"alias": self.alias} if self.alias else {})
+        return {
+            "table": self.table, "stream": self.stream, "root": self.root, "rows": self.rows,
+            "include_trained": self.include_trained, "stream_options": stream_settings(self.set_) | names,
+        }  # fmt: skip
 
 
 class OptionFlags:
@@ -166,7 +225,5 @@ def _help(declared_field: dataclasses.Field, owner: type) -> str:
 
 def load_plugins(plugins: Sequence[str] | None) -> None:
     """Load the plug-ins given with `--plugin`."""
-    from lifelabel.registry import load_plugin
-
     for plugin in plugins or ():
         load_plugin(plugin)

@@ -26,7 +26,7 @@ __all__ = ["app", "main"]
 
 _COMMANDS = (
     "train", "predict", "evaluate", "calibrate", "extend", "export", "compare", "leaderboard", "tune", "report", "runs",
-    "verify", "serve", "metrics", "data", "convert",
+    "verify", "serve", "metrics", "data",
 )  # fmt: skip
 """The modules that add a command, in the order of the help."""
 _broken = ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifelabel.cli.common import check_jobs, make_display
+from lifelabel.cli.common import make_display
 from lifelabel.cli.completion import complete_name
 from lifelabel.errors import UserError, unknown
 from lifelabel.utils.files import below
@@ -57,6 +57,8 @@ class Place:
     ] = False
 
     def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UserError(f"--jobs must be at least 1, not {self.jobs}")
         if self.on not in _PLACES:
             raise unknown("place for --on", self.on, _PLACES)
         if self.on == "local" and (self.slurm or self.dry_run):
@@ -67,16 +69,16 @@ class Place:
         return self.on == "slurm"
 
     def local(self, device: object) -> LocalRuns:
-        from lifelabel.search.local_runs import LocalRuns
+        from lifelabel.search.local_runs import LocalRuns, default_jobs
 
-        return LocalRuns(check_jobs(self.jobs, device))
+        return LocalRuns(self.jobs or default_jobs(str(device)))
 
     def cluster(self, folder: Path, device: object) -> SlurmJobs:
         """The files of the jobs are in the folder `slurm` of `folder`."""
         from lifelabel.search.slurm import MAX_JOBS, SlurmJobs, job_options
 
-        jobs = MAX_JOBS if self.jobs is None else check_jobs(self.jobs, device)
-        return SlurmJobs(below(folder.absolute(), "slurm"), job_options(self.slurm or (), str(device)), jobs)
+        options = job_options(self.slurm or (), str(device))
+        return SlurmJobs(below(folder.absolute(), "slurm"), options, self.jobs or MAX_JOBS)
 
     def print_script(self, planned: Sequence[PlannedRun], folder: Path, device: object) -> None:
         """Print the job script of the runs that are missing."""

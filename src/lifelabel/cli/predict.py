@@ -8,17 +8,16 @@ import io
 import itertools
 import json
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO, cast
 
 import typer
 
 from lifelabel.cli.commands import command
-from lifelabel.cli.common import make_folder, progress_bar
+from lifelabel.cli.common import file_name, make_folder, progress_bar
 from lifelabel.cli.console import err, print_line
 from lifelabel.cli.flags import Inference, OverwriteFile, Plugins, RunArgument, load_plugins
 from lifelabel.errors import Stopped, UserError
@@ -63,8 +62,7 @@ def _predict(
     ],
     inference: Inference,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="Labels of at least this probability [default: the thresholds of the model]."),
+        float | None, typer.Option(help="Labels of at least this probability [default: the thresholds of the model].")
     ] = None,
     top: Annotated[int | None, typer.Option(help="The most probable labels, this many at most.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object per line: image, labels.")] = False,
@@ -186,29 +184,22 @@ def _batches(
             yield batch
 
 
-class _Results:
+class _Results(contextlib.ExitStack):
     """Writes labels to stdout, or to a file that appears when it has all of them, and copies with labels.
 
     Nothing is opened before the first results: a command without any writes no header and creates no folder.
     """
 
     def __init__(self, path: Path | None, make_writer: Callable[[TextIO], _Write], annotate: Path | None):
+        super().__init__()
         self.path, self.make_writer, self.annotate = path, make_writer, annotate
-        self.closing = contextlib.ExitStack()
         self.file: TextIO | None = None
         self.draw: Callable[[str, _Labels], None] | None = None
-
-    def __enter__(self) -> _Results:
-        self.closing.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.closing.__exit__(*error)
 
     def write(self, found: _Found) -> None:
         if self.file is None:
             self.draw = _annotator(self.annotate) if self.annotate else None
-            self.file = self.closing.enter_context(self._opened())
+            self.file = self.enter_context(self._opened())
             self.write_labels = self.make_writer(self.file)
         self.write_labels(found)
         self.file.flush()
@@ -325,8 +316,7 @@ def _new_name(path: str, used: Counter[str]) -> str:
     >>> [_new_name(path, used) for path in ("a/x.png", "b/X.jpg", "x-2.jpg", "../..", "a/c\\\\d.jpg")]
     ['x.jpg', 'X-2.jpg', 'x-2-2.jpg', 'image.jpg', 'c-d.jpg']
     """
-    stem = os.path.splitext(os.path.basename(path))[0]
-    stem = re.sub(r"[^\w.-]+", "-", stem).strip(".-")[:100] or "image"
+    stem = file_name(os.path.splitext(os.path.basename(path))[0], "image")
     while True:
         key = stem.casefold()  # some file systems do not distinguish upper and lower case
         used[key] += 1

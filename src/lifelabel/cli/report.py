@@ -28,8 +28,7 @@ lifelabel report runs/demo/agcn-s0 runs/a --out runs/report
 )
 def _report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(help="Run folders, or folders that contain runs; seeds of one method share a row."),
+        list[Path], typer.Argument(help="Run folders, or folders that contain runs; seeds of one method share a row.")
     ],
     out_folder: Annotated[
         Path, typer.Option("--out", help="Folder for the report, the tables and the figures.")

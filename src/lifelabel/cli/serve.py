@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lifelabel.cli.commands import command
 from lifelabel.cli.console import err, print_line
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import Device, Plugins, RunArgument, load_plugins
 from lifelabel.errors import UserError
 from lifelabel.serve.limits import Limits
 from lifelabel.utils.memory import keep_freed_memory
@@ -24,7 +23,7 @@ curl -F files=@photo.jpg http://127.0.0.1:8000/predict
 """,
 )
 def _serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of a model.")],
+    run: RunArgument,
     port: Annotated[int, typer.Option(help="The port; 0 for any free one.")] = 8000,
     host: Annotated[
         str, typer.Option(help="The address to listen on. With another one than this, other machines can connect.")
@@ -33,7 +32,7 @@ def _serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name of this server, such as that of a proxy. Repeatable."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    device: Device = "auto",
     *,
     limits: Limits,
     plugin: Plugins = None,

@@ -51,7 +51,7 @@ def _verify(
     keep_freed_memory()
     with progress_bar("scoring images") as progress:
         found = verify(
-            run, stream_settings(set_ or []), root=root, score=not no_score, **inference.arguments(),
+            run, stream_settings(set_), root=root, score=not no_score, **inference.arguments(),
             progress=progress, on_check=None if as_json else _print,
         )  # fmt: skip
     if as_json:

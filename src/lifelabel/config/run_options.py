@@ -73,10 +73,7 @@ class RunOptions:
         "flip", "augmentation of training images", choices=tuple(AUGMENTATIONS), equal=True, flag="Data"
     )
     reduction: str = option(
-        "mean",
-        "losses as sums (paper) or means (authors' code) over classes",
-        choices=("mean", "sum"),
-        flag="Training",
+        "mean", "losses as sums (paper) or means (authors' code) over classes", choices=("mean", "sum"), flag="Training"
     )
     backbone: str = option(
         "tiny",
