@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,10 @@ class PlannedRun:
     @property
     def config(self) -> Config:
         return Config.make(self.values).with_absolute_paths()
+
+
+Waiting = deque[tuple[int, PlannedRun]]
+"""Runs that are not started yet, with their numbers."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,11 @@ class Reporter(Callback):
         self.publish()
 
 
-class StartedRun:
-    """A run that was started in another process, with its last known state."""
+class ActiveRun:
+    """A run that was started, in a process of this machine or as a job of a cluster, with its last known state."""
+
+    is_running = True
+    """False while its job waits in the queue of the cluster."""
 
     def __init__(self, number: int, plan: PlannedRun):
         self.number, self.plan, self.state = number, plan, RunState()
@@ -120,6 +129,10 @@ class StartedRun:
             return "setting up"
         return f"{task_text(min(s.task + 1, s.tasks), s.names, of=s.tasks)}  {s.images:,}/{s.total:,} images"
 
+    def poll(self) -> bool:
+        """Read the messages of the run. Returns whether it has ended."""
+        raise NotImplementedError
+
     def reason(self) -> str:
         """Why it ended without a result."""
         raise NotImplementedError
@@ -129,6 +142,49 @@ class StartedRun:
         kind, text = self.state.end or ("died", self.reason())
         finished = kind == "finished"
         return Outcome(self.plan, None if finished else text, new=finished, diverged=kind == "diverged")
+
+
+class Backend:
+    """Where runs are trained: `LocalRuns`, or `SlurmJobs` of `lifelabel.search.slurm`."""
+
+    at_once = ""
+    """What `stop_at_once` does, for a message."""
+    has_queue = False
+    """Whether runs may wait in the queue of a cluster after their start."""
+
+    active: list[Any]
+    """The runs that were started and have not ended, as `ActiveRun`."""
+
+    def claim(
+        self, missing: Sequence[tuple[int, PlannedRun]], overwrite: bool
+    ) -> AbstractContextManager[Mapping[int, Outcome]]:
+        """A context in which no other process starts the same runs. Runs that another call has started become active.
+
+        Yields the outcomes of runs that cannot be started, by number.
+        """
+        raise NotImplementedError
+
+    def start(self, waiting: Waiting, note: Callable[[str], None]) -> None:
+        """Start runs as long as there is room, and remove them from `waiting`."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Return when a run may have news, at least once per second."""
+        raise NotImplementedError
+
+    def finish(self, run: Any, more: bool) -> None:
+        """A run has ended. `more`: other runs wait. A mistake in the options of all runs is raised as UserError."""
+        self.active.remove(run)
+
+    def stop(self) -> None:
+        """All active runs write a checkpoint and end. Called repeatedly until they have ended."""
+        raise NotImplementedError
+
+    def stop_at_once(self) -> None:
+        """Do not wait for the active runs."""
+
+    def close(self) -> None:
+        """The scheduler ends: no process of this machine continues."""
 
 
 def clear_runs(planned: Iterable[PlannedRun]) -> None:

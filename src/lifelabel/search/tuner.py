@@ -26,8 +26,8 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.planned_run import PlannedRun
-from lifelabel.search.scheduler import Backend, Display, run_all
+from lifelabel.search.planned_run import Backend, PlannedRun
+from lifelabel.search.scheduler import Display, run_all
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import counted, printable
 
