@@ -21,8 +21,7 @@ from lifelabel.engine import loss_history as history
 from lifelabel.engine import run as engine
 from lifelabel.engine import setup
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.task_steps import TaskPasses
-from lifelabel.engine.training import make_batch
+from lifelabel.engine.training import TaskPasses, make_batch
 from lifelabel.errors import HiddenLabel, Stopped
 from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN

@@ -11,7 +11,7 @@ from support.methods import same
 from lifelabel.config.config import Config
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.task_steps import TaskPasses
+from lifelabel.engine.training import TaskPasses
 from lifelabel.engine.verification import verify
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS

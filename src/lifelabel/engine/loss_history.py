@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,21 +15,8 @@ from lifelabel.utils.transfer import HostCopy
 
 _INTERVAL = 10
 """The losses of this many steps are copied to the host together."""
-
-
-@dataclass(frozen=True)
-class PendingStep:
-    """A step whose losses are still on the device."""
-
-    task: int
-    step: int
-    images: int
-    """Images of the step."""
-    total_images: int
-    """Images of all steps so far."""
-    losses: dict[str, Tensor]
-    number: int | None = None
-    """The pass over the images of the task, from 1; None if there is only one."""
+_Step = tuple[dict[str, Any], int, dict[str, Tensor]]
+"""The line of a step without its losses, its number of images, and its losses, which are still on the device."""
 
 
 class LossHistory:
@@ -46,12 +32,12 @@ class LossHistory:
         on_line: Callable[[dict[str, Any]], None] | None = None,
     ):  # fmt: skip
         self.file, self.on_steps, self.on_line = file, on_steps, on_line
-        self._waiting: list[PendingStep] = []
-        self._copied: list[PendingStep] = []
+        self._waiting: list[_Step] = []
+        self._copied: list[_Step] = []
         self._copy: HostCopy | None = None
 
-    def add(self, step: PendingStep) -> None:
-        self._waiting.append(step)
+    def add(self, line: dict[str, Any], images: int, losses: dict[str, Tensor]) -> None:
+        self._waiting.append((line, images, losses))
         if len(self._waiting) == _INTERVAL:
             self._exchange()
 
@@ -64,20 +50,17 @@ class LossHistory:
         """Start to copy the losses of the waiting steps, and write those that were copied before."""
         steps, copy = self._copied, self._copy
         self._copied, self._waiting, self._copy = self._waiting, [], None
-        waiting = [loss for step in self._copied for loss in step.losses.values()]
+        waiting = [loss for _, _, losses in self._copied for loss in losses.values()]
         if waiting:  # a method, or a part of its steps, may have no loss
             self._copy = HostCopy(torch.stack(waiting))
         values = iter(copy.wait().tolist() if copy else ())
-        for step in steps:
-            losses = {name: next(values) for name in step.losses}
+        for line, _, on_device in steps:
+            losses = line["losses"] = {name: next(values) for name in on_device}
             for name, value in losses.items():
                 if not math.isfinite(value):
-                    raise NotFinite(f"the loss '{name}' is {value}", step.step)
-            line: dict[str, Any] = {"task": step.task + 1, "step": step.step, "images": step.total_images}
-            line |= {} if step.number is None else {"pass": step.number}
-            line["losses"] = losses
+                    raise NotFinite(f"the loss '{name}' is {value}", line["step"])
             self.file.write(line)
             if self.on_line:
                 self.on_line(line)
         if steps:
-            self.on_steps(steps[-1].task, sum(step.images for step in steps), losses)
+            self.on_steps(line["task"] - 1, sum(images for _, images, _ in steps), losses)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
+from lifelabel.config.config import Config
 from lifelabel.engine.checkpoint import Checkpoints, Resumed
 from lifelabel.engine.checks import check_losses
 from lifelabel.engine.evaluator import Evaluator
-from lifelabel.engine.loss_history import LossHistory, PendingStep
+from lifelabel.engine.loss_history import LossHistory
 from lifelabel.engine.results import write_results
 from lifelabel.engine.setup import Run
 from lifelabel.engine.skipped import SkippedImages
-from lifelabel.engine.task_steps import TaskPasses
 from lifelabel.engine.tensorboard import EventLog
 from lifelabel.errors import Diverged, NotFinite, UserError
-from lifelabel.images.loader import Loaded
+from lifelabel.images.loader import Job, Loaded
+from lifelabel.images.source import ImageSource
 from lifelabel.images.workers import WorkerDied
 from lifelabel.methods import Batch, HostBatch, Method
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.parallel.exchange import BatchExchange, SilentLines
+from lifelabel.parallel.group import Group
 from lifelabel.runs import names
 from lifelabel.runs.lines import JsonLines
 from lifelabel.streams import TrainView
+from lifelabel.streams.order import training_order
 from lifelabel.utils.memory import release_freed_memory
 from lifelabel.utils.transfer import to_device
 
@@ -119,8 +125,8 @@ class Training:
         p.learned += images
         run.callback.before_step()
         losses = check_losses(run.method.observe(batch), run.config.method)
-        shown = number + 1 if run.config.epochs > 1 else None
-        self.losses.add(PendingStep(p.task, p.step, images, p.images, losses, shown))
+        line = {"task": p.task + 1, "step": p.step, "images": p.images}
+        self.losses.add(line | ({"pass": number + 1} if run.config.epochs > 1 else {}), images, losses)
 
     def begin_pass(self, number: int) -> None:
         """Begin another pass over the images of a task."""
@@ -183,6 +189,41 @@ class Training:
             f"{run.tasks[p.task].text}, step {step}: {error}; stopped, {last}. Lower lr, backbone_lr or "
             f"later_backbone_lr in {run.folder / names.CONFIG} and continue with --resume, or start again"
         )
+
+
+class TaskPasses:
+    """The `epochs` passes over the images of a task. Each one has its own order and its own augmentation.
+
+    The steps of a task are numbered through all passes, from 0. Everything depends on the configuration and the task
+    only, so a run resumes at any step.
+    """
+
+    def __init__(self, config: Config, view: TrainView, images: ImageSource, task: int):
+        self.config, self.view, self.task = config, view, task
+        self.steps = math.ceil(len(view) / config.batch_size)
+        """The number of steps of one pass."""
+        self.total = self.steps * config.epochs
+        # the loader reads ahead: at the end of a pass two orders are in use
+        self._order: Callable[[int], np.ndarray] = functools.lru_cache(maxsize=2)(
+            lambda number: training_order(view.rows, images, config.seed, task, config.image_order, number)
+        )
+
+    def number(self, step: int) -> int:
+        """The pass of a step: 0 is the first one."""
+        return step // self.steps
+
+    def batch(self, step: int) -> np.ndarray:
+        """The images of a step, as positions in the view."""
+        number, place = divmod(step, self.steps)
+        return self._order(number)[place * self.config.batch_size : (place + 1) * self.config.batch_size]
+
+    def jobs(self, start: int, group: Group) -> Iterator[Job]:
+        """The images of this process in the steps from `start` on, for the loader."""
+        for step in range(start, self.total):
+            batch, number = self.batch(step), self.number(step)
+            seed = (self.config.seed, self.task, *([number] if number else []))
+            rows = self.view.rows[batch[group.rows(len(batch))]]
+            yield Job("train", rows, self.config.augment, seed, hashed=not number)
 
 
 def make_batch(method: Method, view: TrainView, index: np.ndarray, loaded: Loaded, first_pass: bool) -> Batch:
