@@ -9,7 +9,7 @@ from engine.small_runs import SMALL, options
 from PIL import Image
 
 from lifelabel import train
-from lifelabel.engine.examples import choose_examples, example_positions, picture
+from lifelabel.engine.evaluator import choose_examples, example_positions, picture
 
 
 def test_examples_are_spread_over_the_test_images():
