@@ -3,12 +3,12 @@
 import csv
 import json
 import shutil
-import signal
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from engine.small_runs import At, assert_same_files
 from PIL import Image
 from report.run_folders import edit_json
 from support.extensions import (
@@ -172,19 +172,16 @@ def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
 
 
 def test_an_extension_that_was_stopped_resumes_to_the_same_bits(main, tables, two, tmp_path):
-    class StopAfterSteps(lifelabel.Callback):
-        def evaluated(self, record):
-            signal.raise_signal(signal.SIGTERM)  # after the old classes have been scored: the first batch still runs
-
     extend(tables, two, "three", tmp_path / "straight")
     with pytest.raises(Stopped, match="resume with: lifelabel train --resume"):
-        extend(tables, two, "three", tmp_path / "stopped", callback=StopAfterSteps())
+        # after the old classes have been scored: the first batch still runs
+        extend(tables, two, "three", tmp_path / "stopped", callback=At(task=2))
     done = main("train", "--resume", tmp_path / "stopped")
     head, line = done.stdout.splitlines()[1], done.stdout.splitlines()[-1]
     assert head.split("  ")[0].strip() == "class" and "AP before %" in head and "test images" in head
     assert line.startswith("agcn: 2 new classes, 6 in all; mAP of the new classes ") and " before and " in line
     assert same(method_state(tmp_path / "straight"), method_state(tmp_path / "stopped"))
-    assert (tmp_path / "straight/metrics.json").read_bytes() == (tmp_path / "stopped/metrics.json").read_bytes()
+    assert_same_files(tmp_path / "straight", tmp_path / "stopped", "metrics.json")
 
 
 def test_no_old_image_is_needed(tables, two, tmp_path):

@@ -1,7 +1,7 @@
 """Features of test images that do not change any more are computed once."""
 
 import pytest
-from engine.small_runs import SMALL, options
+from engine.small_runs import SMALL, At, Killed, assert_same_files, kill, options
 
 from lifelabel.engine import evaluator as evaluation
 from lifelabel.engine import run as engine
@@ -68,8 +68,7 @@ def test_test_images_are_computed_once_and_results_are_the_same(base, own, tasks
         task: SMALL["test_images"] if task in tasks else 0 for task in each
     }
     assert found.metrics == expected.metrics
-    for name in ("history.jsonl", "scores.npz"):
-        assert (found.folder / name).read_bytes() == (expected.folder / name).read_bytes()
+    assert_same_files(found.folder, expected.folder, "history.jsonl", "scores.npz")
 
 
 def test_features_that_need_too_much_memory_are_not_kept(monkeypatch, tmp_path):
@@ -80,19 +79,11 @@ def test_features_that_need_too_much_memory_are_not_kept(monkeypatch, tmp_path):
 
 
 def test_a_run_that_resumes_computes_them_again(monkeypatch, tmp_path):
-    class Stop(Exception):
-        pass
-
-    class StopAfterTwo(engine.Callback):
-        def evaluated(self, record):
-            if record["task"] == 2:
-                raise Stop
-
     given = options(method="counted", method_options={"directions": 40})
     counted(WeightedRidge, monkeypatch)
     whole = engine.train(tmp_path / "whole", given)
-    with pytest.raises(Stop):
-        engine.train(tmp_path / "run", given, callback=StopAfterTwo())
+    with pytest.raises(Killed):
+        engine.train(tmp_path / "run", given, callback=At(act=kill, task=2))
     method = counted(WeightedRidge, monkeypatch)
     resumed = engine.resume(tmp_path / "run")
     assert scored(method)[3] >= SMALL["test_images"] and scored(method)[1] == scored(method)[2] == 0

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-import yaml
+from engine.small_runs import edit_config
 from PIL import Image
 from report.run_folders import edit_json
 from support.models import change_info
@@ -62,10 +62,6 @@ def states(verification):
 
 def failed(verification):
     return {check.name: check.found for check in verification.checks if check.state == FAILED}
-
-
-def edit_yaml(path, **values):
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}))
 
 
 def edit_state(folder, change):
@@ -142,9 +138,9 @@ TAMPERINGS = {
     ),
     "the model card": (lambda f: (f / "model/README.md").write_text("the best model"), {"files"}),
     "no model": (lambda f: shutil.rmtree(f / "model"), {"files"}),
-    "an option": (lambda f: edit_yaml(f / "config.yaml", lr=0.5), {"files", "configuration"}),
+    "an option": (lambda f: edit_config(f, lr=0.5), {"files", "configuration"}),
     "the batch size": (
-        lambda f: edit_yaml(f / "config.yaml", batch_size=5),
+        lambda f: edit_config(f, batch_size=5),
         {"files", "configuration", "history.jsonl"},
     ),
     "a config that is not YAML": (lambda f: (f / "config.yaml").write_text("a: ["), {"files", "configuration"}),
