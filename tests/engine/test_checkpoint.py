@@ -15,7 +15,7 @@ from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import AsyncSaver, _map_tensors, all_finite
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
-from lifelabel.engine.progress import Progress, get_random_state, set_random_state
+from lifelabel.engine.progress import Progress
 from lifelabel.errors import Diverged
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
@@ -27,17 +27,6 @@ def test_progress_is_restored_from_plain_values(tmp_path):
     assert (state["bad_train"], state["bad_test"]) == ([3, 7], [9])
     torch.save(state, tmp_path / "state.pt")
     assert Progress.from_dict({**torch.load(tmp_path / "state.pt", weights_only=True), "more": 1}) == progress
-
-
-def test_random_states_are_restored():
-    before = torch.get_rng_state()
-    try:
-        state = get_random_state([])
-        expected = torch.rand(3)
-        set_random_state(state, [])
-        assert torch.equal(torch.rand(3), expected)
-    finally:
-        torch.set_rng_state(before)
 
 
 @pytest.mark.parametrize(
@@ -285,13 +274,10 @@ def test_the_callback_ends_also_if_the_last_checkpoint_cannot_be_written(tmp_pat
 
 # Asynchronous checkpoints: a state is written as it was when `save` was called
 
-
 CPU = torch.device("cpu")
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-devices = pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=gpu)])
 
 
-@devices
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)])
 def test_a_state_is_written_as_it_was_when_it_was_saved(device):
     written, proceed = [], threading.Event()
     saver = AsyncSaver(lambda state: (proceed.wait(10), written.append(state)), device)

@@ -55,7 +55,6 @@ def test_peak_memory_grows_and_can_be_reset():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_peak_memory_of_the_device():
     device = torch.device("cuda")
     torch.cuda.reset_peak_memory_stats(device)

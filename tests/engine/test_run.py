@@ -271,7 +271,6 @@ def test_a_stop_does_not_wait_for_a_process_that_does_not_answer(find, number, t
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_gpu_learns_what_the_cpu_learns(precision, tmp_path):
     given = {"stream_options": {"train_images": 1500, "test_images": 300}, "method": "agcn"}
@@ -285,7 +284,6 @@ def test_the_gpu_learns_what_the_cpu_learns(precision, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_no_host_sync_from_pixels_to_weights_on_the_gpu(tmp_path):
     config = Config.make(options(method="agcn", device="cuda"))
     with engine.Run(config, engine.RunFolder(tmp_path), Callback()) as run:
