@@ -55,7 +55,6 @@ class StreamInfo:
     complete: bool
     """Whether the labels of training images are known for the classes of other tasks too."""
     has_truth: bool
-    """Whether the true matrix is known."""
     fingerprint: str
     files: str
     """SHA-256 of the mask of images that have a file, and of the validation images."""
@@ -133,7 +132,6 @@ class LabelServer:
         self._request("begin", task)
 
     def view(self, index: int) -> TrainView:
-        """The training view of task `index`."""
         return self._request("view", index)
 
     def joint_view(self) -> TrainView:

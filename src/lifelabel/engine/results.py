@@ -58,7 +58,6 @@ def write_results(run: Run, evaluator: Evaluator, lines: Mapping[str, JsonLines]
 
 
 def _environment(run: Run, seconds: float) -> Environment:
-    """What the run ran on, and what it has cost so far."""
     c, p, setting = run.config, run.progress, run.method.setting
     found: dict[str, Any] = {
         **machine(run.device),

@@ -123,7 +123,6 @@ class ActiveRun:
         return self.state.images / self.state.total if self.state.total else 0.0
 
     def describe(self) -> str:
-        """The progress as text."""
         s = self.state
         if not s.tasks:
             return "setting up"
@@ -188,7 +187,6 @@ class Backend:
 
 
 def clear_runs(planned: Iterable[PlannedRun]) -> None:
-    """Delete the files of runs that are repeated."""
     for plan in planned:
         if RunFolder(plan.folder).is_run:
             with RunFolder(plan.folder).new(overwrite=True):

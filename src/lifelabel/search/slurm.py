@@ -94,8 +94,6 @@ def job_options(given: Sequence[str], device: str = "auto") -> dict[str, str | b
 
 @dataclass(frozen=True)
 class _Queued:
-    """A job in the queue."""
-
     id: str
     waiting: bool
 

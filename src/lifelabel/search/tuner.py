@@ -280,13 +280,11 @@ class _CoordinateDescent:
 
 
 def _has_ended(path: Path) -> bool:
-    """Whether a run is finished or has diverged."""
     folder = RunFolder(path)
     return (folder / _FAILED).exists() or folder.is_finished
 
 
 def _read_trial(number: int, changed: str, options: dict[str, Any], folders: Sequence[Path]) -> _Trial:
-    """A trial from its run folders."""
     scores, seconds, error = [], 0.0, ""
     for folder in map(RunFolder, folders):
         if (folder / _FAILED).exists():
