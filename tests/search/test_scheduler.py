@@ -16,7 +16,7 @@ from lifelabel.methods import METHODS, FineTuning
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search import local_runs
 from lifelabel.search.local_runs import LocalRuns, default_jobs
-from lifelabel.search.planned_run import Outcome, PlannedRun, error_file
+from lifelabel.search.planned_run import Outcome, PlannedRun
 from lifelabel.search.scheduler import run_all
 from lifelabel.utils.yaml_reader import read_yaml
 
@@ -114,7 +114,7 @@ def test_a_run_that_fails_or_is_killed_does_not_stop_the_others(tmp_path, monkey
     plans = [plan(tmp_path, "failing"), plan(tmp_path, "killed"), diverging, plan(tmp_path, "good")]
     failing, killed, diverged, good = run_all(plans, 2)
     assert failing.error.startswith("KeyError: 'task 1' (test_scheduler.py:")
-    path = error_file(plans[0].folder)
+    path = plans[0].error_file
     assert str(path) in failing.error
     assert path.read_text().startswith("Traceback")
     assert path.read_text().endswith("KeyError: 'task 1'\n")
@@ -271,12 +271,8 @@ def test_every_slot_has_its_gpu_and_its_part_of_the_cores(tmp_path, monkeypatch)
     assert (default_jobs(), default_jobs("cuda"), default_jobs("cuda:1"), default_jobs("cpu")) == (2, 2, 1, 4)
     run_all([plan(tmp_path, "recording", s, device="auto") for s in range(3)], 2)
     assert {path.name for path in tmp_path.glob("uses *")} == {"uses 0 2", "uses 1 2"}
-    assert [local_runs._visible_gpu(device, 3) for device in ("auto", "cuda", "cuda:0", "cpu")] == [
-        "1",
-        "1",
-        None,
-        None,
-    ]
+    visible = [local_runs._visible_gpu(device, 3) for device in ("auto", "cuda", "cuda:0", "cpu")]
+    assert visible == ["1", "1", None, None]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 3")
     assert [local_runs._visible_gpu("auto", slot) for slot in range(3)] == ["5", "3", "5"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -23,16 +23,7 @@ from lifelabel.metrics.functions import METRICS
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import Registry, register_items
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.planned_run import (
-    ActiveRun,
-    Backend,
-    Outcome,
-    PlannedRun,
-    Reporter,
-    Waiting,
-    error_file,
-    train_planned,
-)
+from lifelabel.search.planned_run import ActiveRun, Backend, Outcome, PlannedRun, Reporter, Waiting, train_planned
 from lifelabel.streams import STREAMS
 from lifelabel.utils.processes import num_cores, start_child
 
@@ -144,7 +135,7 @@ class LocalRuns(Backend):
             slot = min(set(range(self.jobs)) - {run.slot for run in self.active})
             run = RunProcess(*waiting.popleft(), slot)
             with contextlib.suppress(OSError):
-                error_file(run.plan.folder).unlink()
+                run.plan.error_file.unlink()
             previous = next((each for each in self.idle if each.slot == slot and run.reusable), None)
             if previous:
                 self.idle.remove(previous)

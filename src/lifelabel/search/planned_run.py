@@ -38,6 +38,11 @@ class PlannedRun:
     def config(self) -> Config:
         return Config.make(self.values).with_absolute_paths()
 
+    @property
+    def error_file(self) -> Path:
+        """The file for the traceback of a failed run. It is next to the run folder, which may not exist."""
+        return self.folder.with_name(f"{self.folder.name}.error.txt")
+
 
 Waiting = deque[tuple[int, PlannedRun]]
 """Runs that are not started yet, with their numbers."""
@@ -187,9 +192,10 @@ class Backend:
 
 
 def clear_runs(planned: Iterable[PlannedRun]) -> None:
-    for plan in planned:
-        if RunFolder(plan.folder).is_run:
-            with RunFolder(plan.folder).new(overwrite=True):
+    """Delete the files of runs that are repeated."""
+    for folder in (RunFolder(plan.folder) for plan in planned):
+        if folder.is_run:
+            with folder.new(overwrite=True):
                 pass
 
 
@@ -249,21 +255,15 @@ def train_planned(plan: PlannedRun, callback: Callback) -> tuple[str, str]:
     except KeyboardInterrupt:
         return "stopped", "was stopped at once"
     except Exception as error:
-        return "failure", _failure(error, plan.folder)
+        return "failure", _failure(error, plan.error_file)
     return "finished", ""
 
 
-def error_file(folder: Path) -> Path:
-    """The file for the traceback of a failed run. It is next to the run folder, which may not exist."""
-    return folder.with_name(f"{folder.name}.error.txt")
-
-
-def _failure(error: Exception, folder: Path) -> str:
-    """An unexpected exception as one line. The traceback is written to a file."""
+def _failure(error: Exception, path: Path) -> str:
+    """An unexpected exception as one line. The traceback is written to the file `path`."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     lines = str(error).strip().splitlines()
     message = ": ".join(dict.fromkeys(line.strip() for line in lines[:1] + lines[-1:]))[:_MAX_MESSAGE]
-    path = error_file(folder)
     with contextlib.suppress(OSError, UserError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(traceback.format_exception(error)))

@@ -23,16 +23,7 @@ from lifelabel.errors import UserError
 from lifelabel.registry import loaded_plugins
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search import slurm_job
-from lifelabel.search.planned_run import (
-    ActiveRun,
-    Backend,
-    Outcome,
-    PlannedRun,
-    Waiting,
-    differences,
-    error_file,
-    existing_outcome,
-)
+from lifelabel.search.planned_run import ActiveRun, Backend, Outcome, PlannedRun, Waiting, differences, existing_outcome
 from lifelabel.search.slurm_job import RUNS_FILE, TIME_LIMIT_SIGNAL, read_runs, read_state, write_runs
 from lifelabel.utils.files import below, write_text
 
@@ -237,7 +228,7 @@ class SlurmJobs(Backend):
         write_text(folder / "job.sh", self._script(folder, len(waiting)))
         for _, plan in waiting:
             with contextlib.suppress(OSError):
-                error_file(plan.folder).unlink()
+                plan.error_file.unlink()
         done = subprocess.run(["sbatch", "--parsable", str(folder / "job.sh")], capture_output=True, text=True)
         if done.returncode != 0:
             (folder / RUNS_FILE).unlink()  # no job belongs to it

@@ -151,25 +151,20 @@ def first_runs(search: Search) -> list[PlannedRun]:
     return [plan for _, _, plans in trials for plan in plans if not _has_ended(plan.folder)]
 
 
-def _check(search: Search) -> None:
-    """Refuse options that a search cannot have."""
-    if search.trials < 1:
-        raise UserError(f"--trials must be at least 1, not {search.trials}")
-    if not search.hold_out > 0:
-        raise UserError("--hold-out must be more than 0: options must not be chosen on test images")
-    for name in SET_BY_TUNE:
-        if name in search.fixed:
-            raise UserError(
-                f"--set {name}: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
-                "--proxy-images"
-            )
-
-
 class _CoordinateDescent:
     """A search with its trials so far."""
 
     def __init__(self, search: Search, display: Display | None = None, backend: Backend | None = None):
-        _check(search)
+        if search.trials < 1:
+            raise UserError(f"--trials must be at least 1, not {search.trials}")
+        if not search.hold_out > 0:
+            raise UserError("--hold-out must be more than 0: options must not be chosen on test images")
+        for name in SET_BY_TUNE:
+            if name in search.fixed:
+                raise UserError(
+                    f"--set {name}: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
+                    "--proxy-images"
+                )
         self.search, self.folder, self.display, self.backend = search, RunFolder(search.out), display, backend
         sets = {
             "method": search.method, "first_tasks": search.first_tasks, "hold_out": search.hold_out,
