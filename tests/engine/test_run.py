@@ -17,9 +17,8 @@ from PIL import Image
 from support.no_waiting import no_waiting
 
 from lifelabel.config.config import Config
-from lifelabel.engine import loss_history as history
 from lifelabel.engine import run as engine
-from lifelabel.engine import setup
+from lifelabel.engine import setup, training
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.training import TaskPasses, make_batch
 from lifelabel.errors import HiddenLabel, Stopped
@@ -258,7 +257,7 @@ class StopProcess(Callback):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_does_not_wait_for_a_process_that_does_not_answer(find, number, tmp_path, monkeypatch):
     """The step before is in the checkpoint, and the run resumes to the same result."""
-    monkeypatch.setattr(history, "_INTERVAL", 1)
+    monkeypatch.setattr(training, "_INTERVAL", 1)
     given = options(method="fine-tuning", checkpoint_seconds=1000, batch_size=3)
     with monkeypatch.context() as patch:
         stop = StopProcess(patch, find, number)

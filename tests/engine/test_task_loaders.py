@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from engine.small_runs import ON_PHOTOGRAPHS
 from PIL import Image
 
 import lifelabel
@@ -18,6 +19,7 @@ from lifelabel.streams import build
 from lifelabel.streams.subsets import sort_by_name
 
 SCENES = {"train_images": 50, "test_images": 40, "classes": 6, "tasks": 3, "size": 32}
+UNREADABLE = {f"{i}.png" for i in (3, 8, 20, 21, 22, 23)}
 
 
 @pytest.fixture
@@ -50,9 +52,8 @@ def batches_of_a_run(monkeypatch, folder, stream, stream_options, **options):
             return super().observe(batch)
 
     monkeypatch.setitem(METHODS._items, "recorded", Recorded)
-    shared = {"method": "recorded", "device": "cpu", "backbone": "tiny", "weights": "none", "image_size": 32}
-    given = {"stream": stream, "stream_options": stream_options, "max_skipped": 1, **shared, **options}
-    engine.train(folder, given)
+    given = {"stream": stream, "stream_options": stream_options, "max_skipped": 1, **ON_PHOTOGRAPHS, **options}
+    engine.train(folder, given, method="recorded")
     return seen
 
 
@@ -115,17 +116,11 @@ def test_unreadable_images_are_left_out(photographs):
     stream = sort_by_name(build("table", photographs))
     for data in task_loaders("table", 1, image_size=32, **photographs):
         task = data.task
-        rows = [row for row in stream.train.rows[task.index] if stream.train.names[row] not in unreadable()]
+        rows = [row for row in stream.train.rows[task.index] if stream.train.names[row] not in UNREADABLE]
         assert len(list(data.train)) == len(rows) < len(stream.train.rows[task.index])  # a batch is one image
         labels = sum(labels for _, labels, _ in data.train)[0]
-        assert (
-            labels.tolist()
-            == stream.train.labels.take(np.array(rows)).dense(stream.visible_columns(task)).sum(0).tolist()
-        )
-
-
-def unreadable():
-    return {f"{i}.png" for i in (3, 8, 20, 21, 22, 23)}
+        expected = stream.train.labels.take(np.array(rows)).dense(stream.visible_columns(task))
+        assert labels.tolist() == expected.sum(0).tolist()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

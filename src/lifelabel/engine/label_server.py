@@ -139,30 +139,21 @@ class LabelServer:
         return self._request("joint_view")
 
     def submit_earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        """Submit scores of the cumulative test set of an earlier task, after the last task (see `judging`).
-
-        The record of the last task contains their metrics.
-        """
+        """Submit scores of the cumulative test set of an earlier task, for the record of the last task."""
         self._request("submit_earlier", index, rows, scores)
 
     def judge(
         self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None
     ) -> tuple[TaskRecord, dict[str, np.ndarray]]:
-        """The metrics after `done` tasks, from scores of the test images `rows`, and details for reports (`judging`).
-
-        Then the next task opens.
-        """
+        """The metrics after `done` tasks and the details for reports: see `judging`. Then the next task opens."""
         return self._request("judge", done, rows, scores, matrix)
 
     def truth(self) -> np.ndarray | None:
-        """The true matrix. It is available when training is over."""
+        """The true matrix. It is available after the last task."""
         return self._request("truth")
 
     def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The labels of test images (images x classes), whether each is known, and the first task of each image.
-
-        They are available when training is over.
-        """
+        """The labels of test images, whether each is known, and their first tasks. Available after the last task."""
         return self._request("test_labels", rows)
 
     def val_labels(self, index: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
