@@ -4,10 +4,12 @@ import json
 import shutil
 import signal
 
+import pytest
 import yaml
 
 from lifelabel.config.config import merge
 from lifelabel.engine.callback import Callback
+from lifelabel.errors import UserError
 
 SMALL = {"train_images": 90, "test_images": 60, "classes": 8, "tasks": 3, "size": 32}
 ON_PHOTOGRAPHS = {"backbone": "tiny", "weights": "none", "image_size": 32, "device": "cpu"}
@@ -68,6 +70,13 @@ def copy_unfinished(folder, copy):
     shutil.copytree(folder, copy)
     (copy / "metrics.json").unlink()
     return copy
+
+
+def error_of(call, *args, **more):
+    """The text of the `UserError` that a call must raise."""
+    with pytest.raises(UserError) as caught:
+        call(*args, **more)
+    return str(caught.value)
 
 
 def read_lines(path):

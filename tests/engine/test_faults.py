@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from engine.small_runs import At, Killed, assert_same_files, edit_config, kill, options, read_lines
+from engine.small_runs import At, Killed, assert_same_files, edit_config, error_of, kill, options, read_lines
 
 import lifelabel
 from lifelabel.engine import run as engine
@@ -83,10 +83,9 @@ def test_a_run_whose_folder_is_moved_stops(tmp_path, whole, replaced):
         if replaced:
             folder.mkdir()
 
-    with pytest.raises(UserError) as error:
-        engine.train(folder, GIVEN, callback=At(3, move))
+    error = error_of(engine.train, folder, GIVEN, callback=At(3, move))
     line = f"{folder} was moved while its run was active, so the run has stopped: its files are in {moved}; resume with"
-    assert str(error.value) == f"{line}: lifelabel train --resume {moved}"
+    assert error == f"{line}: lifelabel train --resume {moved}"
     assert not replaced or not any(folder.iterdir())
     assert_resumes(moved, whole)
 
@@ -100,9 +99,7 @@ def test_a_killed_label_process_is_reported_with_the_command_that_resumes(photog
         os.kill(server.pid, signal.SIGKILL)
 
     given, folder = {**photographs[0], "method": "fine-tuning", "checkpoint_seconds": 0}, tmp_path / "run"
-    with pytest.raises(UserError) as error:
-        engine.train(folder, given, callback=At(2, kill))
-    assert str(error.value) == (
+    assert error_of(engine.train, folder, given, callback=At(2, kill)) == (
         "the label process ended (exit code -9); free memory if it was short and resume with: lifelabel train --resume "
         f"{folder}"
     )
@@ -124,11 +121,10 @@ def test_a_run_stops_if_too_many_images_vanish_and_resumes(split, position, skip
     given = {**photographs[0], "method": "fine-tuning", "checkpoint_seconds": 0, "max_skipped": 0.2}
     root, folder = tmp_path / "photos", tmp_path / "run"
     (tmp_path / "gone").mkdir()
-    with pytest.raises(UserError) as error:
-        engine.train(folder, given, callback=At(2, lambda: vanish(root, split)))
+    error = error_of(engine.train, folder, given, callback=At(2, lambda: vanish(root, split)))
     words = "training" if split == "train" else "test"
-    assert f" {words} images cannot be read, more than max_skipped 0.2 allows: " in str(error.value)
-    assert str(error.value).endswith(f", and resume with: lifelabel train --resume {folder}")
+    assert f" {words} images cannot be read, more than max_skipped 0.2 allows: " in error
+    assert error.endswith(f", and resume with: lifelabel train --resume {folder}")
     listed = [(line["split"], line["reason"]) for line in read_lines(folder / "skipped.jsonl")]
     assert listed.count((split, "no such file")) > 2
     state = load_checkpoint(engine.RunFolder(folder))
@@ -141,10 +137,8 @@ def test_a_run_stops_if_too_many_images_vanish_and_resumes(split, position, skip
 
 def test_max_skipped_may_be_raised_to_resume(photographs, tmp_path):
     given = {**photographs[0], "method": "fine-tuning", "max_skipped": 0.1}
-    with pytest.raises(
-        UserError, match=r"^task 1: 2 of 14 test images cannot be read, more than max_skipped 0.1 allows"
-    ):
-        engine.train(tmp_path / "run", given)
+    line = error_of(engine.train, tmp_path / "run", given)
+    assert line.startswith("task 1: 2 of 14 test images cannot be read, more than max_skipped 0.1 allows")
     edit_config(tmp_path / "run", max_skipped=0.5)
     metrics = engine.resume(tmp_path / "run").metrics
     assert metrics["skipped"] == {"train": 1, "test": 2}
