@@ -1,18 +1,15 @@
-"""A run: each image once, no image stored, order by the seed, images that cannot be read."""
+"""A run: each image once, order by the seed, images that cannot be read."""
 
 import contextlib
-import dataclasses
-import gc
 import os
 import signal
 import threading
 import time
-import weakref
 
 import numpy as np
 import pytest
 import torch
-from engine.small_runs import BAD, ON_PHOTOGRAPHS, SMALL, Notes, assert_same_files, options, read_lines
+from engine.small_runs import BAD, ON_PHOTOGRAPHS, Notes, assert_same_files, options, read_lines
 from PIL import Image
 from support.no_waiting import no_waiting
 
@@ -36,15 +33,13 @@ def stream():
 
 
 def recorded(base, monkeypatch):
-    """A method that learns as `base` does and records copies of its batches."""
+    """A method that learns as `base` does and records its batches."""
 
     class Recorded(base):
         batches: list = []  # noqa: RUF012
-        alive: list = []  # noqa: RUF012
 
         def observe(self, batch):
-            self.batches.append((len(self.tasks), dataclasses.replace(batch, images=batch.images.clone())))
-            self.alive.append(weakref.ref(batch.images))
+            self.batches.append((len(self.tasks), batch))
             return super().observe(batch)
 
     monkeypatch.setitem(METHODS._items, "recorded", Recorded)
@@ -104,30 +99,6 @@ def test_the_upper_bound_learns_only_what_is_known(monkeypatch, tmp_path):
     known, labels = (torch.cat([getattr(batch, name) for _, batch in method.batches]) for name in ("known", "labels"))
     assert known.shape == (40, 2) and (known.sum(1) == 1).all() and not labels[~known].any()
     assert any("learns from those, and is not an upper bound" in line for line in notes.lines)
-
-
-def test_no_image_is_stored(monkeypatch, tmp_path):
-    method = recorded(AGCN, monkeypatch)
-    sizes = []
-    for images in (60, 180):
-        method.batches.clear()
-        method.alive.clear()
-        stream_options = {**SMALL, "train_images": images}
-        result = engine.train(tmp_path / str(images), options(method="recorded", stream_options=stream_options))
-        gc.collect()
-        assert len(method.alive) >= images // 8
-        assert all(reference() is None for reference in method.alive)
-        state = torch.load(result.folder / "checkpoint.pt", weights_only=True)
-        sizes.append(count_numbers(state["method"]))
-    assert sizes[0] == sizes[1]  # three times the images, not one number more
-
-
-def count_numbers(value):
-    if isinstance(value, dict):
-        return sum(map(count_numbers, value.values()))
-    if isinstance(value, list):
-        return sum(map(count_numbers, value))
-    return value.numel() if isinstance(value, torch.Tensor) else 1
 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_another_order(monkeypatch, tmp_path):
