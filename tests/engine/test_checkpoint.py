@@ -52,47 +52,32 @@ def test_a_position_outside_the_run_is_refused(task, step, records):
 
 
 CHILD = """
-import json, os, signal, sys
+import json, os, sys
 import torch
-from lifelabel.engine import evaluator as evaluation
+from lifelabel.engine import evaluator
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 
 folder, options, event, count, number = sys.argv[1:]
 left = int(count)
 
-def tick(name):
-    global left
-    if name == event:
-        left -= 1
-        if left == 0:
+def killing(name, function):
+    def call(*arguments):
+        global left
+        left -= name == event
+        if name == event and left == 0:
+            if name == "saving":
+                arguments[1].write(b"half a checkpoint")
             os.kill(os.getpid(), int(number))
+        return function(*arguments)
+    return call
 
-class Killer(Callback):
-    def steps(self, task, images, losses):
-        tick("step")
-    def evaluated(self, record):
-        tick("evaluated")
-
-compute_scores = evaluation.compute_scores
-def compute_scores_and_tick(*arguments):
-    tick("evaluating")
-    return compute_scores(*arguments)
-evaluation.compute_scores = compute_scores_and_tick
-
-save = torch.save
-def save_half(value, handle):
-    if event == "saving" and left == 1:
-        handle.write(b"half a checkpoint")
-        handle.flush()
-    tick("saving")
-    save(value, handle)
-torch.save = save_half
-
-engine.train(folder, json.loads(options), callback=Killer())
+Callback.steps = killing("step", Callback.steps)
+Callback.evaluated = killing("evaluated", Callback.evaluated)
+evaluator.compute_scores = killing("evaluating", evaluator.compute_scores)
+torch.save = killing("saving", torch.save)
+engine.train(folder, json.loads(options))
 """
-
-
 KILLS = [
     ("agcn", "saving", 3, signal.SIGKILL, 1000),  # the history is longer than at the last checkpoint
     ("agcn", "step", 2, signal.SIGKILL, 0),  # in the first task

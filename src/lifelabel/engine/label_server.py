@@ -1,10 +1,7 @@
 """The label server: a separate process holds the complete labels.
 
-The server builds the stream. The training process requests one task at a time and gets the images and the labels of
-that task. For an evaluation it sends scores and gets metrics. The labels of other tasks and all test labels are in no
-object of the training process.
-
-This module imports no method and no network.
+The labels of other tasks and all test labels are in no object of the training process: it requests one task at a time,
+and sends scores to get metrics. This module imports no method and no network.
 """
 
 from __future__ import annotations
@@ -103,9 +100,7 @@ class StreamInfo:
 class LabelServer:
     """The client of the label process. `close` ends the process.
 
-    Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
-    once. The labels of all tasks together go only to a method that is `joint`, the upper bound. `on_wait` is called
-    several times per second while an answer is awaited.
+    `LabelGate` decides what is answered. `on_wait` is called several times per second while an answer is awaited.
 
     In a group of processes only the first one has a label process. It shares the answers with the others.
     """
@@ -219,7 +214,11 @@ def _serve(pipe: Connection, build: Callable[[], Stream], joint: bool, own: tupl
 
 
 class LabelGate:
-    """Answers the requests of one run. It refuses those for labels that are hidden."""
+    """Answers the requests of one run. It refuses those for labels that are hidden.
+
+    Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
+    once. The labels of all tasks together go only to a method that is `joint`, the upper bound.
+    """
 
     def __init__(self, stream: Stream, joint: bool):
         self.stream, self.joint = stream, joint
