@@ -155,7 +155,6 @@ class Backend:
     """What `stop_at_once` does, for a message."""
     has_queue = False
     """Whether runs may wait in the queue of a cluster after their start."""
-
     active: list[Any]
     """The runs that were started and have not ended, as `ActiveRun`."""
 
