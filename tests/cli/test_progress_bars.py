@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from lifelabel.cli.progress_bars import ProgressBar, RunsDisplay
-from lifelabel.engine import loss_history as history
 from lifelabel.engine import run as engine
+from lifelabel.engine import training
 from lifelabel.methods import METHODS, FineTuning
 from lifelabel.report.tables import one_line
 from lifelabel.runs.finished import read_run
@@ -55,7 +55,7 @@ def test_bars_in_a_terminal(tmp_path, monkeypatch, forked):
         return FineTuning.observe(self, batch)
 
     monkeypatch.setitem(METHODS._items, "slow", type("Slow", (FineTuning,), {"observe": observe}))
-    monkeypatch.setattr(history, "_INTERVAL", 1)
+    monkeypatch.setattr(training, "_INTERVAL", 1)
     screen = io.StringIO()
     display = RunsDisplay(Console(file=screen, force_terminal=True))
     run_all([plan(tmp_path), plan(tmp_path, "slow", batch_size=3)], display=display)

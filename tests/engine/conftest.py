@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engine.small_runs import BAD
+from engine.small_runs import BAD, ON_PHOTOGRAPHS
 from PIL import Image
 
 
@@ -17,18 +17,9 @@ def photographs(tmp_path):
         lines.append(f"{i}.png,{'test' if i % 4 == 0 else 'train'}," + ",".join(map(str, row.astype(int))))
         Image.new("RGB", (9, 9), (4 * i, 0, 0)).save(root / f"{i}.png")
     for name, reason in BAD.items():
-        (root / name).unlink() if reason == "no such file" else (root / name).write_bytes(
-            b"\x89PNG\r\n" * ("c" in reason)
-        )
+        (root / name).write_bytes(b"\x89PNG\r\n" if reason == "corrupt" else b"")
+    (root / "13.png").unlink()
     (tmp_path / "t.csv").write_text("\n".join(lines))
     stream_options = {"root": str(root), "tasks": 2, "order": "source", "protocol": "overlap", "labels": "task"}
-    more = {
-        "backbone": "tiny",
-        "weights": "none",
-        "image_size": 32,
-        "device": "cpu",
-        "batch_size": 4,
-        "augment": "none",
-        "max_skipped": 1.0,
-    }
+    more = {**ON_PHOTOGRAPHS, "batch_size": 4, "augment": "none", "max_skipped": 1.0}
     return {"stream": str(tmp_path / "t.csv"), "stream_options": stream_options, **more}, labels

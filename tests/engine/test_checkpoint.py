@@ -1,20 +1,21 @@
 """Checkpoints: their content, runs that resume after a kill, and checkpoints that do not fit their run."""
 
 import json
-import shutil
 import signal
+import threading
 
 import pytest
 import torch
-import yaml
-from engine.small_runs import BAD, SMALL, options
+from engine.small_runs import BAD, SMALL, Notes, assert_same_files, copy_unfinished, edit_config, options
 from support import command_server
 from support.methods import same
+from torch import nn
 
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
+from lifelabel.engine.checkpoint import AsyncSaver, _map_tensors, all_finite
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
-from lifelabel.engine.progress import Progress, get_random_state, set_random_state
+from lifelabel.engine.progress import Progress
 from lifelabel.errors import Diverged
 from lifelabel.methods import METHODS
 from lifelabel.methods.fine_tuning import FineTuning
@@ -26,17 +27,6 @@ def test_progress_is_restored_from_plain_values(tmp_path):
     assert (state["bad_train"], state["bad_test"]) == ([3, 7], [9])
     torch.save(state, tmp_path / "state.pt")
     assert Progress.from_dict({**torch.load(tmp_path / "state.pt", weights_only=True), "more": 1}) == progress
-
-
-def test_random_states_are_restored():
-    before = torch.get_rng_state()
-    try:
-        state = get_random_state([])
-        expected = torch.rand(3)
-        set_random_state(state, [])
-        assert torch.equal(torch.rand(3), expected)
-    finally:
-        torch.set_rng_state(before)
 
 
 @pytest.mark.parametrize(
@@ -62,47 +52,32 @@ def test_a_position_outside_the_run_is_refused(task, step, records):
 
 
 CHILD = """
-import json, os, signal, sys
+import json, os, sys
 import torch
-from lifelabel.engine import evaluator as evaluation
+from lifelabel.engine import evaluator
 from lifelabel.engine import run as engine
 from lifelabel.engine.callback import Callback
 
 folder, options, event, count, number = sys.argv[1:]
 left = int(count)
 
-def tick(name):
-    global left
-    if name == event:
-        left -= 1
-        if left == 0:
+def killing(name, function):
+    def call(*arguments):
+        global left
+        left -= name == event
+        if name == event and left == 0:
+            if name == "saving":
+                arguments[1].write(b"half a checkpoint")
             os.kill(os.getpid(), int(number))
+        return function(*arguments)
+    return call
 
-class Killer(Callback):
-    def steps(self, task, images, losses):
-        tick("step")
-    def evaluated(self, record):
-        tick("evaluated")
-
-compute_scores = evaluation.compute_scores
-def compute_scores_and_tick(*arguments):
-    tick("evaluating")
-    return compute_scores(*arguments)
-evaluation.compute_scores = compute_scores_and_tick
-
-save = torch.save
-def save_half(value, handle):
-    if event == "saving" and left == 1:
-        handle.write(b"half a checkpoint")
-        handle.flush()
-    tick("saving")
-    save(value, handle)
-torch.save = save_half
-
-engine.train(folder, json.loads(options), callback=Killer())
+Callback.steps = killing("step", Callback.steps)
+Callback.evaluated = killing("evaluated", Callback.evaluated)
+evaluator.compute_scores = killing("evaluating", evaluator.compute_scores)
+torch.save = killing("saving", torch.save)
+engine.train(folder, json.loads(options))
 """
-
-
 KILLS = [
     ("agcn", "saving", 3, signal.SIGKILL, 1000),  # the history is longer than at the last checkpoint
     ("agcn", "step", 2, signal.SIGKILL, 0),  # in the first task
@@ -145,8 +120,7 @@ def test_a_killed_run_resumes_inside_the_task_and_ends_the_same(method, event, c
     assert before["images"] < SMALL["train_images"]
     engine.resume(folder)
     expected = whole[method].folder
-    for name in ("metrics.json", "history.jsonl"):
-        assert (folder / name).read_bytes() == (expected / name).read_bytes()
+    assert_same_files(folder, expected, "metrics.json", "history.jsonl")
     got, wanted = (torch.load(f / "checkpoint.pt", weights_only=True) for f in (folder, expected))
     assert same(got["method"], wanted["method"])
     assert not list(folder.glob("*.new"))
@@ -158,15 +132,11 @@ def test_a_killed_run_on_photographs_resumes_with_another_folder(photographs, tm
     child = {**given, "workers": 1}
     args = (folder, json.dumps(child), "step", 14, int(signal.SIGKILL))
     assert command_server.run(*args, code=CHILD, capture_output=True, timeout=120).returncode == -9
-    moved = tmp_path / "moved"
-    (tmp_path / "photos").rename(moved)
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["stream_options"]["root"] = str(moved)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    moved = (tmp_path / "photos").rename(tmp_path / "moved")
+    edit_config(folder, stream_options={"root": str(moved)})
     assert load_checkpoint(engine.RunFolder(folder))["task"] == 1
     engine.resume(folder)
-    for name in ("metrics.json", "history.jsonl", "skipped.jsonl"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    assert_same_files(folder, whole, "metrics.json", "history.jsonl", "skipped.jsonl")
     used = next(i for i in range(60) if i % 4 and f"{i}.png" not in BAD and photographs[1][i].any())
     (moved / f"{used}.png").unlink()
     (folder / "metrics.json").unlink()  # a finished run is not built again
@@ -184,19 +154,15 @@ def test_a_finished_run_is_not_run_again(whole):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("batch_size", 4, "another batch_size"),
-        ("seed", 9, "another seed"),
         ("method_options", {"mix": 0.5}, r"another method\.mix than .*config.yaml has: 0.05$"),
-        ("augment", "none", "another augment"),
-        ("stream_options", {**SMALL, "seed": 1}, "another stream"),
+        ("stream_options", {"seed": 1}, "another stream"),
         ("word_norm", 3.0, "other word vectors"),
     ],
 )
 def test_a_run_does_not_resume_as_another_one(name, value, message, whole, tmp_path):
-    folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
-    (folder / "metrics.json").unlink()  # as if it had been killed at the very end
-    values = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(yaml.safe_dump({**values, name: value}))
+    """tests/config/test_roles.py has all options."""
+    folder = copy_unfinished(whole["agcn"].folder, tmp_path / "run")
+    edit_config(folder, **{name: value})
     with pytest.raises(engine.UserError, match=message):
         engine.resume(folder)
 
@@ -209,19 +175,15 @@ def test_a_run_does_not_resume_as_another_one(name, value, message, whole, tmp_p
         lambda state: state["method"].update(acm=None),
         lambda state: state.update(random_state=3),
         lambda state: state.update(history_bytes="x"),
-        lambda state: state.update(task=-1),
         lambda state: state.update(step=-5),
         lambda state: state.update(step=1),  # all tasks are done
-        lambda state: state.update(records=[{}]),
         lambda state: state.update(records=state["records"][1:]),
-        lambda state: state.update(images="x"),
         lambda state: state.update(extends={"run": 3}),
         lambda state: state.update(skipped_bytes=-1),
     ],
 )
 def test_an_incomplete_checkpoint_is_one_line(change, whole, tmp_path):
-    folder = shutil.copytree(whole["agcn"].folder, tmp_path / "run")
-    (folder / "metrics.json").unlink()  # as if it had been killed at the very end
+    folder = copy_unfinished(whole["agcn"].folder, tmp_path / "run")
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     change(state)
     save_checkpoint(engine.RunFolder(folder), state)
@@ -230,26 +192,21 @@ def test_an_incomplete_checkpoint_is_one_line(change, whole, tmp_path):
 
 
 def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(whole, tmp_path):
-    folder = shutil.copytree(whole["fine-tuning"].folder, tmp_path / "run")
-    (folder / "metrics.json").unlink()
-    path, callback, notes = folder / "checkpoint.pt", Callback(), []
-    callback.note = notes.append
+    folder, notes = copy_unfinished(whole["fine-tuning"].folder, tmp_path / "run"), Notes()
+    path = folder / "checkpoint.pt"
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    engine.resume(folder, callback)
-    assert [note for note in notes if "checkpoint-previous.pt, the checkpoint before it, is used" in note] == notes[-1:]
-    for name in ("metrics.json", "history.jsonl"):
-        assert (folder / name).read_bytes() == (whole["fine-tuning"].folder / name).read_bytes()
+    engine.resume(folder, notes)
+    used = [line for line in notes.lines if "checkpoint-previous.pt, the checkpoint before it, is used" in line]
+    assert used and used == notes.lines[-1:]
+    assert_same_files(folder, whole["fine-tuning"].folder, "metrics.json", "history.jsonl")
 
 
 @pytest.mark.parametrize("name", ["history.jsonl", "skipped.jsonl"])
 def test_an_edit_of_a_file_that_grows_is_found(name, photographs, tmp_path):
-    given = {
-        **photographs[0],
-        "method": "fine-tuning",
-        "stream_options": {**photographs[0]["stream_options"], "tasks": 1},
-    }
+    one_task = {**photographs[0]["stream_options"], "tasks": 1}
+    given = {**photographs[0], "method": "fine-tuning", "stream_options": one_task}
     folder = engine.train(tmp_path / "run", given).folder
     (folder / "metrics.json").unlink()
     state = load_checkpoint(engine.RunFolder(folder))
@@ -269,8 +226,7 @@ def test_divergence_of_the_scores_leaves_the_last_good_checkpoint(method, lr, tm
         engine.train(tmp_path / "run", given)
     state = load_checkpoint(engine.RunFolder(tmp_path / "run"))
     assert (state["task"], state["step"]) == (1, 0)
-    values = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**values, "later_backbone_lr": 1e-4}))
+    edit_config(tmp_path / "run", later_backbone_lr=1e-4)
     assert engine.resume(tmp_path / "run").metrics["finished"]
 
 
@@ -299,3 +255,68 @@ def test_the_callback_ends_also_if_the_last_checkpoint_cannot_be_written(tmp_pat
     with pytest.raises(OSError, match="no space left"):
         engine.train(tmp_path / "run", options(method="fine-tuning"), callback=callback)
     assert ended == [True]
+
+
+# Asynchronous checkpoints: a state is written as it was when `save` was called
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)])
+def test_a_state_is_written_as_it_was_when_it_was_saved(device):
+    written, proceed = [], threading.Event()
+    saver = AsyncSaver(lambda state: (proceed.wait(10), written.append(state)), device)
+    weights = torch.zeros(3, device=device)
+    state = {"weights": [weights], "step": 1}
+    saver.save(state)
+    weights += 1
+    assert saver.busy and not written
+    proceed.set()
+    saver.close()
+    assert not saver.busy and written[0]["step"] == 1
+    assert written[0]["weights"][0].device == CPU and written[0]["weights"][0].tolist() == [0, 0, 0]
+
+
+def test_states_are_written_one_after_the_other():
+    order, first, second = [], threading.Event(), threading.Event()
+
+    def write(state):
+        assert (first if state["step"] == 1 else second).wait(10)
+        order.append(state["step"])
+
+    saver = AsyncSaver(write, CPU)
+    saver.save({"step": 1})
+    threading.Timer(0.05, first.set).start()
+    saver.save({"step": 2})  # waits until the first state is written
+    assert order == [1] and saver.busy
+    second.set()
+    saver.close()
+    assert order == [1, 2]
+
+
+def test_an_error_of_the_thread_is_raised_once_by_the_next_wait():
+    def full(state):
+        raise OSError("no space")
+
+    saver = AsyncSaver(full, CPU)
+    saver.save({})
+    with pytest.raises(OSError, match="no space"):
+        saver.wait()
+    saver.close()
+
+
+def test_a_state_keeps_its_kind():
+    state = nn.BatchNorm2d(2).state_dict()
+    same = _map_tensors(state, torch.Tensor.clone)
+    assert type(same) is type(state) and same._metadata == state._metadata
+    state["weight"].zero_()
+    assert same["weight"].tolist() == [1, 1]
+    assert _map_tensors({"a": (1, [torch.ones(1)])}, lambda t: t + 1) == {"a": (1, [2])}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_all_finite(value):
+    state = {"a": [torch.ones(2), {"b": torch.arange(3)}], "c": "text"}
+    assert all_finite(state) and all_finite({})
+    state["a"][1]["d"] = torch.tensor([0.0, value])
+    assert not all_finite(state)

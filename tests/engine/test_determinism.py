@@ -15,7 +15,6 @@ from lifelabel.runs.folder import RunFolder
 
 TIMED = {"environment.json", "checkpoint.pt", "checkpoint-previous.pt"}
 """They have times and memory: their other content is compared."""
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
 def files(folder, without=()):
@@ -53,24 +52,24 @@ def test_another_number_of_threads_changes_scores_by_rounding_only():
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", ["agcn", "er", "weighted-ridge"])
-def test_two_runs_with_the_same_seed_on_a_gpu_are_bit_equal(method, precision, device, tmp_path):
+def test_two_runs_with_the_same_seed_on_a_gpu_are_bit_equal(method, precision, tmp_path):
     given = {"train_images": 1600, "test_images": 400}
     more = {"method_options": {"warm_up": 100}} if method == "weighted-ridge" else {}
     for n in ("0", "1"):
-        lifelabel.train(tmp_path / n, more, method=method, stream_options=given, device=device, precision=precision)
+        lifelabel.train(tmp_path / n, more, method=method, stream_options=given, device="cuda", precision=precision)
     one, two = (files(tmp_path / n) for n in ("0", "1"))
     assert [name for name in one if one[name] != two[name]] == []
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_run_on_a_gpu_is_verified_on_both_devices(precision, device, tmp_path):
+def test_a_run_on_a_gpu_is_verified_on_both_devices(precision, tmp_path):
     given = {"train_images": 400, "test_images": 400}
-    run = lifelabel.train(tmp_path, method="agcn", stream_options=given, device=device, precision=precision)
-    for where in ("cpu", device):
+    run = lifelabel.train(tmp_path, method="agcn", stream_options=given, device="cuda", precision=precision)
+    for where in ("cpu", "cuda"):
         verification = lifelabel.verify(run.folder, device=where)
         print(precision, where, verification.checks[-1].found)
         assert verification.ok, verification

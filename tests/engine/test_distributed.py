@@ -6,7 +6,6 @@ import signal
 import time
 
 import pytest
-import torch
 from support import command_server, torchrun
 
 from lifelabel.engine.checkpoint_file import load_checkpoint
@@ -141,7 +140,6 @@ def test_a_lost_process_ends_the_others_and_the_restart_continues(tmp_path, alon
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("method", ["agcn", "weighted-ridge", "der++"])
 def test_two_processes_share_a_gpu(method, tmp_path):
     """In bfloat16 runs differ more than on the CPU."""

@@ -3,12 +3,12 @@
 import csv
 import json
 import shutil
-import signal
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from engine.small_runs import At, assert_same_files, error_of
 from PIL import Image
 from report.run_folders import edit_json
 from support.extensions import (
@@ -172,19 +172,16 @@ def test_a_model_folder_has_no_paths(tables, tmp_path, plugin_state):
 
 
 def test_an_extension_that_was_stopped_resumes_to_the_same_bits(main, tables, two, tmp_path):
-    class StopAfterSteps(lifelabel.Callback):
-        def evaluated(self, record):
-            signal.raise_signal(signal.SIGTERM)  # after the old classes have been scored: the first batch still runs
-
     extend(tables, two, "three", tmp_path / "straight")
     with pytest.raises(Stopped, match="resume with: lifelabel train --resume"):
-        extend(tables, two, "three", tmp_path / "stopped", callback=StopAfterSteps())
+        # after the old classes have been scored: the first batch still runs
+        extend(tables, two, "three", tmp_path / "stopped", callback=At(task=2))
     done = main("train", "--resume", tmp_path / "stopped")
     head, line = done.stdout.splitlines()[1], done.stdout.splitlines()[-1]
     assert head.split("  ")[0].strip() == "class" and "AP before %" in head and "test images" in head
     assert line.startswith("agcn: 2 new classes, 6 in all; mAP of the new classes ") and " before and " in line
     assert same(method_state(tmp_path / "straight"), method_state(tmp_path / "stopped"))
-    assert (tmp_path / "straight/metrics.json").read_bytes() == (tmp_path / "stopped/metrics.json").read_bytes()
+    assert_same_files(tmp_path / "straight", tmp_path / "stopped", "metrics.json")
 
 
 def test_no_old_image_is_needed(tables, two, tmp_path):
@@ -210,21 +207,19 @@ def test_no_old_image_is_needed(tables, two, tmp_path):
     ],
 )
 def test_mistakes_are_one_line_and_change_nothing(tables, two, tmp_path, monkeypatch, change, message):
-    monkeypatch.chdir(two.parent)
     shutil.copytree(two, tmp_path / "two")
     monkeypatch.chdir(tmp_path)
-    before = {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()}
+    before = snapshot(tmp_path)
     given = {"run": "two", "table": tables / "three.csv", "out": "out", "options": {}, **change}
     table = tables / given["table"] if str(given["table"]).endswith(".csv") else given["table"]
     with pytest.raises(UserError, match=message):
         lifelabel.extend(given["run"], table, given["out"], given["options"], root=str(tables))
-    assert {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()} == before
+    assert snapshot(tmp_path) == before
 
 
 def test_a_run_that_is_not_finished_is_refused(tables, two, tmp_path):
     shutil.copytree(two, tmp_path / "run")
-    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
-    (tmp_path / "run/metrics.json").write_text(json.dumps({**metrics, "finished": False}))
+    edit_json(tmp_path / "run/metrics.json", finished=False)
     with pytest.raises(UserError, match="is not finished: continue it with"):
         lifelabel.extend(tmp_path / "run", tables / "three.csv", tmp_path / "out", root=str(tables))
 
@@ -241,10 +236,8 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_resumed_before_it_is_extended
     """The checkpoint before it is from before the end of the last task."""
     folder = shutil.copytree(two, tmp_path / "run")
     (folder / "checkpoint.pt").write_bytes(b"damaged")
-    with pytest.raises(
-        UserError, match=r"is damaged or missing: delete .*metrics.json, continue with `lifelabel train"
-    ):
-        extend(tables, folder, "three", tmp_path / "out")
+    line = error_of(extend, tables, folder, "three", tmp_path / "out")
+    assert f"is damaged or missing: delete {folder}/metrics.json, continue with `lifelabel train" in line
     save_checkpoint(RunFolder(folder), {"task": -1})
     with pytest.raises(UserError, match=r"checkpoint.pt is not the checkpoint of a run"):
         extend(tables, folder, "three", tmp_path / "out")

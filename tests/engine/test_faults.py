@@ -2,18 +2,15 @@
 
 import contextlib
 import gc
-import json
 import multiprocessing
 import os
 import signal
 
 import pytest
-import yaml
-from engine.small_runs import options
+from engine.small_runs import At, Killed, assert_same_files, edit_config, error_of, kill, options, read_lines
 
 import lifelabel
 from lifelabel.engine import run as engine
-from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.errors import Diverged, UserError
 from lifelabel.methods import Method
@@ -24,18 +21,6 @@ resource = pytest.importorskip("resource")
 GIVEN = options(method="fine-tuning", checkpoint_seconds=0)
 
 
-class At(Callback):
-    """Calls `act` after some groups of steps."""
-
-    def __init__(self, count, act):
-        self.left, self.act = count, act
-
-    def steps(self, task, images, losses):
-        self.left -= 1
-        if not self.left:
-            self.act()
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a run without a fault."""
@@ -44,8 +29,7 @@ def whole(tmp_path_factory):
 
 def assert_resumes(folder, whole):
     engine.resume(folder)
-    for name in ("metrics.json", "history.jsonl", "skipped.jsonl"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    assert_same_files(folder, whole, "metrics.json", "history.jsonl", "skipped.jsonl")
 
 
 # A full disk
@@ -99,10 +83,9 @@ def test_a_run_whose_folder_is_moved_stops(tmp_path, whole, replaced):
         if replaced:
             folder.mkdir()
 
-    with pytest.raises(UserError) as error:
-        engine.train(folder, GIVEN, callback=At(3, move))
+    error = error_of(engine.train, folder, GIVEN, callback=At(3, move))
     line = f"{folder} was moved while its run was active, so the run has stopped: its files are in {moved}; resume with"
-    assert str(error.value) == f"{line}: lifelabel train --resume {moved}"
+    assert error == f"{line}: lifelabel train --resume {moved}"
     assert not replaced or not any(folder.iterdir())
     assert_resumes(moved, whole)
 
@@ -116,9 +99,7 @@ def test_a_killed_label_process_is_reported_with_the_command_that_resumes(photog
         os.kill(server.pid, signal.SIGKILL)
 
     given, folder = {**photographs[0], "method": "fine-tuning", "checkpoint_seconds": 0}, tmp_path / "run"
-    with pytest.raises(UserError) as error:
-        engine.train(folder, given, callback=At(2, kill))
-    assert str(error.value) == (
+    assert error_of(engine.train, folder, given, callback=At(2, kill)) == (
         "the label process ended (exit code -9); free memory if it was short and resume with: lifelabel train --resume "
         f"{folder}"
     )
@@ -140,13 +121,12 @@ def test_a_run_stops_if_too_many_images_vanish_and_resumes(split, position, skip
     given = {**photographs[0], "method": "fine-tuning", "checkpoint_seconds": 0, "max_skipped": 0.2}
     root, folder = tmp_path / "photos", tmp_path / "run"
     (tmp_path / "gone").mkdir()
-    with pytest.raises(UserError) as error:
-        engine.train(folder, given, callback=At(2, lambda: vanish(root, split)))
+    error = error_of(engine.train, folder, given, callback=At(2, lambda: vanish(root, split)))
     words = "training" if split == "train" else "test"
-    assert f" {words} images cannot be read, more than max_skipped 0.2 allows: " in str(error.value)
-    assert str(error.value).endswith(f", and resume with: lifelabel train --resume {folder}")
-    listed = [json.loads(line) for line in (folder / "skipped.jsonl").read_text().splitlines()]
-    assert sum(line["split"] == split and line["reason"] == "no such file" for line in listed) > 2
+    assert f" {words} images cannot be read, more than max_skipped 0.2 allows: " in error
+    assert error.endswith(f", and resume with: lifelabel train --resume {folder}")
+    listed = [(line["split"], line["reason"]) for line in read_lines(folder / "skipped.jsonl")]
+    assert listed.count((split, "no such file")) > 2
     state = load_checkpoint(engine.RunFolder(folder))
     assert (state["task"], state["step"]) == position
     for path in (tmp_path / "gone").iterdir():
@@ -157,12 +137,9 @@ def test_a_run_stops_if_too_many_images_vanish_and_resumes(split, position, skip
 
 def test_max_skipped_may_be_raised_to_resume(photographs, tmp_path):
     given = {**photographs[0], "method": "fine-tuning", "max_skipped": 0.1}
-    with pytest.raises(
-        UserError, match=r"^task 1: 2 of 14 test images cannot be read, more than max_skipped 0.1 allows"
-    ):
-        engine.train(tmp_path / "run", given)
-    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
-    (tmp_path / "run/config.yaml").write_text(yaml.safe_dump({**config, "max_skipped": 0.5}))
+    line = error_of(engine.train, tmp_path / "run", given)
+    assert line.startswith("task 1: 2 of 14 test images cannot be read, more than max_skipped 0.1 allows")
+    edit_config(tmp_path / "run", max_skipped=0.5)
     metrics = engine.resume(tmp_path / "run").metrics
     assert metrics["skipped"] == {"train": 1, "test": 2}
     assert [record["skipped"]["test"] for record in metrics["per_task"]] == [2, 2]
@@ -170,10 +147,6 @@ def test_max_skipped_may_be_raised_to_resume(photographs, tmp_path):
 
 
 # What a run leaves behind
-
-
-def fail():
-    raise ZeroDivisionError
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of descriptors")
@@ -187,8 +160,8 @@ def test_a_run_leaves_no_object_and_no_descriptor_without_the_garbage_collector(
         lifelabel.train(tmp_path / "finished", small)
         with contextlib.suppress(Diverged):
             lifelabel.train(tmp_path / "diverged", {**small, "lr": 1e30, "backbone_lr": 1e30})
-        with contextlib.suppress(ZeroDivisionError):
-            lifelabel.train(tmp_path / "failed", small, callback=At(1, fail))
+        with contextlib.suppress(Killed):
+            lifelabel.train(tmp_path / "failed", small, callback=At(1, kill))
         left = [type(each) for each in gc.get_objects() if issubclass(type(each), engine.Run | Method)]
         assert not left and len(os.listdir("/proc/self/fd")) == before
     finally:

@@ -1,28 +1,26 @@
-"""A run: each image once, no image stored, order by the seed, images that cannot be read."""
+"""A run: each image once, order by the seed, images that cannot be read."""
 
 import contextlib
-import gc
-import json
+import csv
 import os
 import signal
 import threading
 import time
-import weakref
 
 import numpy as np
 import pytest
 import torch
-from engine.small_runs import BAD, SMALL, options
+from engine.small_runs import BAD, ON_PHOTOGRAPHS, Notes, assert_same_files, options, read_lines
 from PIL import Image
+from support.methods import same
 from support.no_waiting import no_waiting
 
+import lifelabel
 from lifelabel.config.config import Config
-from lifelabel.engine import loss_history as history
 from lifelabel.engine import run as engine
-from lifelabel.engine import setup
+from lifelabel.engine import setup, training
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.task_steps import TaskPasses
-from lifelabel.engine.training import make_batch
+from lifelabel.engine.training import TaskPasses, make_batch
 from lifelabel.errors import HiddenLabel, Stopped
 from lifelabel.methods import METHODS
 from lifelabel.methods.agcn import AGCN
@@ -42,11 +40,9 @@ def recorded(base, monkeypatch):
 
     class Recorded(base):
         batches: list = []  # noqa: RUF012
-        alive: list = []  # noqa: RUF012
 
         def observe(self, batch):
-            self.batches.append((len(self.tasks), batch.images.clone(), batch.labels.clone()))
-            self.alive.append(weakref.ref(batch.images))
+            self.batches.append((len(self.tasks), batch))
             return super().observe(batch)
 
     monkeypatch.setitem(METHODS._items, "recorded", Recorded)
@@ -66,28 +62,21 @@ def test_each_training_image_is_used_once_with_the_labels_of_its_task(base, monk
     row = {key: i for i, key in enumerate(keys(((pixels / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2)))}
     assert len(row) == len(source.train)
     used = []
-    for task, images, labels in method.batches:
-        rows = [row[key] for key in keys(images)]
+    for task, batch in method.batches:
+        rows = [row[key] for key in keys(batch.images)]
         used += rows
         columns = slice(None) if base.joint else source.tasks[task - 1].columns
-        assert np.array_equal(labels.numpy().astype(bool), source.train.labels.dense()[rows, columns])
+        assert np.array_equal(batch.labels.numpy().astype(bool), source.train.labels.dense()[rows, columns])
         assert base.joint or set(rows) <= set(source.train.rows[task - 1].tolist())
     assert sorted(used) == list(range(len(source.train)))
 
 
 def test_a_batch_that_is_stored_has_only_the_labels_of_its_own_task(monkeypatch, tmp_path):
     """What a replay buffer can store: the labels that were visible when the image was learned, and their mask."""
-    stored = []
-
-    class Replays(FineTuning):
-        def observe(self, batch):
-            stored.append((len(self.tasks), batch))
-            return super().observe(batch)
-
-    monkeypatch.setitem(METHODS._items, "replays", Replays)
-    engine.train(tmp_path / "run", options(method="replays"))
+    method = recorded(FineTuning, monkeypatch)
+    engine.train(tmp_path / "run", options(method="recorded"))
     tasks = [task.classes for task in stream().tasks]
-    for task, batch in stored:
+    for task, batch in method.batches:
         assert batch.classes == tasks[task - 1]
         assert batch.labels.shape == batch.known.shape == (len(batch.images), len(batch.classes)) and batch.known.all()
         assert torch.equal(batch.label(batch.classes[1]), batch.labels[:, 1])
@@ -107,62 +96,26 @@ def test_the_upper_bound_learns_only_what_is_known(monkeypatch, tmp_path):
     manifest.write(
         build("table", {"file": str(tmp_path / "t.csv"), "root": str(root), "tasks": 2, "labels": "task"}), out
     )
-    method, notes = recorded(MultiTask, monkeypatch), []
-    callback = Callback()
-    callback.note = notes.append
-    masks = []
-    monkeypatch.setattr(method, "observe", lambda self, batch: masks.append(batch) or MultiTask.observe(self, batch))
-    given = {"stream": str(out), "stream_options": {"root": str(root)}, "method": "recorded", "device": "cpu"}
-    more = {"backbone": "tiny", "weights": "none", "image_size": 32}
-    engine.train(tmp_path / "run", {**given, **more}, callback=callback)
-    known = torch.cat([batch.known for batch in masks])
-    assert known.shape == (40, 2) and (known.sum(1) == 1).all()
-    assert not torch.cat([batch.labels for batch in masks])[~known].any()
-    assert any("learns from those, and is not an upper bound" in note for note in notes)
+    method, notes = recorded(MultiTask, monkeypatch), Notes()
+    given = {"stream": str(out), "stream_options": {"root": str(root)}, "method": "recorded"}
+    engine.train(tmp_path / "run", {**given, **ON_PHOTOGRAPHS}, callback=notes)
+    known, labels = (torch.cat([getattr(batch, name) for _, batch in method.batches]) for name in ("known", "labels"))
+    assert known.shape == (40, 2) and (known.sum(1) == 1).all() and not labels[~known].any()
+    assert any("learns from those, and is not an upper bound" in line for line in notes.lines)
 
 
-def test_no_image_is_stored(monkeypatch, tmp_path):
-    method = recorded(AGCN, monkeypatch)
-    sizes = []
-    for images in (60, 180):
-        method.batches.clear()
-        method.alive.clear()
-        stream_options = {**SMALL, "train_images": images}
-        result = engine.train(tmp_path / str(images), options(method="recorded", stream_options=stream_options))
-        gc.collect()
-        assert len(method.alive) >= images // 8
-        assert all(reference() is None for reference in method.alive)
-        state = torch.load(result.folder / "checkpoint.pt", weights_only=True)
-        sizes.append(count_numbers(state["method"]))
-    assert sizes[0] == sizes[1]  # three times the images, not one number more
-
-
-def count_numbers(value):
-    if isinstance(value, dict):
-        return sum(map(count_numbers, value.values()))
-    if isinstance(value, list):
-        return sum(map(count_numbers, value))
-    return value.numel() if isinstance(value, torch.Tensor) else 1
-
-
-def test_data_order_follows_the_seed(monkeypatch, tmp_path):
+def test_the_same_seed_gives_the_same_run_and_another_one_another_order(monkeypatch, tmp_path):
     method = recorded(AGCN, monkeypatch)
 
-    def order(seed, name):
+    def run(seed, name):
         method.batches.clear()
-        engine.train(tmp_path / name, options(method="recorded", seed=seed, augment="none"))
-        return [key for _, images, _ in method.batches for key in keys(images)]
+        metrics = engine.train(tmp_path / name, options(method="recorded", seed=seed, augment="none")).metrics
+        return [key for _, batch in method.batches for key in keys(batch.images)], metrics
 
-    first = order(0, "a")
-    assert order(0, "b") == first
-    assert order(1, "c") != first
-
-
-def test_the_same_seed_gives_the_same_run(tmp_path):
-    a, b = (engine.train(tmp_path / name, options(method="agcn", seed=3)) for name in "ab")
-    assert a.metrics == b.metrics
-    other = engine.train(tmp_path / "c", options(method="agcn", seed=4))
-    assert other.metrics["final"]["mAP"] != a.metrics["final"]["mAP"]
+    order, metrics = run(3, "a")
+    assert run(3, "b") == (order, metrics)
+    other_order, other_metrics = run(4, "c")
+    assert other_order != order and other_metrics["final"]["mAP"] != metrics["final"]["mAP"]
 
 
 def test_the_random_numbers_of_the_caller_are_not_changed(tmp_path):
@@ -173,16 +126,9 @@ def test_the_random_numbers_of_the_caller_are_not_changed(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_the_table_of_scores_has_the_shape_of_the_stream(tmp_path):
-    metrics = engine.train(tmp_path / "a", options(method="agcn")).metrics
-    for name in ("mAP", "CF1", "OF1"):
-        table = metrics["by_task"][name]
-        assert [[value is None for value in row] for row in table] == [
-            [False, True, True],
-            [False, False, True],
-            [False, False, False],
-        ]
-    final = metrics["final"]
+def test_the_final_figures(tmp_path):
+    """tests/cli/test_train.py has the other figures of metrics.json."""
+    final = engine.train(tmp_path / "a", options(method="agcn")).metrics["final"]
     by_class = [v for v in final["ap"].values() if v is not None]
     assert final["mAP"] == pytest.approx(np.mean(by_class)) == pytest.approx(final["conventions"]["mAP"])
     assert set(final["forgetting"]) == set(final["relative_forgetting"]) == {"mAP", "CF1", "OF1"}
@@ -191,30 +137,26 @@ def test_the_table_of_scores_has_the_shape_of_the_stream(tmp_path):
 
 def test_the_upper_bound_has_one_task_and_has_no_forgetting(tmp_path):
     metrics = engine.train(tmp_path / "a", options(method="multi-task")).metrics
-    assert len(metrics["per_task"]) == 1
-    assert len(metrics["per_task"][0]["cumulative"]) == 3
-    assert "forgetting" not in metrics["final"]
-    assert metrics["finished"]
+    assert len(metrics["per_task"]) == 1 and len(metrics["per_task"][0]["cumulative"]) == 3
+    assert "forgetting" not in metrics["final"] and metrics["finished"]
 
 
 def test_images_that_cannot_be_read_are_skipped_and_the_others_keep_their_labels(photographs, monkeypatch, tmp_path):
     given, labels = photographs
-    method, notes = recorded(FineTuning, monkeypatch), []
-    callback = Callback()
-    callback.note = notes.append
-    run = engine.train(tmp_path / "run", {**given, "method": "recorded"}, callback=callback)
+    method, notes = recorded(FineTuning, monkeypatch), Notes()
+    run = engine.train(tmp_path / "run", {**given, "method": "recorded"}, callback=notes)
     used = {0: [], 1: []}
-    for task, images, visible in method.batches:
-        rows = ((images[:, 0, 0, 0] * 0.25 + 0.5) * 255 / 4).round().int().tolist()
+    for task, batch in method.batches:
+        rows = ((batch.images[:, 0, 0, 0] * 0.25 + 0.5) * 255 / 4).round().int().tolist()
         used[task - 1] += rows
-        assert np.array_equal(visible.bool().numpy(), labels[rows, 2 * task - 2 : 2 * task])
+        assert np.array_equal(batch.labels.bool().numpy(), labels[rows, 2 * task - 2 : 2 * task])
     for task, rows in used.items():
         readable = [i for i in range(60) if i % 4 and f"{i}.png" not in BAD]
         shown = sorted(i for i in rows if labels[i].any())
         assert shown == [i for i in readable if labels[i, 2 * task : 2 * task + 2].any()]
     unlabelled = [i for i in readable if not labels[i].any()]  # each is a negative example of one task
     assert sorted(i for i in (*used[0], *used[1]) if not labels[i].any()) == unlabelled != []
-    skipped = [json.loads(line) for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()]
+    skipped = read_lines(tmp_path / "run/skipped.jsonl")
     assert {row["image"]: row["reason"] for row in skipped} == BAD
     assert {row["split"] for row in skipped if row["image"] in ("12.png", "40.png")} == {"test"}
     assert len(skipped) == len(BAD)  # each once, although both tasks have some of them
@@ -222,7 +164,7 @@ def test_images_that_cannot_be_read_are_skipped_and_the_others_keep_their_labels
     assert run.environment["images_skipped"] == len(skipped) - 1
     assert run.metrics["skipped"] == {"train": 1, "test": 2}
     assert [record["skipped"]["test"] for record in run.metrics["per_task"]] == [2, 2]
-    assert any("13.png" in note for note in notes) and sum("are skipped" in note for note in notes) == 1
+    assert any("13.png" in line for line in notes.lines) and sum("are skipped" in line for line in notes.lines) == 1
 
 
 @pytest.mark.parametrize(
@@ -289,7 +231,7 @@ class StopProcess(Callback):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_does_not_wait_for_a_process_that_does_not_answer(find, number, tmp_path, monkeypatch):
     """The step before is in the checkpoint, and the run resumes to the same result."""
-    monkeypatch.setattr(history, "_INTERVAL", 1)
+    monkeypatch.setattr(training, "_INTERVAL", 1)
     given = options(method="fine-tuning", checkpoint_seconds=1000, batch_size=3)
     with monkeypatch.context() as patch:
         stop = StopProcess(patch, find, number)
@@ -298,19 +240,15 @@ def test_a_stop_does_not_wait_for_a_process_that_does_not_answer(find, number, t
     assert not stop.stopped.is_alive()
     assert not engine.RunFolder(tmp_path / "run").is_finished
     resumed, whole = engine.resume(tmp_path / "run").folder, engine.train(tmp_path / "whole", given).folder
-    for name in ("metrics.json", "history.jsonl", "model/training-images.bin"):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+    assert_same_files(resumed, whole, "metrics.json", "history.jsonl", "model/training-images.bin")
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_gpu_learns_what_the_cpu_learns(precision, tmp_path):
-    stream_options = {"train_images": 1500, "test_images": 300}
+    given = {"stream_options": {"train_images": 1500, "test_images": 300}, "method": "agcn"}
     runs = {
-        device: engine.train(
-            tmp_path / device, stream_options=stream_options, method="agcn", device=device, precision=p
-        )
+        device: engine.train(tmp_path / device, given, device=device, precision=p)
         for device, p in (("cpu", "fp32"), ("cuda", precision))
     }
     cpu, gpu = (runs[device].metrics["final"]["mAP"] for device in ("cpu", "cuda"))
@@ -319,7 +257,6 @@ def test_the_gpu_learns_what_the_cpu_learns(precision, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_no_host_sync_from_pixels_to_weights_on_the_gpu(tmp_path):
     config = Config.make(options(method="agcn", device="cuda"))
     with engine.Run(config, engine.RunFolder(tmp_path), Callback()) as run:
@@ -352,11 +289,10 @@ def test_a_plug_in_whose_network_does_not_fit_leaves_no_model(monkeypatch, tmp_p
             return 3 - 2 * super().logits(features, num_classes)
 
     monkeypatch.setitem(METHODS._items, "doubled", Doubled)
-    notes, callback = [], Callback()
-    callback.note = notes.append
-    engine.train(tmp_path / "run", options(method="doubled"), callback=callback)
+    notes = Notes()
+    engine.train(tmp_path / "run", options(method="doubled"), callback=notes)
     assert not (tmp_path / "run" / "model").exists()
-    assert any("no model folder is written" in note for note in notes)
+    assert any("no model folder is written" in line for line in notes.lines)
 
 
 def test_the_matrix_of_a_joint_run_has_the_blocks_of_the_tasks(tmp_path):
@@ -364,3 +300,65 @@ def test_the_matrix_of_a_joint_run_has_the_blocks_of_the_tasks(tmp_path):
     done = engine.train(tmp_path / "run", method="ml-gcn", tasks=2, device="cpu", stream_options=options)
     assert read_run(done.folder).matrices()["task_1"].shape == (10, 10)
     assert {"intra", "old_new", "new_old"} <= done.metrics["final"]["acm_error"].keys()
+
+
+# Known labels of earlier tasks, and unknown ones
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A function that writes a table of two tasks. In images of task 2, `old` gives the cells of the old classes."""
+    rng = np.random.default_rng(0)
+    labels = rng.random((40, 4)) < 0.5
+    for i in range(40):
+        Image.new("RGB", (32, 32), (6 * i, 0, 0)).save(tmp_path / f"{i:02}.png")
+
+    def write(old):
+        rows = [["image", "task", "split", *"abcd"]]
+        for i, row in enumerate(labels.astype(int).tolist()):
+            task = i % 2
+            row[task * 2] = 1
+            cells = [*row[:2], "", ""] if task == 0 else [old(value) for value in row[:2]] + row[2:]
+            rows.append([f"{i:02}.png", task + 1, "train" if i % 5 else "test", *cells])
+        with open(tmp_path / "t.csv", "w", newline="") as file:
+            csv.writer(file).writerows(rows)
+        return str(tmp_path / "t.csv")
+
+    return write
+
+
+def train_on_table(table, out, labels):
+    options = {"labels": labels, "order": "alphabetical"}
+    given = {**ON_PHOTOGRAPHS, "batch_size": 4, "method": "er"}
+    result = lifelabel.train(out, stream=table, stream_options=options, save_scores=True, **given)
+    return result.metrics, torch.load(out / "checkpoint.pt", weights_only=True)["method"]
+
+
+def test_with_nothing_known_beyond_the_task_all_bits_stay_the_same(table, tmp_path):
+    path = table(lambda value: "")
+    task, known = (train_on_table(path, tmp_path / labels, labels) for labels in ("task", "known"))
+    assert known[0] == task[0] and same(known[1], task[1])
+
+
+def test_known_labels_change_what_is_learned(table, tmp_path):
+    path = table(lambda value: value)
+    task, known = (train_on_table(path, tmp_path / labels, labels) for labels in ("task", "known"))
+    assert not same(known[1], task[1])
+
+
+def test_unknown_labels_of_test_images_do_not_count(table, tmp_path):
+    """The AP of a class is that of the images in which it is known."""
+    metrics, _ = train_on_table(table(lambda value: ""), tmp_path / "run", "known")
+    model = lifelabel.load(tmp_path / "run")
+    rows = [row for row in csv.DictReader(open(tmp_path / "t.csv")) if row["split"] == "test"]
+    pixels = [torch.from_numpy(np.array(Image.open(tmp_path / row["image"]))) for row in rows]
+    logits = model.logits(torch.stack(pixels)).numpy()
+    for k, name in enumerate("abcd"):
+        is_known = np.array([row[name] != "" for row in rows])
+        assert 0 < is_known.sum() < len(rows)
+        truth = np.array([row[name] == "1" for row in rows])[is_known]
+        expected = lifelabel.metrics.average_precision(logits[is_known, k : k + 1], truth[:, None])
+        assert metrics["final"]["ap"][name] == pytest.approx(float(expected), abs=1e-6)
+    with np.load(tmp_path / "run" / "scores.npz") as saved:  # `lifelabel metrics` gives the figures of the run
+        scored = lifelabel.metrics.headline(1 / (1 + np.exp(-saved["logits"])), saved["labels"])
+    assert scored["OF1"] == pytest.approx(metrics["final"]["OF1"])

@@ -1,7 +1,5 @@
 """The setting of a method, from the configuration of a run."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -25,15 +23,6 @@ def test_options_of_the_run_are_fields_of_the_setting():
     setting = make_setting(Config.make(options), embed, CPU)
     assert {name: getattr(setting, name) for name in options} == options
     assert (setting.embed, setting.device) == (embed, CPU)
-
-
-def test_the_setting_has_no_part_of_the_stream():
-    """A method gets nothing but these fields."""
-    setting = make_setting(Config.make({}), embed, CPU)
-    assert {field.name for field in dataclasses.fields(setting)} == {
-        "backbone", "embed", "device", "lr", "backbone_lr", "later_backbone_lr", "batch_norm", "adam_eps", "reduction",
-        "precision", "augment", "record", "compile", "batch_size", "images", "first_task_images", "group",
-    }  # fmt: skip
 
 
 def test_every_setting_has_a_new_backbone_of_the_chosen_kind():

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from engine.small_runs import ON_PHOTOGRAPHS
 from PIL import Image
 
-import lifelabel
 from lifelabel import task_loaders
 from lifelabel.engine import run as engine
 from lifelabel.errors import UserError
@@ -18,6 +18,7 @@ from lifelabel.streams import build
 from lifelabel.streams.subsets import sort_by_name
 
 SCENES = {"train_images": 50, "test_images": 40, "classes": 6, "tasks": 3, "size": 32}
+UNREADABLE = {f"{i}.png" for i in (3, 8, 20, 21, 22, 23)}
 
 
 @pytest.fixture
@@ -50,18 +51,15 @@ def batches_of_a_run(monkeypatch, folder, stream, stream_options, **options):
             return super().observe(batch)
 
     monkeypatch.setitem(METHODS._items, "recorded", Recorded)
-    shared = {"method": "recorded", "device": "cpu", "backbone": "tiny", "weights": "none", "image_size": 32}
-    given = {"stream": stream, "stream_options": stream_options, "max_skipped": 1, **shared, **options}
-    engine.train(folder, given)
+    given = {"stream": stream, "stream_options": stream_options, "max_skipped": 1, **ON_PHOTOGRAPHS, **options}
+    engine.train(folder, given, method="recorded")
     return seen
 
 
 def assert_same_batches(got, expected):
-    assert len(got) == len(expected)
-    for (task, *tensors), (expected_task, *expected_tensors) in zip(got, expected, strict=True):
-        assert task == expected_task
-        for tensor, other in zip(tensors, expected_tensors, strict=True):
-            assert tensor.dtype == other.dtype and torch.equal(tensor, other)
+    for one, other in zip(got, expected, strict=True):
+        for value, wanted in zip(map(torch.as_tensor, one), map(torch.as_tensor, other), strict=True):
+            assert value.dtype == wanted.dtype and torch.equal(value, wanted)
 
 
 def training_batches(*arguments, **options):
@@ -93,8 +91,8 @@ def test_workers_change_nothing(workers, photographs):
     inline = list(task_loaders("table", 4, image_size=32, seed=1, **photographs))
     several = list(task_loaders("table", 4, image_size=32, seed=1, workers=workers, **photographs))
     for one, other in zip(inline, several, strict=True):
-        for loader, other_loader in ((one.train, other.train), (one.test, other.test)):
-            assert_same_batches([(0, *batch) for batch in other_loader], [(0, *batch) for batch in loader])
+        assert_same_batches(other.train, one.train)
+        assert_same_batches(other.test, one.test)
 
 
 def test_the_test_set_is_cumulative(photographs):
@@ -115,17 +113,11 @@ def test_unreadable_images_are_left_out(photographs):
     stream = sort_by_name(build("table", photographs))
     for data in task_loaders("table", 1, image_size=32, **photographs):
         task = data.task
-        rows = [row for row in stream.train.rows[task.index] if stream.train.names[row] not in unreadable()]
+        rows = [row for row in stream.train.rows[task.index] if stream.train.names[row] not in UNREADABLE]
         assert len(list(data.train)) == len(rows) < len(stream.train.rows[task.index])  # a batch is one image
         labels = sum(labels for _, labels, _ in data.train)[0]
-        assert (
-            labels.tolist()
-            == stream.train.labels.take(np.array(rows)).dense(stream.visible_columns(task)).sum(0).tolist()
-        )
-
-
-def unreadable():
-    return {f"{i}.png" for i in (3, 8, 20, 21, 22, 23)}
+        expected = stream.train.labels.take(np.array(rows)).dense(stream.visible_columns(task))
+        assert labels.tolist() == expected.sum(0).tolist()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -143,7 +135,7 @@ def test_a_batch_without_a_readable_image_is_left_out(workers, photographs, tmp_
 def test_a_loader_can_be_read_again_and_leaves_the_random_numbers_of_the_caller():
     before = torch.get_rng_state()
     first = next(task_loaders("scenes", **SCENES))
-    assert_same_batches([(0, *batch) for batch in first.train], [(0, *batch) for batch in first.train])
+    assert_same_batches(first.train, first.train)
     assert len(first.train) == len(list(first.train)) == -(-len(first.train.dataset.view.rows) // 8)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -160,19 +152,13 @@ def test_a_stream_can_be_a_name_a_file_or_an_object(photographs):
 
 
 def test_a_mistake_is_one_line():
-    for call, message in (
-        (lambda: task_loaders("scenes", augment="flop"), r"^unknown augmentation 'flop': did you mean 'flip'\?"),
-        (lambda: task_loaders("scenes", 0), r"^batch_size must be at least 1, not 0$"),
-        (lambda: task_loaders("scenes", sizes=3), r"^unknown option of stream scenes 'sizes'"),
-        (lambda: task_loaders("nothing"), r"^unknown stream 'nothing'"),
-        (
-            lambda: task_loaders(build("scenes", SCENES), tasks=2),
-            r"^a stream that is built takes no options, such as tasks: build it with them$",
-        ),
+    built = build("scenes", SCENES)
+    for message, stream, options in (
+        (r"^unknown augmentation 'flop': did you mean 'flip'\?", "scenes", {"augment": "flop"}),
+        (r"^batch_size must be at least 1, not 0$", "scenes", {"batch_size": 0}),
+        (r"^unknown option of stream scenes 'sizes'", "scenes", {"sizes": 3}),
+        (r"^unknown stream 'nothing'", "nothing", {}),
+        (r"^a stream that is built takes no options, such as tasks: build it with them$", built, {"tasks": 2}),
     ):
         with pytest.raises(UserError, match=message):
-            next(call())
-
-
-def test_it_is_public():
-    assert lifelabel.task_loaders is task_loaders and lifelabel.TaskData._fields == ("task", "train", "test")
+            next(task_loaders(stream, **options))

@@ -1,17 +1,16 @@
 """Several passes over the images of each task: their order, what is counted once, and exact resume."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from engine.small_runs import At, Killed, assert_same_files, kill, read_lines
 from support.methods import same
 
 from lifelabel.config.config import Config
 from lifelabel.engine import run as engine
-from lifelabel.engine.callback import Callback
-from lifelabel.engine.task_steps import TaskPasses
+from lifelabel.engine.training import TaskPasses
 from lifelabel.engine.verification import verify
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
@@ -69,22 +68,6 @@ class Recorded(ER):
         return super().observe(batch)
 
 
-class Stop(Exception):
-    pass
-
-
-class StopIn(Callback):
-    """Stops after a number of steps."""
-
-    def __init__(self, count):
-        self.left = count
-
-    def steps(self, task, images, losses):
-        self.left -= 1
-        if not self.left:
-            raise Stop
-
-
 def test_a_run_of_several_passes_its_files_and_exact_resume(photographs, monkeypatch, tmp_path):
     """One training image cannot be read: it is skipped in every pass, and counts once."""
     monkeypatch.setitem(METHODS._items, "recorded", Recorded)
@@ -103,7 +86,7 @@ def test_a_run_of_several_passes_its_files_and_exact_resume(photographs, monkeyp
     assert state["images"] == 2 * sum(learned) and len(state["method"]["buffer"]["offset"]) == sum(learned)
     assert done.metrics["skipped"] == {"train": 1, "test": 2}
     assert {record["skipped"]["train"] for record in done.metrics["per_task"]} <= {0, 1}
-    lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    lines = read_lines(tmp_path / "run" / "history.jsonl")
     for task in (1, 2):
         numbers = [line["pass"] for line in lines if line["task"] == task]
         assert numbers == [1] * (len(numbers) // 2) + [2] * (len(numbers) // 2)
@@ -113,13 +96,13 @@ def test_a_run_of_several_passes_its_files_and_exact_resume(photographs, monkeyp
     assert set(checked.values()) == {"ok"}, checked
 
     saved = {"checkpoint_seconds": 0, "method_options": {"buffer_images": 500}}
-    with pytest.raises(Stop):
-        engine.train(tmp_path / "stopped", {**options, **saved}, callback=StopIn(len(lines) - 1))
+    with pytest.raises(Killed):
+        engine.train(tmp_path / "stopped", {**options, **saved}, callback=At(len(lines) - 1, kill))
     position = torch.load(tmp_path / "stopped" / "checkpoint.pt", weights_only=True)
     assert (position["task"], position["step"]) == (1, lines[-1]["step"] - 2)  # inside the second pass
     assert engine.resume(tmp_path / "stopped").metrics == done.metrics
     assert same(torch.load(tmp_path / "stopped" / "checkpoint.pt", weights_only=True)["method"], state["method"])
-    assert (tmp_path / "stopped" / "history.jsonl").read_bytes() == (tmp_path / "run" / "history.jsonl").read_bytes()
+    assert_same_files(tmp_path / "stopped", tmp_path / "run", "history.jsonl")
 
 
 def test_several_passes_over_an_online_stream_are_refused(tmp_path):

@@ -2,16 +2,13 @@
 
 import json
 import shutil
-import signal
 import sys
 
 import numpy as np
 import pytest
-import yaml
-from engine.small_runs import options
+from engine.small_runs import At, Notes, assert_same_files, edit_config, error_of, options, read_lines
 
 from lifelabel.engine import run as engine
-from lifelabel.engine.callback import Callback
 from lifelabel.engine.tensorboard import _history, draw_matrix
 from lifelabel.errors import Stopped, UserError
 from lifelabel.runs.folder import RunFolder
@@ -33,18 +30,6 @@ def read(folder):
     return points
 
 
-class Stop(Callback):
-    """Stops the run after some calls of `steps`."""
-
-    def __init__(self, left):
-        self.left = left
-
-    def steps(self, task, images, losses):
-        self.left -= 1
-        if self.left == 0:
-            signal.raise_signal(signal.SIGTERM)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return engine.train(tmp_path_factory.mktemp("logged") / "run", options(**LOGGED)).folder
@@ -52,7 +37,7 @@ def whole(tmp_path_factory):
 
 def test_the_log_has_the_figures_of_the_other_files(whole):
     points, metrics = read(whole), json.loads((whole / "metrics.json").read_text())
-    history = [json.loads(line) for line in (whole / "history.jsonl").read_text().splitlines()]
+    history = read_lines(whole / "history.jsonl")
     for name in ("cls", "dst", "gph"):
         expected = [(line["images"], line["losses"][name]) for line in history if name in line["losses"]]
         assert [step for step, _ in points[f"loss/{name}"]] == [step for step, _ in expected]
@@ -80,8 +65,7 @@ def test_the_configuration_is_shown_as_it_is(whole):
 
 def test_metrics_do_not_depend_on_the_log(whole, tmp_path):
     plain = engine.train(tmp_path / "plain", options(method="agcn")).folder
-    for name in ("metrics.json", "history.jsonl", "acm.npz"):
-        assert (plain / name).read_bytes() == (whole / name).read_bytes()
+    assert_same_files(plain, whole, "metrics.json", "history.jsonl", "acm.npz")
     assert not (plain / "tensorboard").exists()
 
 
@@ -89,9 +73,8 @@ def test_metrics_do_not_depend_on_the_log(whole, tmp_path):
 def test_a_resumed_run_has_every_point_once(first, whole, tmp_path):
     """Also if the log is switched on when the run resumes."""
     with pytest.raises(Stopped):
-        engine.train(tmp_path / "run", options(**{**LOGGED, "log": first}), callback=Stop(6))
-    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**config, "log": "tensorboard"}))
+        engine.train(tmp_path / "run", options(**{**LOGGED, "log": first}), callback=At(6))
+    edit_config(tmp_path / "run", log="tensorboard")
     engine.resume(tmp_path / "run")
     resumed, expected = read(tmp_path / "run"), read(whole)
     del resumed["configuration/text_summary"], expected["configuration/text_summary"]
@@ -110,10 +93,9 @@ def test_a_missing_package_is_one_line_and_nothing_is_written(tmp_path, monkeypa
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(UserError) as caught:
-        engine.train(tmp_path / "run", options(**LOGGED))
-    message = "--log tensorboard needs the package tensorboard: pip install 'lifelabel[tensorboard]'"
-    assert str(caught.value) == message and not (tmp_path / "run").exists()
+    line = error_of(engine.train, tmp_path / "run", options(**LOGGED))
+    assert line == "--log tensorboard needs the package tensorboard: pip install 'lifelabel[tensorboard]'"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_run(whole, tmp_path, monkeypatch):
@@ -122,13 +104,11 @@ def test_a_log_that_cannot_be_written_does_not_end_the_run(whole, tmp_path, monk
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    notes = []
-    callback = Callback()
-    callback.note = notes.append
+    notes = Notes()
     monkeypatch.setattr(SummaryWriter, "flush", full)
-    result = engine.train(tmp_path / "run", options(**LOGGED), callback=callback)
-    assert (result.folder / "metrics.json").read_bytes() == (whole / "metrics.json").read_bytes()
-    assert [note.partition(": ")[2] for note in notes] == ["No space left on device; the log for TensorBoard ends here"]
+    assert_same_files(engine.train(tmp_path / "run", options(**LOGGED), callback=notes).folder, whole, "metrics.json")
+    (line,) = notes.lines
+    assert line.endswith(": No space left on device; the log for TensorBoard ends here")
 
 
 def test_the_picture_of_a_matrix():

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-import yaml
+from engine.small_runs import edit_config
 from PIL import Image
 from report.run_folders import edit_json
 from support.models import change_info
@@ -64,27 +64,14 @@ def failed(verification):
     return {check.name: check.found for check in verification.checks if check.state == FAILED}
 
 
-def edit_yaml(path, **values):
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}))
-
-
-def edit_state(folder, change):
+def edit_state(folder, **values):
     """Write the checkpoint again, with its own digest."""
-    state = load_checkpoint(RunFolder(folder))
-    change(state)
-    save_checkpoint(RunFolder(folder), {name: value for name, value in state.items() if name != "format"})
+    save_checkpoint(RunFolder(folder), {**load_checkpoint(RunFolder(folder)), **values})
 
 
-def flip_bit(path, position=-5):
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
-
-
-def edit_figure(folder, change=0.0001):
-    metrics = read_json(folder / "metrics.json")
-    metrics["final"]["mAP"] += change
-    edit_json(folder / "metrics.json", **metrics)
+def edit_figure(folder):
+    final = read_json(folder / "metrics.json")["final"]
+    edit_json(folder / "metrics.json", final={**final, "mAP": final["mAP"] + 0.0001})
 
 
 def edit_figure_everywhere(folder):
@@ -107,8 +94,7 @@ def edit_figure_everywhere(folder):
         sha256[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     edit_json(folder / "environment.json", sha256=sha256)
     state["digests"]["environment.json"] = hashlib.sha256((folder / "environment.json").read_bytes()).hexdigest()
-    state.pop("format")
-    save_checkpoint(RunFolder(folder), state)
+    edit_state(folder, records=state["records"], digests=state["digests"])
 
 
 def add_line(folder):
@@ -122,45 +108,48 @@ def forget_digests(folder):
     RunFolder(folder).write_json("environment.json", environment)
 
 
+def edit(name, **values):
+    return lambda folder: edit_json(folder / name, **values)
+
+
+def put(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def flip_bit(name, position=-5):
+    def flip(folder):
+        data = bytearray((folder / name).read_bytes())
+        data[position] ^= 1
+        (folder / name).write_bytes(data)
+
+    return flip
+
+
+OTHER = ["a", "b", "c", "x"]
 TAMPERINGS = {
     "a figure": (edit_figure, {"files", "metrics.json"}),
     "a figure in all files": (edit_figure_everywhere, {"scores"}),
-    "metrics.json is not JSON": (lambda f: (f / "metrics.json").write_text("{"), {"files", "metrics.json"}),
-    "the seed in metrics.json": (lambda f: edit_json(f / "metrics.json", seed=7), {"files", "configuration"}),
-    "a class": (
-        lambda f: edit_json(f / "metrics.json", classes=["a", "b", "c", "x"]),
-        {"files", "stream", "metrics.json", "model"},
-    ),
-    "a bit of the model": (lambda f: flip_bit(f / "model/model.safetensors"), {"files", "model"}),
-    "the name of a class of the model": (
-        lambda f: edit_json(f / "model/model.json", classes=["a", "b", "c", "x"]),
-        {"files", "model"},
-    ),
-    "thresholds that calibrate did not write": (
-        lambda f: change_info(f / "model", thresholds=[0.1] * 4, seed=1),
-        {"files"},
-    ),
-    "the model card": (lambda f: (f / "model/README.md").write_text("the best model"), {"files"}),
+    "metrics.json is not JSON": (put("metrics.json", "{"), {"files", "metrics.json"}),
+    "the seed in metrics.json": (edit("metrics.json", seed=7), {"files", "configuration"}),
+    "a class": (edit("metrics.json", classes=OTHER), {"files", "stream", "metrics.json", "model"}),
+    "a bit of the model": (flip_bit("model/model.safetensors"), {"files", "model"}),
+    "the name of a class of the model": (edit("model/model.json", classes=OTHER), {"files", "model"}),
+    "thresholds not of calibrate": (lambda f: change_info(f / "model", thresholds=[0.1] * 4, seed=1), {"files"}),
+    "the model card": (put("model/README.md", "the best model"), {"files"}),
     "no model": (lambda f: shutil.rmtree(f / "model"), {"files"}),
-    "an option": (lambda f: edit_yaml(f / "config.yaml", lr=0.5), {"files", "configuration"}),
-    "the batch size": (
-        lambda f: edit_yaml(f / "config.yaml", batch_size=5),
-        {"files", "configuration", "history.jsonl"},
-    ),
-    "a config that is not YAML": (lambda f: (f / "config.yaml").write_text("a: ["), {"files", "configuration"}),
+    "an option": (lambda f: edit_config(f, lr=0.5), {"files", "configuration"}),
+    "the batch size": (lambda f: edit_config(f, batch_size=5), {"files", "configuration", "history.jsonl"}),
+    "a config that is not YAML": (put("config.yaml", "a: ["), {"files", "configuration"}),
     "a line of the history twice": (add_line, {"files", "history.jsonl"}),
-    "a history that is cut": (lambda f: (f / "history.jsonl").write_text(""), {"files", "history.jsonl"}),
-    "the seconds": (lambda f: edit_json(f / "environment.json", seconds=1), {"environment.json"}),
+    "a history that is cut": (put("history.jsonl", ""), {"files", "history.jsonl"}),
+    "the seconds": (edit("environment.json", seconds=1), {"environment.json"}),
     "the digests": (forget_digests, {"environment.json", "files"}),
-    "the details": (lambda f: flip_bit(f / "details/task-2.npz"), {"files"}),
+    "the details": (flip_bit("details/task-2.npz"), {"files"}),
     "a file that the run did not write": (lambda f: shutil.copy(f / "details/task-2.npz", f / "acm.npz"), {"files"}),
-    "a checkpoint that is cut": (lambda f: (f / "checkpoint.pt").write_bytes(b"PK"), {"checkpoint.pt"}),
-    "a bit of the checkpoint before": (lambda f: flip_bit(f / "checkpoint-previous.pt"), {"checkpoint-previous.pt"}),
-    "a checkpoint of another position": (
-        lambda f: edit_state(f, lambda state: state.update(task=1)),
-        {"checkpoint.pt"},
-    ),
-}  # fmt: skip
+    "a checkpoint that is cut": (put("checkpoint.pt", "PK"), {"checkpoint.pt"}),
+    "a bit of the checkpoint before": (flip_bit("checkpoint-previous.pt"), {"checkpoint-previous.pt"}),
+    "a checkpoint of another position": (lambda f: edit_state(f, task=1), {"checkpoint.pt"}),
+}
 """What is changed, and the checks that must fail because of it."""
 
 

@@ -1,6 +1,5 @@
 """The scheduler: which runs are repeated, and runs that fail, are killed or are stopped."""
 
-import json
 import os
 import signal
 import threading
@@ -8,15 +7,17 @@ import time
 
 import pytest
 import torch
+from engine.small_runs import assert_same_files
 
 from lifelabel.config.config import Config
 from lifelabel.engine import run as engine
 from lifelabel.errors import Diverged, Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
+from lifelabel.runs.finished import read_run
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search import local_runs
 from lifelabel.search.local_runs import LocalRuns, default_jobs
-from lifelabel.search.planned_run import Outcome, PlannedRun, error_file
+from lifelabel.search.planned_run import Outcome, PlannedRun
 from lifelabel.search.scheduler import run_all
 from lifelabel.utils.yaml_reader import read_yaml
 
@@ -52,9 +53,8 @@ def has_ended(pid):
 def test_a_run_is_the_same_as_that_of_train_and_is_not_repeated(tmp_path, monkeypatch):
     plans = [plan(tmp_path, seed=seed) for seed in (0, 1)]
     assert run_all(plans, 2) == [Outcome(p, None, new=True) for p in plans]
-    engine.train(tmp_path / "single", plans[1].values)
-    for name in ("metrics.json", "history.jsonl", "config.yaml"):
-        assert (plans[1].folder / name).read_bytes() == (tmp_path / "single" / name).read_bytes()
+    single = engine.train(tmp_path / "single", plans[1].values).folder
+    assert_same_files(plans[1].folder, single, "metrics.json", "history.jsonl", "config.yaml")
     before = [state(p.folder) for p in plans]
     monkeypatch.setattr(local_runs.RunProcess, "start", lambda *_: pytest.fail("a process was started"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a GPU was initialised"))
@@ -81,7 +81,7 @@ def test_a_run_that_is_killed_between_its_last_files_is_completed(tmp_path, monk
     assert "metrics.json" not in half and "model/model.json" in half
     assert run_all([one]) == [Outcome(one, None, new=True)]
     assert half.items() <= state(one.folder).items()  # nothing was trained again
-    assert json.loads((one.folder / "metrics.json").read_text())["finished"]
+    assert RunFolder(one.folder).is_finished
     (one.folder / "checkpoint.pt").unlink()  # a user may delete it to save disk space
     assert run_all([one]) == [Outcome(one)]
 
@@ -113,11 +113,9 @@ def test_a_run_that_fails_or_is_killed_does_not_stop_the_others(tmp_path, monkey
     method(monkeypatch, "good")
     plans = [plan(tmp_path, "failing"), plan(tmp_path, "killed"), diverging, plan(tmp_path, "good")]
     failing, killed, diverged, good = run_all(plans, 2)
-    assert failing.error.startswith("KeyError: 'task 1' (test_scheduler.py:")
-    path = error_file(plans[0].folder)
-    assert str(path) in failing.error
-    assert path.read_text().startswith("Traceback")
-    assert path.read_text().endswith("KeyError: 'task 1'\n")
+    path = plans[0].error_file
+    assert failing.error.startswith("KeyError: 'task 1' (test_scheduler.py:") and str(path) in failing.error
+    assert path.read_text().startswith("Traceback") and path.read_text().endswith("KeyError: 'task 1'\n")
     assert "killed (SIGKILL): was there enough memory?" in killed.error
     assert diverged.error.startswith("task 1, step ")
     assert [outcome.diverged for outcome in (failing, killed, diverged, good)] == [False, False, True, False]
@@ -126,9 +124,8 @@ def test_a_run_that_fails_or_is_killed_does_not_stop_the_others(tmp_path, monkey
     method(monkeypatch, "killed")
     assert run_all(plans[:2], 2) == [Outcome(p, None, new=True) for p in plans[:2]]
     assert not path.exists()
-    expected = json.loads((plans[3].folder / "metrics.json").read_text())["final"]
-    for repaired in plans[:2]:
-        assert json.loads((repaired.folder / "metrics.json").read_text())["final"] == expected
+    expected = read_run(plans[3].folder).metrics["final"]
+    assert [read_run(repaired.folder).metrics["final"] for repaired in plans[:2]] == [expected] * 2
 
 
 def test_a_diverged_run_is_recognised_by_its_exception(tmp_path, monkeypatch):
@@ -179,8 +176,7 @@ def test_a_process_with_an_initialised_gpu_trains_the_next_run_too(tmp_path, mon
         pids = set(map(int, (tmp_path / "pids").read_text().split()))
         assert len(pids) == 1 and not any(map(has_ended, pids))
     assert all(map(has_ended, pids))
-    single = engine.train(tmp_path / "single", plans[-1].values)
-    assert (plans[-1].folder / "metrics.json").read_bytes() == (single.folder / "metrics.json").read_bytes()
+    assert_same_files(engine.train(tmp_path / "single", plans[-1].values).folder, plans[-1].folder, "metrics.json")
 
 
 def test_a_mistake_in_the_options_of_all_runs_is_raised_and_that_of_one_run_is_not(tmp_path):
@@ -229,8 +225,7 @@ def test_a_stop_writes_checkpoints_and_ends_all_processes(tmp_path, monkeypatch,
     plans = [PlannedRun(p.name, p.folder, {**p.values, "checkpoint_seconds": 30, "strict": True}) for p in plans]
     assert [outcome.new for outcome in run_all(plans, 2)] == [True] * 3
     assert Config.make(read_yaml(plans[0].folder / "config.yaml")).strict  # with the new value of a free option
-    expected = engine.train(tmp_path / "single", plans[0].values).metrics
-    assert json.loads((plans[0].folder / "metrics.json").read_text()) == expected
+    assert_same_files(engine.train(tmp_path / "single", plans[0].values).folder, plans[0].folder, "metrics.json")
 
 
 def test_the_second_signal_stops_at_once(tmp_path, monkeypatch):
@@ -271,12 +266,8 @@ def test_every_slot_has_its_gpu_and_its_part_of_the_cores(tmp_path, monkeypatch)
     assert (default_jobs(), default_jobs("cuda"), default_jobs("cuda:1"), default_jobs("cpu")) == (2, 2, 1, 4)
     run_all([plan(tmp_path, "recording", s, device="auto") for s in range(3)], 2)
     assert {path.name for path in tmp_path.glob("uses *")} == {"uses 0 2", "uses 1 2"}
-    assert [local_runs._visible_gpu(device, 3) for device in ("auto", "cuda", "cuda:0", "cpu")] == [
-        "1",
-        "1",
-        None,
-        None,
-    ]
+    visible = [local_runs._visible_gpu(device, 3) for device in ("auto", "cuda", "cuda:0", "cpu")]
+    assert visible == ["1", "1", None, None]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 3")
     assert [local_runs._visible_gpu("auto", slot) for slot in range(3)] == ["5", "3", "5"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

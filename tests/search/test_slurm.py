@@ -3,7 +3,6 @@
 `pytest -m slurm` runs only the tests on the cluster.
 """
 
-import json
 import re
 import signal
 import subprocess
@@ -12,11 +11,13 @@ import time
 
 import pytest
 import torch
+from engine.small_runs import assert_same_files
 from search.slurm_cluster import missing_programs, running_cluster
 
 from lifelabel.engine import run as engine
 from lifelabel.errors import Stopped, UserError
 from lifelabel.methods import METHODS, FineTuning
+from lifelabel.runs.folder import RunFolder
 from lifelabel.search import slurm
 from lifelabel.search.planned_run import PlannedRun
 from lifelabel.search.scheduler import run_all
@@ -126,9 +127,8 @@ def test_a_job_trains_its_run_as_train_does(tmp_path, signals):
     state = run_in_this_process(tmp_path / "job", one)
     assert (state.end, state.tasks, state.images, state.total) == (("finished", ""), 2, 24, 24)
     assert read_runs(tmp_path / "job")[0][0].config == one.config
-    engine.train(tmp_path / "single", one.values)
-    for name in ("metrics.json", "config.yaml", "history.jsonl"):
-        assert (one.folder / name).read_bytes() == (tmp_path / "single" / name).read_bytes()
+    single = engine.train(tmp_path / "single", one.values).folder
+    assert_same_files(one.folder, single, "metrics.json", "config.yaml", "history.jsonl")
 
 
 @pytest.mark.parametrize("function", ["__init__", "end_task"])
@@ -206,10 +206,6 @@ def jobs_in_queue(cluster, state="RUNNING,PENDING,COMPLETING"):
     return subprocess.run(command, env=cluster, capture_output=True, text=True, check=True).stdout.split()
 
 
-def is_finished(folder):
-    return (folder / "metrics.json").exists() and json.loads((folder / "metrics.json").read_text())["finished"]
-
-
 @pytest.mark.slurm
 def test_a_comparison_that_is_killed_continues_with_the_same_bits(cluster, main, monkeypatch, small, tmp_path):
     """The command is killed, then a running job and a waiting one are cancelled. All six runs are finished."""
@@ -217,10 +213,10 @@ def test_a_comparison_that_is_killed_continues_with_the_same_bits(cluster, main,
     names = [f"{method}-s{seed}" for method in ("fine-tuning", "er", "agcn") for seed in (0, 1)]
     out = tmp_path / "cluster"
     process = start(cluster, *flags, "--out", out)
-    wait_for(lambda: any(is_finished(out / name) for name in names), process)
+    wait_for(lambda: any(RunFolder(out / name).is_finished for name in names), process)
     process.kill()
     process.wait()
-    finished = {n: (out / n / "metrics.json").stat().st_mtime_ns for n in names if is_finished(out / n)}
+    finished = {n: (out / n / "metrics.json").stat().st_mtime_ns for n in names if RunFolder(out / n).is_finished}
     running, waiting = (jobs_in_queue(cluster, state) for state in ("RUNNING", "PENDING"))
     assert waiting  # the jobs go on
     subprocess.run(["scancel", *running[:1], waiting[-1]], env=cluster, check=True)
@@ -232,7 +228,7 @@ def test_a_comparison_that_is_killed_continues_with_the_same_bits(cluster, main,
     plans = [PlannedRun(name, tmp_path / "local" / name, read_yaml(out / name / "config.yaml")) for name in names]
     assert not any(outcome.error for outcome in run_all(plans, 2))
     for local in plans:
-        assert (out / local.name / "metrics.json").read_bytes() == (local.folder / "metrics.json").read_bytes()
+        assert_same_files(out / local.name, local.folder, "metrics.json")
 
 
 @pytest.mark.slurm
@@ -265,8 +261,7 @@ def test_a_time_limit_a_cancelled_job_and_a_stop(cluster, lifelabel, small, tmp_
     local = lifelabel(*flags, "--jobs", "2", "--out", tmp_path / "local")
     assert local.returncode == 0, local.stderr
     for folder in folders:
-        expected = tmp_path / "local" / folder.name / "metrics.json"
-        assert (folder / "metrics.json").read_bytes() == expected.read_bytes()
+        assert_same_files(folder, tmp_path / "local" / folder.name, "metrics.json")
 
 
 @pytest.mark.slurm

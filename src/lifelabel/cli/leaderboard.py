@@ -24,7 +24,7 @@ from lifelabel.utils.processes import start_fork_server
 
 if TYPE_CHECKING:
     from lifelabel.report.leaderboard_page import StreamBoard
-    from lifelabel.search.leaderboard_plan import Board
+    from lifelabel.search.comparison import Board
     from lifelabel.search.planned_run import Outcome, PlannedRun
 
 _COMMAND, _MAX_COMMAND = "command.txt", 1 << 20
@@ -89,7 +89,7 @@ def _leaderboard(
     parse_seeds(seeds)  # a mistake is reported before torch is imported
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.registry import resolve_name
-    from lifelabel.search.leaderboard_plan import check_streams, existing_boards, make_boards
+    from lifelabel.search.comparison import check_streams, existing_boards, make_boards
     from lifelabel.search.planned_run import existing_outcome
 
     streams = [resolve_name(name) for name in stream or ("scenes",)]

@@ -28,8 +28,8 @@ from lifelabel.engine.callback import Callback
 from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.tables import one_line
 from lifelabel.runs.finished import read_run
-from lifelabel.search.planned_run import Outcome
-from lifelabel.search.scheduler import ActiveRun, Display
+from lifelabel.search.planned_run import ActiveRun, Outcome
+from lifelabel.search.scheduler import Display
 from lifelabel.streams import Task
 from lifelabel.streams.stream import task_names
 from lifelabel.utils.text import counted, printable, task_text

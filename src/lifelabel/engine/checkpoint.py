@@ -54,7 +54,6 @@ class Checkpoints:
         return time.monotonic() - self.saved >= self.run.config.checkpoint_seconds and not self.saver.busy
 
     def seconds(self) -> float:
-        """The time that the run has taken so far."""
         return self.run.progress.seconds + time.monotonic() - self.started
 
     def save(self) -> None:
@@ -81,7 +80,6 @@ class Checkpoints:
         self.saved = time.monotonic()
 
     def last(self) -> dict[str, Any] | None:
-        """The last checkpoint; None if there is none yet."""
         self.saver.wait()
         return load_checkpoint(self.run.folder)
 

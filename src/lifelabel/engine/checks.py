@@ -32,7 +32,6 @@ _STATE_CONTAINERS = (list, tuple, set)
 
 
 def check_losses(losses: Any, method: str) -> dict[str, Tensor]:
-    """The losses of a step, as a method returned them."""
     if not isinstance(losses, dict) or not all(isinstance(loss, Tensor) and not loss.ndim for loss in losses.values()):
         raise UserError(
             f"method {method}: learn(batch) must return a dict of losses, each a tensor of one number, as in "
@@ -63,7 +62,6 @@ def check_metrics() -> None:
 
 
 def check_passes(info: StreamInfo, config: Config) -> None:
-    """Refuse several passes over the images of an online stream."""
     if config.epochs > 1 and not info.overlapping:
         raise UserError(
             f"epochs={config.epochs}: the tasks of {info.name} are an online stream, which a method sees in one pass; "

@@ -40,7 +40,6 @@ def memory(device: torch.device) -> dict[str, int | None]:
 
 @functools.cache
 def _installed(name: str) -> str | None:
-    """The version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -48,7 +47,6 @@ def _installed(name: str) -> str | None:
 
 
 def _processor() -> str:
-    """The name of the CPU."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

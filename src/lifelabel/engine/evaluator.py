@@ -1,23 +1,31 @@
-"""The evaluation after a task: every test image is scored here, and the label server turns the scores into metrics."""
+"""The evaluation after a task: every test image is scored here, and the label server turns the scores into metrics.
+
+It also writes the folder `details` of a run: what a report shows besides the metrics. `task-N.npz` is written after
+task N: the AP of each class, the number of pairs by probability, and the probabilities of some test images, the
+examples. The last one has the precision over recall of each class too. `examples.npz` is written after the last task:
+the names and labels of the examples, and small pictures of some of them.
+"""
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from lifelabel.engine.examples import choose_examples, example_positions, load_pictures, pictures_to_arrays
 from lifelabel.engine.setup import Run
 from lifelabel.engine.skipped import SkippedImages
 from lifelabel.errors import NotFinite, UserError
-from lifelabel.images.loader import CACHE_BYTES, TestImages
+from lifelabel.images.loader import CACHE_BYTES, Loader, TestImages
 from lifelabel.methods import Method
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.nn.inference import InferenceNetwork
 from lifelabel.runs import names
+from lifelabel.runs.details import MAX_EXAMPLES
 from lifelabel.runs.records import TaskRecord
 from lifelabel.streams.stream import task_of_class
 from lifelabel.utils.transfer import HostCopy, to_device
@@ -26,6 +34,10 @@ _COMPARED = 8
 """Test images on which the network of the model folder is compared with the method."""
 _TOLERANCE = 0.05
 """The largest difference of probabilities between the network and the method. In bfloat16 it can be a few percent."""
+_MIN_EXAMPLES = 24
+_MAX_SCORES = 400_000
+"""Probabilities of examples in one file: with many classes there are fewer examples."""
+_SIDE, _QUALITY = 160, 70
 
 
 class Evaluator:
@@ -104,7 +116,8 @@ class Evaluator:
         self.run.folder.write_arrays(f"{names.DETAILS}/{names.EXAMPLES}", {
             "chosen": chosen, "labels": labels[chosen], "known": known[chosen],
             "names": np.array([self.run.info.test.name(row) for row in pictures], dtype=np.str_),
-            **pictures_to_arrays(pictures.values()),
+            "pictures": np.frombuffer(b"".join(pictures.values()), np.uint8),
+            "picture_ends": np.cumsum([len(jpeg) for jpeg in pictures.values()], dtype=np.int64),
         })  # fmt: skip
 
     def features(self) -> list[Tensor]:
@@ -150,6 +163,49 @@ class Evaluator:
         if network is None or not all(_agrees(network, self.run.method, pixels) for pixels in compared):
             return None
         return network
+
+
+def example_positions(images: int, classes: int) -> np.ndarray:
+    """The positions of the examples among the test images: spread evenly, the same for all methods on a stream.
+
+    >>> example_positions(5, 20).tolist(), len(example_positions(10_000, 80)), len(example_positions(10_000, 10_000))
+    ([0, 1, 2, 3, 4], 256, 40)
+    """
+    count = max(_MIN_EXAMPLES, min(MAX_EXAMPLES, _MAX_SCORES // classes))
+    return np.unique(np.linspace(0, images - 1, min(count, images)).round().astype(np.int64))
+
+
+def choose_examples(probabilities: np.ndarray, labels: np.ndarray, known: np.ndarray, count: int) -> np.ndarray:
+    """The rows of `count` images, the most confident mistakes first.
+
+    In turn these are the image with the most probable wrong label, that with the least probable label that it has, and
+    that whose labels are all the most probable.
+    """
+    wrong = np.where(known & ~labels, probabilities, 0).max(1, initial=0)
+    missed = np.where(known & labels, 1 - probabilities, 0).max(1, initial=0)
+    mistake = np.maximum(wrong, missed)
+    orders = [np.argsort(-values, kind="stable").tolist() for values in (wrong, missed, -mistake)]
+    chosen = list(dict.fromkeys(row for turn in zip(*orders, strict=True) for row in turn))[:count]
+    return np.array(sorted(chosen, key=lambda row: -mistake[row]), np.int64)
+
+
+def load_pictures(loader: Loader, rows: np.ndarray) -> dict[int, bytes]:
+    """Small pictures of the test images `rows`, by row. A file that has been removed has none."""
+    jobs = list(loader.scoring_jobs("test", rows))
+    return {
+        int(row): picture(pixels)
+        for job, loaded in zip(jobs, loader.batches(jobs), strict=True)
+        for row, pixels in zip(job.rows[loaded.good], loaded.pixels, strict=True)
+    }
+
+
+def picture(pixels: Tensor) -> bytes:
+    """A small JPEG of the pixels of an image, as the model sees it."""
+    image = Image.fromarray(pixels.numpy())
+    image.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=_QUALITY, optimize=True)
+    return file.getvalue()
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,15 +10,13 @@ from typing import Any
 
 from lifelabel.config.config import Config, merge, nest_flags
 from lifelabel.engine.callback import Callback
-from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
+from lifelabel.engine.checkpoint_file import load_checkpoint
 from lifelabel.engine.progress import Progress
-from lifelabel.engine.run import Result, continues, finish, make_folder, resume_with
+from lifelabel.engine.run import Result, train_into
 from lifelabel.engine.setup import Run, learns_jointly
 from lifelabel.errors import UserError
 from lifelabel.model.model_folder import read_info
 from lifelabel.options import declared
-from lifelabel.parallel.group import Group, join_group, note_begin
-from lifelabel.registry import loaded_plugins
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import resolve
@@ -50,29 +48,7 @@ def extend(
     config = _configure(old, state, str(table), merge(options or {}, nest_flags(flags)))
     if Path(out).resolve() == old.path.resolve():
         raise UserError(f"--out {out} is the run itself: choose another folder")
-    with join_group() as group:
-        return _train(old, state, config, make_folder(out, group), overwrite, callback, group)
-
-
-def _train(
-    old: RunFolder, state: Mapping[str, Any], config: Config, folder: RunFolder, overwrite: bool, callback: Callback,
-    group: Group,
-) -> Result:  # fmt: skip
-    if group.share(lambda: continues(folder, config)):
-        return resume_with(folder, config, callback, group)
-    group.share(lambda: folder.check(overwrite))
-    with Run(config, folder, callback, group) as new:
-        if state["weights"] != new.made_from["weights"]:
-            raise UserError(f"the initial weights of {old.path} are not those of {config.weights}: give the same file")
-        start = _starting_state(old, state, new)
-        if _is_calibrated(old):
-            new.callback.note(f"the calibration of {old.path} is not kept: run `lifelabel calibrate` on the new run")
-        with folder.new(overwrite):
-            # first config.yaml: a folder with a checkpoint alone is no run, and could not be overwritten after a kill
-            folder.write_text(names.CONFIG, config.to_yaml())
-            save_checkpoint(folder, start)
-            group.share(lambda: note_begin(folder.path))
-            return finish(new, start)
+    return train_into(out, config, overwrite, callback, functools.partial(_starting_state, old, state))
 
 
 def _check_end(old: RunFolder, state: Mapping[str, Any]) -> None:
@@ -116,9 +92,7 @@ def _configure(old: RunFolder, state: Mapping[str, Any], table: str, given: Mapp
         raise UserError(
             f"{fixed[0]} cannot change when a run is extended: {old.path} was trained with its own; remove it"
         )
-    values = merge(own, whole, stored, size, shared, {"stream": stream, "stream_options": of_table})
-    config = Config.make(values).with_absolute_paths()
-    return dataclasses.replace(config, plugins=tuple(loaded_plugins()))
+    return Config.make(merge(own, whole, stored, size, shared, {"stream": stream, "stream_options": of_table}))
 
 
 def _is_calibrated(run: RunFolder) -> bool:
@@ -133,6 +107,10 @@ def _starting_state(old: RunFolder, state: Mapping[str, Any], new: Run) -> dict[
 
     The first step of the new run is to evaluate the old classes, so its position is the last task of the old run.
     """
+    if state["weights"] != new.made_from["weights"]:
+        raise UserError(f"the initial weights of {old.path} are not those of {new.config.weights}: give the same file")
+    if _is_calibrated(old):
+        new.callback.note(f"the calibration of {old.path} is not kept: run `lifelabel calibrate` on the new run")
     images = old.read_json(names.ENVIRONMENT).get("images_by_task")
     if images and new.info.learned == 1:
         images = [sum(images)]  # an upper bound learned all tasks as one

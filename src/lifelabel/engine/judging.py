@@ -42,7 +42,9 @@ def judge(
         "seen": _headline(logits, labels, _cumulative(stream, done, rows)),
         "by_task": [scored.headline() for scored in by_task],
     }
-    details = {"ap": torch.cat([scored.ap for scored in by_task]).numpy(), "counts": _counts(by_task)}
+    # unknown labels have the score minus infinity and are not counted
+    counts = [score_counts(s.probabilities.numpy(), s.labels.numpy(), s.scores.isfinite().numpy()) for s in by_task]
+    details = {"ap": torch.cat([scored.ap for scored in by_task]).numpy(), "counts": np.stack(counts)}
     if done == len(tasks):
         record["conventions"] = Scored.from_logits(logits, labels).all_metrics()
         details["precision"], limits = precision_over_recall(logits.numpy(), labels.numpy())
@@ -56,13 +58,6 @@ def judge(
     if matrix is not None and stream.truth is not None:
         record["acm_error"] = _acm_error(matrix, stream.truth[: len(matrix), : len(matrix)], tasks[:done])
     return without_nan(record), details
-
-
-def _counts(by_task: Sequence[Scored]) -> np.ndarray:
-    """`score_counts` of each task, tasks x 2 x bins. Unknown labels have the score minus infinity and are left out."""
-    return np.stack(
-        [score_counts(s.probabilities.numpy(), s.labels.numpy(), s.scores.isfinite().numpy()) for s in by_task]
-    )
 
 
 def _labels(split: Split, rows: np.ndarray, scores: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,7 @@
 """The label server: a separate process holds the complete labels.
 
-The server builds the stream. The training process requests one task at a time and gets the images and the labels of
-that task. For an evaluation it sends scores and gets metrics. The labels of other tasks and all test labels are in no
-object of the training process.
-
-This module imports no method and no network.
+The labels of other tasks and all test labels are in no object of the training process: it requests one task at a time,
+and sends scores to get metrics. This module imports no method and no network.
 """
 
 from __future__ import annotations
@@ -55,7 +52,6 @@ class StreamInfo:
     complete: bool
     """Whether the labels of training images are known for the classes of other tasks too."""
     has_truth: bool
-    """Whether the true matrix is known."""
     fingerprint: str
     files: str
     """SHA-256 of the mask of images that have a file, and of the validation images."""
@@ -104,9 +100,7 @@ class StreamInfo:
 class LabelServer:
     """The client of the label process. `close` ends the process.
 
-    Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
-    once. The labels of all tasks together go only to a method that is `joint`, the upper bound. `on_wait` is called
-    several times per second while an answer is awaited.
+    `LabelGate` decides what is answered. `on_wait` is called several times per second while an answer is awaited.
 
     In a group of processes only the first one has a label process. It shares the answers with the others.
     """
@@ -133,7 +127,6 @@ class LabelServer:
         self._request("begin", task)
 
     def view(self, index: int) -> TrainView:
-        """The training view of task `index`."""
         return self._request("view", index)
 
     def joint_view(self) -> TrainView:
@@ -141,30 +134,21 @@ class LabelServer:
         return self._request("joint_view")
 
     def submit_earlier(self, index: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        """Submit scores of the cumulative test set of an earlier task, after the last task (see `judging`).
-
-        The record of the last task contains their metrics.
-        """
+        """Submit scores of the cumulative test set of an earlier task, for the record of the last task."""
         self._request("submit_earlier", index, rows, scores)
 
     def judge(
         self, done: int, rows: np.ndarray, scores: np.ndarray, matrix: np.ndarray | None
     ) -> tuple[TaskRecord, dict[str, np.ndarray]]:
-        """The metrics after `done` tasks, from scores of the test images `rows`, and details for reports (`judging`).
-
-        Then the next task opens.
-        """
+        """The metrics after `done` tasks and the details for reports: see `judging`. Then the next task opens."""
         return self._request("judge", done, rows, scores, matrix)
 
     def truth(self) -> np.ndarray | None:
-        """The true matrix. It is available when training is over."""
+        """The true matrix. It is available after the last task."""
         return self._request("truth")
 
     def test_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The labels of test images (images x classes), whether each is known, and the first task of each image.
-
-        They are available when training is over.
-        """
+        """The labels of test images, whether each is known, and their first tasks. Available after the last task."""
         return self._request("test_labels", rows)
 
     def val_labels(self, index: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -230,7 +214,11 @@ def _serve(pipe: Connection, build: Callable[[], Stream], joint: bool, own: tupl
 
 
 class LabelGate:
-    """Answers the requests of one run. It refuses those for labels that are hidden."""
+    """Answers the requests of one run. It refuses those for labels that are hidden.
+
+    Tasks open one after the other. The labels of a task are available while it is open: until it has been judged,
+    once. The labels of all tasks together go only to a method that is `joint`, the upper bound.
+    """
 
     def __init__(self, stream: Stream, joint: bool):
         self.stream, self.joint = stream, joint

@@ -57,7 +57,6 @@ class Progress:
     """The run that this one extends: its folder, its stream, and its training images by task."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint."""
         return {**dataclasses.asdict(self), "bad_train": sorted(self.bad_train), "bad_test": sorted(self.bad_test)}
 
     @staticmethod

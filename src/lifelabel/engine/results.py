@@ -59,7 +59,6 @@ def write_results(run: Run, evaluator: Evaluator, lines: Mapping[str, JsonLines]
 
 
 def _environment(run: Run, seconds: float) -> Environment:
-    """What the run ran on, and what it has cost so far."""
     c, p, setting = run.config, run.progress, run.method.setting
     found: dict[str, Any] = {
         **machine(run.device),
@@ -110,7 +109,7 @@ def _write_model(run: Run, evaluator: Evaluator, finished: bool) -> None:
 
 
 def _describe_model(run: Run, network: InferenceNetwork, finished: bool) -> ModelInfo:
-    """What model.json holds of a method after its last task."""
+    """What model.json holds of a method. It goes to other machines: it has no paths of this one."""
     c, p, info, method, backbone = run.config, run.progress, run.info, run.method, network.backbone
     classes = [name for task in method.tasks for name in task]
     tasks = task_of_class(info.tasks)[: len(classes)].tolist()
@@ -138,14 +137,9 @@ def _describe_model(run: Run, network: InferenceNetwork, finished: bool) -> Mode
             "epochs": c.epochs,
             "changed_options": p.changed_options,
             "extends": {**p.extends, "run": Path(p.extends["run"]).name} if p.extends else None,
-            "plugins": [_file_name(each) for each in loaded_plugins()],
+            "plugins": [Path(each).name if Path(each).is_absolute() else each for each in loaded_plugins()],
         },
     )
-
-
-def _file_name(path: str) -> str:
-    """A model folder goes to other machines: it has no paths of this one."""
-    return Path(path).name if Path(path).is_absolute() else path
 
 
 def _without_folders(backbone: Backbone) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from lifelabel.config.config import Config, merge, nest_flags
 from lifelabel.engine.callback import Callback
 from lifelabel.engine.checkpoint import check_folder, restore
-from lifelabel.engine.checkpoint_file import load_checkpoint
+from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.engine.progress import set_random_state
 from lifelabel.engine.results import summary
 from lifelabel.engine.setup import Run
@@ -58,18 +58,33 @@ def train(
     if not isinstance(options or {}, Mapping):
         raise UserError(f"the options must be a dict, not {shorten(options)}: give method='er', or {{'method': 'er'}}")
     named = declared(Config, "registered")
-    config = Config.make(merge(options or {}, nest_flags(resolve_names(flags, named)))).with_absolute_paths()
-    config = dataclasses.replace(config, plugins=tuple(loaded_plugins()))  # a file may have moved
+    config = Config.make(merge(options or {}, nest_flags(resolve_names(flags, named))))
+    return train_into(out, config, overwrite, callback or Callback())
+
+
+def train_into(
+    out: str | Path, config: Config, overwrite: bool, callback: Callback,
+    make_state: Callable[[Run], dict[str, Any] | None] = lambda run: None,
+) -> Result:  # fmt: skip
+    """Train a run into a new folder, from its beginning or from the state that `make_state` returns.
+
+    If torchrun has started the processes again, and the folder holds the run that they began, it continues.
+    """
+    config = dataclasses.replace(config.with_absolute_paths(), plugins=tuple(loaded_plugins()))  # files may have moved
     with join_group() as group:
-        folder = make_folder(out, group)
-        if group.share(lambda: continues(folder, config)):
-            return resume_with(folder, config, callback, group)
+        folder = _make_folder(out, group)
+        if group.share(lambda: folder.is_run and has_begun(folder.path) and _read_config(folder) == config):
+            return _resume(folder, config, callback, group)
         group.share(lambda: folder.check(overwrite))
-        # a mistake in an option is reported before any file is changed
-        with Run(config, folder, callback or Callback(), group) as run, folder.new(overwrite):
-            folder.write_text(names.CONFIG, config.to_yaml())
-            group.share(lambda: note_begin(folder.path))
-            return finish(run, None)
+        with Run(config, folder, callback, group) as run:
+            state = make_state(run)
+            with folder.new(overwrite):  # now: a mistake in an option is reported before any file is changed
+                # config.yaml first: a folder with a checkpoint alone is no run, and could not be overwritten
+                folder.write_text(names.CONFIG, config.to_yaml())
+                if state is not None:
+                    save_checkpoint(folder, state)
+                group.share(lambda: note_begin(folder.path))
+                return _finish(run, state)
 
 
 def resume(folder: str | Path, callback: Callback | None = None) -> Result:
@@ -78,8 +93,8 @@ def resume(folder: str | Path, callback: Callback | None = None) -> Result:
     Nothing is done if the run is finished.
     """
     with join_group() as group:
-        run_folder = make_folder(folder, group)
-        return resume_with(run_folder, group.share(lambda: _read_config(run_folder)), callback, group)
+        run_folder = _make_folder(folder, group)
+        return _resume(run_folder, group.share(lambda: _read_config(run_folder)), callback or Callback(), group)
 
 
 def _read_config(folder: RunFolder) -> Config:
@@ -92,26 +107,20 @@ def _read_config(folder: RunFolder) -> Config:
         raise UserError(f"{folder / names.CONFIG} cannot be used: {error}") from None
 
 
-def resume_with(folder: RunFolder, config: Config, callback: Callback | None, group: Group) -> Result:
-    """Continue the run of a folder in the processes of a group."""
+def _resume(folder: RunFolder, config: Config, callback: Callback, group: Group) -> Result:
     if group.share(lambda: folder.is_finished):
         metrics = group.share(lambda: folder.read_json(names.METRICS))
         return Result(folder.path, config, metrics, group.share(lambda: folder.read_json(names.ENVIRONMENT)))
-    with Run(config, folder, callback or Callback(), group) as run, folder.locked():
-        return finish(run, group.share(lambda: load_checkpoint(folder, run.callback.note)))
+    with Run(config, folder, callback, group) as run, folder.locked():
+        return _finish(run, group.share(lambda: load_checkpoint(folder, run.callback.note)))
 
 
-def continues(folder: RunFolder, config: Config) -> bool:
-    """Whether the processes were started again by torchrun, and the folder holds the run that they began."""
-    return folder.is_run and has_begun(folder.path) and _read_config(folder) == config
-
-
-def make_folder(path: str | Path, group: Group) -> RunFolder:
+def _make_folder(path: str | Path, group: Group) -> RunFolder:
     """The run folder in a process of the group: only the first one writes."""
     return RunFolder(path) if group.first else SilentFolder(path)
 
 
-def finish(run: Run, state: dict[str, Any] | None) -> Result:
+def _finish(run: Run, state: dict[str, Any] | None) -> Result:
     """Train to the end, from the beginning or from a checkpoint."""
     folder = run.folder
     with torch.random.fork_rng(run.gpus), deterministic_kernels(), catch_stop_signals(run.stopping.request):

@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import hashlib
 import math
+import shlex
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +20,8 @@ from lifelabel.engine.checks import check_images, check_metrics, check_passes, c
 from lifelabel.engine.environment import reset_peak_memory
 from lifelabel.engine.label_server import LabelServer, StreamInfo
 from lifelabel.engine.progress import Progress, get_random_state
-from lifelabel.engine.stopping import Stopping
 from lifelabel.engine.tensorboard import check_tensorboard
-from lifelabel.errors import Interrupted, UserError
+from lifelabel.errors import Interrupted, Stopped, UserError
 from lifelabel.images.hashes import TrainedImages
 from lifelabel.images.loader import DEFAULT_IMAGE_SIZE, SCORING_BYTES, Loader, default_workers
 from lifelabel.images.transforms import min_side_for
@@ -32,12 +33,43 @@ from lifelabel.nn.graph import embed
 from lifelabel.nn.method_setting import Setting
 from lifelabel.nn.normalize import AUTHORS_MEAN, AUTHORS_STD, Normalize
 from lifelabel.parallel.group import ALONE, Group
-from lifelabel.parallel.torchrun import local_rank, processes_here
+from lifelabel.parallel.torchrun import local_rank, processes_here, torchrun_command
 from lifelabel.runs.folder import RunFolder
 from lifelabel.streams import Task
 from lifelabel.streams.order import order_places
 from lifelabel.streams.subsets import Part
 from lifelabel.utils.memory import keep_freed_memory
+
+
+class Stopping:
+    """Whether the user has asked a run to stop. Several processes must agree on it: then they stop at the same step."""
+
+    def __init__(self, config: Config, folder: RunFolder, callback: Callback, group: Group):
+        self.callback, self.group = callback, group
+        self.requested = False
+        plugins = [word for plugin in config.plugins for word in ("--plugin", plugin)]
+        self.resume_command = shlex.join([*torchrun_command(), "train", "--resume", str(folder.path), *plugins])
+
+    def request(self) -> None:
+        """The handler of the signals. A second Ctrl-C is not caught."""
+        if not self.requested:
+            self.callback.stopping()
+        self.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @property
+    def now(self) -> bool:
+        """Whether this process may stop without asking others."""
+        return self.requested and self.group.size == 1
+
+    def check(self, agreed: bool = False) -> None:
+        """Raise `Stopped` if a stop was requested. Several processes must have agreed on it."""
+        if agreed or self.now:
+            raise Stopped(f"stopped; resume with: {self.resume_command}")
+
+    def agree(self) -> None:
+        """Raise `Stopped` in all processes if one of them was asked to stop."""
+        self.check(any(self.group.collect(self.requested)))
 
 
 class Run:

@@ -19,7 +19,6 @@ class SkippedImages:
         self.run, self.lines = run, lines
 
     def list_missing(self) -> None:
-        """List the images without a file, at the beginning of a run."""
         for split, source in (("train", self.run.info.train), ("test", self.run.info.test)):
             for row in np.flatnonzero(~source.present).tolist():
                 self.lines.write({"split": split, "image": source.name(row), "reason": "no such file"})

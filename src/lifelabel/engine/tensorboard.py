@@ -35,7 +35,6 @@ _PALETTE = np.array(
 
 
 def check_tensorboard() -> None:
-    """Raise a `UserError` if the package tensorboard is missing."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from lifelabel.config.config import Config
 from lifelabel.engine.checkpoint import Checkpoints, Resumed
 from lifelabel.engine.checks import check_losses
 from lifelabel.engine.evaluator import Evaluator
-from lifelabel.engine.loss_history import LossHistory, PendingStep
 from lifelabel.engine.results import write_results
 from lifelabel.engine.setup import Run
 from lifelabel.engine.skipped import SkippedImages
-from lifelabel.engine.task_steps import TaskPasses
 from lifelabel.engine.tensorboard import EventLog
 from lifelabel.errors import Diverged, NotFinite, UserError
-from lifelabel.images.loader import Loaded
+from lifelabel.images.loader import Job, Loaded
+from lifelabel.images.source import ImageSource
 from lifelabel.images.workers import WorkerDied
 from lifelabel.methods import Batch, HostBatch, Method
 from lifelabel.nn.cuda_graphs import without_cudnn
 from lifelabel.parallel.exchange import BatchExchange, SilentLines
+from lifelabel.parallel.group import Group
 from lifelabel.runs import names
 from lifelabel.runs.lines import JsonLines
 from lifelabel.streams import TrainView
+from lifelabel.streams.order import training_order
 from lifelabel.utils.memory import release_freed_memory
-from lifelabel.utils.transfer import to_device
+from lifelabel.utils.transfer import HostCopy, to_device
+
+_INTERVAL = 10
+"""The losses of this many steps are copied to the host together."""
+_Step = tuple[dict[str, Any], int, dict[str, Tensor]]
+"""The line of a step without its losses, its number of images, and its losses, which are still on the device."""
 
 
 class Training:
@@ -119,8 +131,8 @@ class Training:
         p.learned += images
         run.callback.before_step()
         losses = check_losses(run.method.observe(batch), run.config.method)
-        shown = number + 1 if run.config.epochs > 1 else None
-        self.losses.add(PendingStep(p.task, p.step, images, p.images, losses, shown))
+        line = {"task": p.task + 1, "step": p.step, "images": p.images}
+        self.losses.add(line | ({"pass": number + 1} if run.config.epochs > 1 else {}), images, losses)
 
     def begin_pass(self, number: int) -> None:
         """Begin another pass over the images of a task."""
@@ -183,6 +195,88 @@ class Training:
             f"{run.tasks[p.task].text}, step {step}: {error}; stopped, {last}. Lower lr, backbone_lr or "
             f"later_backbone_lr in {run.folder / names.CONFIG} and continue with --resume, or start again"
         )
+
+
+class TaskPasses:
+    """The `epochs` passes over the images of a task. Each one has its own order and its own augmentation.
+
+    The steps of a task are numbered through all passes, from 0. Everything depends on the configuration and the task
+    only, so a run resumes at any step.
+    """
+
+    def __init__(self, config: Config, view: TrainView, images: ImageSource, task: int):
+        self.config, self.view, self.task = config, view, task
+        self.steps = math.ceil(len(view) / config.batch_size)
+        """The number of steps of one pass."""
+        self.total = self.steps * config.epochs
+        # the loader reads ahead: at the end of a pass two orders are in use
+        self._order: Callable[[int], np.ndarray] = functools.lru_cache(maxsize=2)(
+            lambda number: training_order(view.rows, images, config.seed, task, config.image_order, number)
+        )
+
+    def number(self, step: int) -> int:
+        """The pass of a step: 0 is the first one."""
+        return step // self.steps
+
+    def batch(self, step: int) -> np.ndarray:
+        """The images of a step, as positions in the view."""
+        number, place = divmod(step, self.steps)
+        return self._order(number)[place * self.config.batch_size : (place + 1) * self.config.batch_size]
+
+    def jobs(self, start: int, group: Group) -> Iterator[Job]:
+        """The images of this process in the steps from `start` on, for the loader."""
+        for step in range(start, self.total):
+            batch, number = self.batch(step), self.number(step)
+            seed = (self.config.seed, self.task, *([number] if number else []))
+            rows = self.view.rows[batch[group.rows(len(batch))]]
+            yield Job("train", rows, self.config.augment, seed, hashed=not number)
+
+
+class LossHistory:
+    """Writes one line per step, without waiting for the device.
+
+    The losses of a group of steps are copied to the host, and written when the next group is complete. Then the copy
+    has arrived. A loss that is not finite raises `NotFinite`. `on_steps` is called with the task index, the number of
+    images and the last losses of each group, and `on_line` with each line.
+    """
+
+    def __init__(
+        self, file: JsonLines, on_steps: Callable[[int, int, dict[str, float]], None],
+        on_line: Callable[[dict[str, Any]], None] | None = None,
+    ):  # fmt: skip
+        self.file, self.on_steps, self.on_line = file, on_steps, on_line
+        self._waiting: list[_Step] = []
+        self._copied: list[_Step] = []
+        self._copy: HostCopy | None = None
+
+    def add(self, line: dict[str, Any], images: int, losses: dict[str, Tensor]) -> None:
+        self._waiting.append((line, images, losses))
+        if len(self._waiting) == _INTERVAL:
+            self._exchange()
+
+    def flush(self) -> None:
+        """Write the losses of all steps."""
+        self._exchange()
+        self._exchange()
+
+    def _exchange(self) -> None:
+        """Start to copy the losses of the waiting steps, and write those that were copied before."""
+        steps, copy = self._copied, self._copy
+        self._copied, self._waiting, self._copy = self._waiting, [], None
+        waiting = [loss for _, _, losses in self._copied for loss in losses.values()]
+        if waiting:  # a method, or a part of its steps, may have no loss
+            self._copy = HostCopy(torch.stack(waiting))
+        values = iter(copy.wait().tolist() if copy else ())
+        for line, _, on_device in steps:
+            losses = line["losses"] = {name: next(values) for name in on_device}
+            for name, value in losses.items():
+                if not math.isfinite(value):
+                    raise NotFinite(f"the loss '{name}' is {value}", line["step"])
+            self.file.write(line)
+            if self.on_line:
+                self.on_line(line)
+        if steps:
+            self.on_steps(line["task"] - 1, sum(images for _, images, _ in steps), losses)
 
 
 def make_batch(method: Method, view: TrainView, index: np.ndarray, loaded: Loaded, first_pass: bool) -> Batch:

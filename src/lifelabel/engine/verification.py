@@ -273,11 +273,9 @@ class _Verifier:
         stated |= {} if model is None else {names.MODEL_INFO: model["stream"]["fingerprint"]}
         _compare("SHA-256 of the stream", stated)
         tasks = [list(task.classes) for task in info.tasks]
-        for what, own, key in (
-            ("name of the stream", info.name, "stream"), ("tasks", tasks, "tasks"),
-            ("classes", list(info.classes), "classes"),
-        ):  # fmt: skip
-            _compare(what, {names.CONFIG: own, names.METRICS: metrics[key]})
+        _compare("name of the stream", {names.CONFIG: info.name, names.METRICS: metrics["stream"]})
+        _compare("tasks", {names.CONFIG: tasks, names.METRICS: metrics["tasks"]})
+        _compare("classes", {names.CONFIG: list(info.classes), names.METRICS: metrics["classes"]})
         if state is not None and state["files"] != info.files:
             raise UserError("other images have a file than during the run: if they moved, give --root DIR")
         sizes = {"tasks": len(tasks), "classes": len(info.classes), "test images": len(info.test_rows)}

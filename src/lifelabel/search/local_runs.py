@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -24,7 +23,7 @@ from lifelabel.metrics.functions import METRICS
 from lifelabel.nn.backbones import BACKBONES
 from lifelabel.registry import Registry, register_items
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.planned_run import Outcome, PlannedRun, Reporter, StartedRun, error_file, train_planned
+from lifelabel.search.planned_run import ActiveRun, Backend, Outcome, PlannedRun, Reporter, Waiting, train_planned
 from lifelabel.streams import STREAMS
 from lifelabel.utils.processes import num_cores, start_child
 
@@ -43,10 +42,8 @@ def default_jobs(device: str = "auto") -> int:
     return gpus or (1 if device.startswith(("cuda", "mps")) else min(_MAX_CPU_JOBS, num_cores()))
 
 
-class RunProcess(StartedRun):
+class RunProcess(ActiveRun):
     """A run in its own process, which sends its state."""
-
-    is_running = True
 
     def __init__(self, number: int, plan: PlannedRun, slot: int):
         super().__init__(number, plan)
@@ -70,7 +67,6 @@ class RunProcess(StartedRun):
             self.pipe.send(self.plan)
 
     def poll(self) -> bool:
-        """Read the messages of the process. Returns whether the run or its process has ended."""
         alive = self.process.is_alive()  # before the messages are read: a process may send some and end after this line
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
@@ -105,14 +101,11 @@ class RunProcess(StartedRun):
         self.process.join()
 
 
-class LocalRuns:
+class LocalRuns(Backend):
     """The backend of the scheduler for this machine. In a `with` block, processes with a GPU are kept for later calls.
 
     Until a run has started to train, which shows that the options of all runs are valid, only one run is started.
     """
-
-    at_once = ""
-    has_queue = False
 
     def __init__(self, jobs: int = 1):
         self.jobs = max(1, jobs)
@@ -136,13 +129,13 @@ class LocalRuns:
         self.options_valid = False
         yield {}
 
-    def start(self, waiting: deque[tuple[int, PlannedRun]], note: Callable[[str], None]) -> None:
+    def start(self, waiting: Waiting, note: Callable[[str], None]) -> None:
         self.options_valid |= any(run.began is not None for run in self.active)
         while waiting and len(self.active) < (self.jobs if self.options_valid else 1):
             slot = min(set(range(self.jobs)) - {run.slot for run in self.active})
             run = RunProcess(*waiting.popleft(), slot)
             with contextlib.suppress(OSError):
-                error_file(run.plan.folder).unlink()
+                run.plan.error_file.unlink()
             previous = next((each for each in self.idle if each.slot == slot and run.reusable), None)
             if previous:
                 self.idle.remove(previous)
@@ -156,7 +149,7 @@ class LocalRuns:
         wait([part for run in self.active for part in (run.process.sentinel, run.pipe)], _POLL_SECONDS)
 
     def finish(self, run: RunProcess, more: bool) -> None:
-        self.active.remove(run)
+        super().finish(run, more)
         if run.can_take_next and (more or self.keeps_idle):
             self.idle.append(run)
         else:
@@ -169,9 +162,6 @@ class LocalRuns:
     def stop(self) -> None:
         for run in self.active:
             run.process.terminate()  # repeatedly: a process that has just started may miss the first signal
-
-    def stop_at_once(self) -> None:
-        """`close` kills the processes."""
 
     def close(self) -> None:
         for run in [*self.active, *([] if self.keeps_idle else self.idle)]:

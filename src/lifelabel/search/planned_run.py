@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,15 @@ class PlannedRun:
     @property
     def config(self) -> Config:
         return Config.make(self.values).with_absolute_paths()
+
+    @property
+    def error_file(self) -> Path:
+        """The file for the traceback of a failed run. It is next to the run folder, which may not exist."""
+        return self.folder.with_name(f"{self.folder.name}.error.txt")
+
+
+Waiting = deque[tuple[int, PlannedRun]]
+"""Runs that are not started yet, with their numbers."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +105,11 @@ class Reporter(Callback):
         self.publish()
 
 
-class StartedRun:
-    """A run that was started in another process, with its last known state."""
+class ActiveRun:
+    """A run that was started, in a process of this machine or as a job of a cluster, with its last known state."""
+
+    is_running = True
+    """False while its job waits in the queue of the cluster."""
 
     def __init__(self, number: int, plan: PlannedRun):
         self.number, self.plan, self.state = number, plan, RunState()
@@ -114,11 +128,14 @@ class StartedRun:
         return self.state.images / self.state.total if self.state.total else 0.0
 
     def describe(self) -> str:
-        """The progress as text."""
         s = self.state
         if not s.tasks:
             return "setting up"
         return f"{task_text(min(s.task + 1, s.tasks), s.names, of=s.tasks)}  {s.images:,}/{s.total:,} images"
+
+    def poll(self) -> bool:
+        """Read the messages of the run. Returns whether it has ended."""
+        raise NotImplementedError
 
     def reason(self) -> str:
         """Why it ended without a result."""
@@ -131,11 +148,53 @@ class StartedRun:
         return Outcome(self.plan, None if finished else text, new=finished, diverged=kind == "diverged")
 
 
+class Backend:
+    """Where runs are trained: `LocalRuns`, or `SlurmJobs` of `lifelabel.search.slurm`."""
+
+    at_once = ""
+    """What `stop_at_once` does, for a message."""
+    has_queue = False
+    """Whether runs may wait in the queue of a cluster after their start."""
+    active: list[Any]
+    """The runs that were started and have not ended, as `ActiveRun`."""
+
+    def claim(
+        self, missing: Sequence[tuple[int, PlannedRun]], overwrite: bool
+    ) -> AbstractContextManager[Mapping[int, Outcome]]:
+        """A context in which no other process starts the same runs. Runs that another call has started become active.
+
+        Yields the outcomes of runs that cannot be started, by number.
+        """
+        raise NotImplementedError
+
+    def start(self, waiting: Waiting, note: Callable[[str], None]) -> None:
+        """Start runs as long as there is room, and remove them from `waiting`."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Return when a run may have news, at least once per second."""
+        raise NotImplementedError
+
+    def finish(self, run: Any, more: bool) -> None:
+        """A run has ended. `more`: other runs wait. A mistake in the options of all runs is raised as UserError."""
+        self.active.remove(run)
+
+    def stop(self) -> None:
+        """All active runs write a checkpoint and end. Called repeatedly until they have ended."""
+        raise NotImplementedError
+
+    def stop_at_once(self) -> None:
+        """Do not wait for the active runs."""
+
+    def close(self) -> None:
+        """The scheduler ends: no process of this machine continues."""
+
+
 def clear_runs(planned: Iterable[PlannedRun]) -> None:
     """Delete the files of runs that are repeated."""
-    for plan in planned:
-        if RunFolder(plan.folder).is_run:
-            with RunFolder(plan.folder).new(overwrite=True):
+    for folder in (RunFolder(plan.folder) for plan in planned):
+        if folder.is_run:
+            with folder.new(overwrite=True):
                 pass
 
 
@@ -195,21 +254,15 @@ def train_planned(plan: PlannedRun, callback: Callback) -> tuple[str, str]:
     except KeyboardInterrupt:
         return "stopped", "was stopped at once"
     except Exception as error:
-        return "failure", _failure(error, plan.folder)
+        return "failure", _failure(error, plan.error_file)
     return "finished", ""
 
 
-def error_file(folder: Path) -> Path:
-    """The file for the traceback of a failed run. It is next to the run folder, which may not exist."""
-    return folder.with_name(f"{folder.name}.error.txt")
-
-
-def _failure(error: Exception, folder: Path) -> str:
-    """An unexpected exception as one line. The traceback is written to a file."""
+def _failure(error: Exception, path: Path) -> str:
+    """An unexpected exception as one line. The traceback is written to the file `path`."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     lines = str(error).strip().splitlines()
     message = ": ".join(dict.fromkeys(line.strip() for line in lines[:1] + lines[-1:]))[:_MAX_MESSAGE]
-    path = error_file(folder)
     with contextlib.suppress(OSError, UserError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(traceback.format_exception(error)))

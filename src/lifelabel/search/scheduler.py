@@ -7,82 +7,12 @@ that fails is reported with its reason, and the others continue.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 from lifelabel.errors import Stopped
 from lifelabel.search.local_runs import LocalRuns
-from lifelabel.search.planned_run import Outcome, PlannedRun, clear_runs, existing_outcome
+from lifelabel.search.planned_run import ActiveRun, Backend, Outcome, PlannedRun, Waiting, clear_runs, existing_outcome
 from lifelabel.utils.processes import catch_stop_signals
-
-_Waiting = deque[tuple[int, PlannedRun]]
-"""Runs that are not started yet, with their numbers."""
-
-
-class ActiveRun(Protocol):
-    """A run that was started, in a process of this machine or as a job of a cluster."""
-
-    number: int
-    plan: PlannedRun
-    notes: list[str]
-    """Lines for the user that were not displayed yet."""
-
-    @property
-    def is_running(self) -> bool:
-        """False while its job waits in the queue of the cluster."""
-
-    @property
-    def fraction(self) -> float:
-        """The fraction of the images that are learned."""
-
-    def describe(self) -> str:
-        """The progress as text."""
-
-    def poll(self) -> bool:
-        """Read the messages of the run. Returns whether it has ended."""
-
-    def outcome(self) -> Outcome:
-        """The outcome of a run that has ended."""
-
-
-class Backend(Protocol):
-    """Where runs are trained: `LocalRuns`, or `SlurmJobs` of `lifelabel.search.slurm`."""
-
-    at_once: str
-    """What `stop_at_once` does, for a message."""
-    has_queue: bool
-    """Whether runs may wait in the queue of a cluster after their start."""
-
-    @property
-    def active(self) -> Sequence[Any]:
-        """The runs that were started and have not ended, as `ActiveRun`."""
-
-    def claim(
-        self, missing: Sequence[tuple[int, PlannedRun]], overwrite: bool
-    ) -> AbstractContextManager[Mapping[int, Outcome]]:
-        """A context in which no other process starts the same runs. Runs that another call has started become active.
-
-        Yields the outcomes of runs that cannot be started, by number.
-        """
-
-    def start(self, waiting: _Waiting, note: Callable[[str], None]) -> None:
-        """Start runs as long as there is room, and remove them from `waiting`."""
-
-    def wait(self) -> None:
-        """Return when a run may have news, at least once per second."""
-
-    def finish(self, run: Any, more: bool) -> None:
-        """A run has ended. `more`: other runs wait. A mistake in the options of all runs is raised as UserError."""
-
-    def stop(self) -> None:
-        """All active runs write a checkpoint and end. Called repeatedly until they have ended."""
-
-    def stop_at_once(self) -> None:
-        """Do not wait for the active runs."""
-
-    def close(self) -> None:
-        """The scheduler ends: no process of this machine continues."""
 
 
 class Display:
@@ -145,7 +75,7 @@ class _Scheduler:
     def __init__(self, planned: Sequence[PlannedRun], overwrite: bool, display: Display, backend: Backend):
         self.planned, self.overwrite, self.display, self.backend = planned, overwrite, display, backend
         self.outcomes: list[Outcome | None] = [None] * len(planned)
-        self.waiting: _Waiting = deque()
+        self.waiting: Waiting = deque()
         self.displayed: set[int] = set()
         """The numbers of the active runs that the display shows."""
         self.stop_requested = self.display_begun = False

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from lifelabel.errors import UserError
 from lifelabel.registry import loaded_plugins
 from lifelabel.runs.folder import RunFolder
 from lifelabel.search import slurm_job
-from lifelabel.search.planned_run import Outcome, PlannedRun, StartedRun, differences, error_file, existing_outcome
+from lifelabel.search.planned_run import ActiveRun, Backend, Outcome, PlannedRun, Waiting, differences, existing_outcome
 from lifelabel.search.slurm_job import RUNS_FILE, TIME_LIMIT_SIGNAL, read_runs, read_state, write_runs
 from lifelabel.utils.files import below, write_text
 
@@ -86,8 +85,6 @@ def job_options(given: Sequence[str], device: str = "auto") -> dict[str, str | b
 
 @dataclass(frozen=True)
 class _Queued:
-    """A job in the queue."""
-
     id: str
     waiting: bool
 
@@ -108,7 +105,7 @@ def _read_queue(folders: Iterable[Path]) -> dict[tuple[str, int], _Queued] | Non
     return found
 
 
-class _Job(StartedRun):
+class _Job(ActiveRun):
     """The job of a run. It writes its state to a file."""
 
     def __init__(self, number: int, plan: PlannedRun, folder: Path, index: int, job_id: str):
@@ -141,7 +138,7 @@ class _Job(StartedRun):
         return f"its job {self.id} ended without a result ({state}){_HINTS.get(state, '')}; its output is in {log}"
 
 
-class SlurmJobs:
+class SlurmJobs(Backend):
     """The backend of the scheduler for a cluster. `folder` has the files of the jobs, `options` are those of sbatch."""
 
     at_once = "; the jobs were cancelled"
@@ -218,7 +215,7 @@ class SlurmJobs:
                     found.append((job, differences(Config.make(earlier.values), job.plan.config)))
         return found
 
-    def start(self, waiting: deque[tuple[int, PlannedRun]], note: Callable[[str], None]) -> None:
+    def start(self, waiting: Waiting, note: Callable[[str], None]) -> None:
         """Submit all runs as one array: Slurm starts them."""
         if self.adopted:
             note(f"in the queue: {_count(self.adopted)} of an earlier call")
@@ -231,7 +228,7 @@ class SlurmJobs:
         write_text(folder / "job.sh", self._script(folder, len(waiting)))
         for _, plan in waiting:
             with contextlib.suppress(OSError):
-                error_file(plan.folder).unlink()
+                plan.error_file.unlink()
         done = subprocess.run(["sbatch", "--parsable", str(folder / "job.sh")], capture_output=True, text=True)
         if done.returncode != 0:
             (folder / RUNS_FILE).unlink()  # no job belongs to it
@@ -250,7 +247,7 @@ class SlurmJobs:
         if time.monotonic() < self.next_queue:
             return
         if self.stopping:
-            self._cancel()
+            self.stop_at_once()
         queue = _read_queue({job.folder for job in self.active})
         self.next_queue = time.monotonic() + (_STOPPING_SECONDS if self.stopping else _QUEUE_SECONDS)
         if queue is None:  # the controller may restart: the jobs continue
@@ -260,9 +257,6 @@ class SlurmJobs:
             job.misses = 0 if queued else job.misses + 1
             job.is_running = queued is not None and not queued.waiting
 
-    def finish(self, job: _Job, more: bool) -> None:
-        self.active.remove(job)
-
     def stop(self) -> None:
         if not self.stopping:
             self.stopping, self.next_queue = True, 0.0
@@ -270,17 +264,11 @@ class SlurmJobs:
                 job.most_misses = 1
 
     def stop_at_once(self) -> None:
-        self._cancel()
-
-    def _cancel(self) -> None:
         """Cancel the jobs. Those that run get SIGTERM in the training process only, and have any time they need."""
         ids = [job.id for job in self.active]
         for options in (["--state=PENDING"], ["--state=RUNNING", "--batch", "--signal=TERM"]):
             if ids:
                 subprocess.run(["scancel", "--quiet", *options, *ids], capture_output=True)
-
-    def close(self) -> None:
-        """The jobs continue."""
 
 
 def _count(jobs: int) -> str:

@@ -26,8 +26,8 @@ from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
-from lifelabel.search.planned_run import PlannedRun
-from lifelabel.search.scheduler import Backend, Display, run_all
+from lifelabel.search.planned_run import Backend, PlannedRun
+from lifelabel.search.scheduler import Display, run_all
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import counted, printable
 
@@ -151,25 +151,20 @@ def first_runs(search: Search) -> list[PlannedRun]:
     return [plan for _, _, plans in trials for plan in plans if not _has_ended(plan.folder)]
 
 
-def _check(search: Search) -> None:
-    """Refuse options that a search cannot have."""
-    if search.trials < 1:
-        raise UserError(f"--trials must be at least 1, not {search.trials}")
-    if not search.hold_out > 0:
-        raise UserError("--hold-out must be more than 0: options must not be chosen on test images")
-    for name in SET_BY_TUNE:
-        if name in search.fixed:
-            raise UserError(
-                f"--set {name}: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
-                "--proxy-images"
-            )
-
-
 class _CoordinateDescent:
     """A search with its trials so far."""
 
     def __init__(self, search: Search, display: Display | None = None, backend: Backend | None = None):
-        _check(search)
+        if search.trials < 1:
+            raise UserError(f"--trials must be at least 1, not {search.trials}")
+        if not search.hold_out > 0:
+            raise UserError("--hold-out must be more than 0: options must not be chosen on test images")
+        for name in SET_BY_TUNE:
+            if name in search.fixed:
+                raise UserError(
+                    f"--set {name}: the search sets it; give --method, --seeds, --first-tasks, --hold-out, --proxy or "
+                    "--proxy-images"
+                )
         self.search, self.folder, self.display, self.backend = search, RunFolder(search.out), display, backend
         sets = {
             "method": search.method, "first_tasks": search.first_tasks, "hold_out": search.hold_out,
@@ -280,13 +275,11 @@ class _CoordinateDescent:
 
 
 def _has_ended(path: Path) -> bool:
-    """Whether a run is finished or has diverged."""
     folder = RunFolder(path)
     return (folder / _FAILED).exists() or folder.is_finished
 
 
 def _read_trial(number: int, changed: str, options: dict[str, Any], folders: Sequence[Path]) -> _Trial:
-    """A trial from its run folders."""
     scores, seconds, error = [], 0.0, ""
     for folder in map(RunFolder, folders):
         if (folder / _FAILED).exists():
