@@ -159,7 +159,7 @@ def test_changed_relations_are_listed(tmp_path):
 
 
 def test_the_best_thresholds_by_hand(table):
-    found = run_sections(table.rows)["thresholds"].panels[0].table
+    found = run_sections(table.rows)["thresholds"].panels[0].content
     assert found.heads() == ["class", "task", "threshold", "F1 %", "precision %", "recall %"]
     first, empty, never, last = found.texts()
     assert first == [HOSTILE[0], "1", "0.000", "66.7", "50.0", "100.0"]

@@ -197,8 +197,8 @@ def test_a_curve_has_a_gap_where_there_is_no_score(tmp_path):
 
 
 def test_matrices(runs):
-    assert runs[3].matrices() == {}
-    arrays = runs[0].matrices()
+    assert runs[3].matrices == {}
+    arrays = runs[0].matrices
     assert set(arrays) == {"task_1", "task_2", "classes", "truth", "kept"}
     assert arrays["classes"].tolist() == CLASSES
 
@@ -224,7 +224,7 @@ def test_matrices_that_are_not_of_this_run_are_refused(tmp_path, what):
     path = write_run(tmp_path / "a") / "acm.npz"
     NOT_OF_THIS_RUN[what](path)
     with pytest.raises(UserError, match=f"^{path} does not hold the matrices of this run$"):
-        read_run(tmp_path / "a").matrices()
+        read_run(tmp_path / "a").matrices
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04 and no more", b"", b"text"])
@@ -232,7 +232,7 @@ def test_a_damaged_matrix_file_is_refused(tmp_path, content):
     folder = write_run(tmp_path / "a")
     (folder / "acm.npz").write_bytes(content)
     with pytest.raises(UserError, match=r"acm\.npz is damaged or cut short$"):
-        read_run(folder).matrices()
+        read_run(folder).matrices
 
 
 # Folders
@@ -353,7 +353,7 @@ def test_a_real_run(agcn_run):
     assert len(run.curve()) == 5
     assert run.curve()[-1] == pytest.approx(100 * run.metrics["final"]["mAP"])
     assert all(value is not None for name, value in run.figures().items())
-    assert run.matrices()["task_5"].shape == (20, 20)
+    assert run.matrices["task_5"].shape == (20, 20)
 
 
 def test_options_that_all_runs_have_are_not_in_their_labels(tmp_path):

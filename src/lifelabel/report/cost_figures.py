@@ -13,10 +13,11 @@ from lifelabel.report.vega import (
     GRAY,
     POINT,
     Figure,
+    calculate,
+    chart_names,
     chart_spec,
     chart_text,
     method_styles,
-    methods_param,
     rounded,
     tooltip,
 )
@@ -60,8 +61,8 @@ def cost(rows: Sequence[Row]) -> Figure | None:
     spec = chart_spec(
         frame.height,
         points,
-        params=[methods_param(row.name for row in rows)],
-        transform=[{"calculate": "methods[datum.m]", "as": "name"}],
+        {"methods": chart_names(row.name for row in rows)},
+        transform=calculate(name="methods[datum.m]"),
         encoding={"x": x},
         layer=[
             {

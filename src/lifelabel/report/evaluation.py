@@ -31,7 +31,15 @@ from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream_text import listed
-from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, percent_channel, write_spec
+from lifelabel.report.vega import (
+    COLOURS,
+    chart_obstacle,
+    chart_spec,
+    chart_text,
+    names_channel,
+    percent_channel,
+    write_spec,
+)
 from lifelabel.runs.folder import RunFolder
 from lifelabel.runs.names import EVALUATION_FILES, MODEL_INFO, MODEL_TENSORS, SKIPPED
 from lifelabel.streams.labelled_set import LabelledSet
@@ -366,13 +374,10 @@ def draw_per_class(found: dict[str, Any], folder: Path) -> None:
     if total > _MAX_BARS:
         ranked = [*ranked[: _MAX_BARS // 2], *ranked[-_MAX_BARS // 2 :]]
         title = f"the {_MAX_BARS // 2} best and the {_MAX_BARS // 2} worst of {total:,} classes"
-    y = {
-        "field": "k", "type": "ordinal", "title": None,
-        "axis": {"labelExpr": "names[datum.value]", "labelFontSize": 10, "labelLimit": 220, "ticks": False},
-    }  # fmt: skip
+    y = names_channel("k", {"labelLimit": 220})
     series = {"AP": "#cccccc", "precision at the threshold": COLOURS[0], "recall at the threshold": COLOURS[3]}
     color = {"type": "nominal", "title": None, "scale": {"domain": [*series], "range": [*series.values()]}}
-    x = percent_channel("% (number of images with the label)")
+    text = "% (number of images with the label)"
     marks = {
         "AP": {"type": "bar"},
         "precision": {"type": "point", "filled": True, "size": 45, "opacity": 1},
@@ -382,28 +387,25 @@ def draw_per_class(found: dict[str, Any], folder: Path) -> None:
         {
             "transform": [{"filter": f"isValid(datum.{key})"}],
             "mark": mark,
-            "encoding": {"y": y, "x": {**x, "field": key}, "color": {"datum": name, **color}},
+            "encoding": {"y": y, "x": percent_channel(key, text), "color": {"datum": name, **color}},
         }
         for (key, mark), name in zip(marks.items(), series, strict=True)
     ]
     if total > _MAX_BARS:
         border = {"data": {"values": [{"k": _MAX_BARS // 2}]}, "mark": {"type": "rule", "strokeWidth": 0.8}}
         layers.append({**border, "encoding": {"y": {**y, "bandPosition": 0}}})
-    spec = {
-        "params": [
-            {"name": "names", "value": [f"{chart_text(row['name'], 28)} ({row['positives']:,})" for row in ranked]}
-        ],
-        "title": f"{chart_text(found['set']['name'], 40)}: {title}",
-        "width": 460,
-        "height": 16 * len(ranked) + 10,
-        "data": {
-            "values": [
-                {"k": k} | {key: None if row[key] is None else round(100 * row[key], 2) for key in marks}
-                for k, row in enumerate(ranked)
-            ]
-        },
-        "layer": layers,
-    }
+    values = [
+        {"k": k} | {key: None if row[key] is None else round(100 * row[key], 2) for key in marks}
+        for k, row in enumerate(ranked)
+    ]
+    spec = chart_spec(
+        16 * len(ranked) + 10,
+        values,
+        {"names": [f"{chart_text(row['name'], 28)} ({row['positives']:,})" for row in ranked]},
+        title=f"{chart_text(found['set']['name'], 40)}: {title}",
+        width=460,
+        layer=layers,
+    )
     write_spec(spec, folder, "per_class", (".png",))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lifelabel.report.method_figures import best_method
+from lifelabel.report.score_figures import best_method
 from lifelabel.report.tables import Row
 from lifelabel.runs.details import Example, RunDetails, read_details
 from lifelabel.runs.finished import FinishedRun

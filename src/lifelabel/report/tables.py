@@ -180,10 +180,10 @@ class ResultTable:
 def _damage(run: FinishedRun) -> dict[str, str]:
     """The damaged parts of a run folder that its table does not need, and what is wrong with them."""
     found = {}
-    readers: dict[str, Callable[[FinishedRun], object]] = {MATRICES: FinishedRun.matrices, DETAILS: read_details}
+    readers: dict[str, Callable[[], object]] = {MATRICES: lambda: run.matrices, DETAILS: lambda: read_details(run)}
     for name, read in readers.items():
         try:
-            read(run)
+            read()
         except UserError as error:
             found[name] = str(error)
     return found
