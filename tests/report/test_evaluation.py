@@ -203,7 +203,7 @@ def captions(evaluation, monkeypatch, path):
         module, "draw_sheet", lambda title, key, groups: seen.append(groups) or Image.new("RGB", (9, 9))
     )
     module.write_mistakes(evaluation, path)
-    return [(heading, [photo.labels for photo in photos]) for heading, photos in seen[0]]
+    return [(heading, [photo.labels for photo in photos]) for heading, photos in seen[0].items()]
 
 
 def test_the_sheet_has_the_mistakes_with_the_highest_confidence(monkeypatch, tmp_path):

@@ -27,7 +27,7 @@ def test_a_caption_is_not_wider_than_its_image(length):
 
 def test_groups_have_headings_and_rows_of_six(tmp_path):
     red, blue = (sheets.Photo(Image.new("RGB", (80, 60), colour), [("a", True)]) for colour in ("red", "blue"))
-    sheet = sheets.draw_sheet("title", "key", [("first", [red] * 7), ("second", [blue]), ("none", [])])
+    sheet = sheets.draw_sheet("title", "key", {"first": [red] * 7, "second": [blue], "none": []})
     cell = 150 + 48 + 12
     assert sheet.size == (6 * 212 + 12, 52 + 3 * 28 + 3 * cell)
     pixels = np.asarray(sheet).astype(int)

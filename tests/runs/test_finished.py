@@ -224,7 +224,7 @@ def test_matrices_that_are_not_of_this_run_are_refused(tmp_path, what):
     path = write_run(tmp_path / "a") / "acm.npz"
     NOT_OF_THIS_RUN[what](path)
     with pytest.raises(UserError, match=f"^{path} does not hold the matrices of this run$"):
-        read_run(tmp_path / "a").matrices
+        _ = read_run(tmp_path / "a").matrices
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04 and no more", b"", b"text"])
@@ -232,7 +232,7 @@ def test_a_damaged_matrix_file_is_refused(tmp_path, content):
     folder = write_run(tmp_path / "a")
     (folder / "acm.npz").write_bytes(content)
     with pytest.raises(UserError, match=r"acm\.npz is damaged or cut short$"):
-        read_run(folder).matrices
+        _ = read_run(folder).matrices
 
 
 # Folders

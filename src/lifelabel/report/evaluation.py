@@ -47,8 +47,6 @@ from lifelabel.utils.files import sha256, write_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import counted, task_cell
 
-FILES = EVALUATION_FILES
-"""What is written into the folder of an evaluation, if there is something to write."""
 _MAX_BARS = 80
 """A chart of more classes has the best and the worst ones only."""
 _ENDS = 5
@@ -140,7 +138,7 @@ def _write(evaluation: Evaluation, found: dict[str, Any], folder: Path) -> None:
     skipped = evaluation.scores.skipped
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES[2:]:
+        for name in EVALUATION_FILES[2:]:
             (folder / name).unlink(missing_ok=True)
         draw_per_class(found, folder)
         write_mistakes(evaluation, folder)
@@ -210,16 +208,13 @@ class Evaluation:
 
     def _headline(self, threshold: float | None) -> dict[str, dict[str, float]]:
         """The headline metrics at 0.5, at the thresholds of the model, and at the given threshold."""
-        found = {"0.5": self.scored.headline()}
+        limits: dict[str, float | np.ndarray] = {"0.5": 0.5}
         if self.own_thresholds is not None:
-            found["model"] = self._at(self.own_thresholds)
+            limits["model"] = self.own_thresholds
         if threshold is not None:
-            found[f"{threshold:g}"] = self._at(threshold)
-        return found
-
-    def _at(self, threshold: float | np.ndarray) -> dict[str, float]:
-        at = precision_recall_f1(self.scored.probabilities, self.scored.labels, threshold)
-        return {"mAP": self.scored.headline()["mAP"], **at}
+            limits[f"{threshold:g}"] = threshold
+        mean_ap, p, y = self.scored.headline()["mAP"], self.scored.probabilities, self.scored.labels
+        return {name: {"mAP": mean_ap, **precision_recall_f1(p, y, limit)} for name, limit in limits.items()}
 
     def _per_class(self) -> list[dict[str, Any]]:
         number = counts(self.scored.probabilities, self.scored.labels, torch.from_numpy(self.thresholds))
@@ -419,17 +414,13 @@ def write_mistakes(evaluation: Evaluation, folder: Path) -> None:
     predicted = known & (p >= evaluation.thresholds)
     wrong = np.where(predicted & ~labels, p, -1.0)
     missed = np.where(known & labels & ~predicted, p, 2.0)
-    groups = [
-        (
-            "Wrong labels with the highest probability (grey: the true labels)",
-            _photos(evaluation, wrong.argmax(1), -wrong.max(1), 1.0, labels),
-        ),
-        (
-            "Missed labels with the lowest probability (grey: the predicted labels)",
-            _photos(evaluation, missed.argmin(1), missed.min(1), 2.0, predicted),
-        ),
-    ]
-    groups = [group for group in groups if group[1]]
+    wrong_photos = _photos(evaluation, wrong.argmax(1), -wrong.max(1), 1.0, labels)
+    missed_photos = _photos(evaluation, missed.argmin(1), missed.min(1), 2.0, predicted)
+    groups = {
+        "Wrong labels with the highest probability (grey: the true labels)": wrong_photos,
+        "Missed labels with the lowest probability (grey: the predicted labels)": missed_photos,
+    }
+    groups = {heading: photos for heading, photos in groups.items() if photos}
     if not groups:
         return
     title = f"Mistakes on {listed([evaluation.labelled.name], 80)}"

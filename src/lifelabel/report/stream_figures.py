@@ -53,7 +53,7 @@ def _contact_sheet(stream: Stream, index: int) -> Image.Image | None:
     title = f"{listed([stream.name], 60)}, task {index + 1} of {len(stream.tasks)}: {listed(task.classes, 110)}"
     key = "black: visible labels" + ("; grey: hidden labels" if stream.train.complete else "")
     photos = [Photo(image, _label_names(stream, row, task.columns)) for row, image in images]
-    return draw_sheet(title, key, [("", photos)])
+    return draw_sheet(title, key, {"": photos})
 
 
 def _readable_images(stream: Stream, index: int) -> Iterator[tuple[int, Image.Image]]:
