@@ -103,21 +103,21 @@ def _run_matrices(run: FinishedRun) -> _Matrices | None:
     arrays = run.matrices
     if not arrays or len(arrays["classes"]) < 2:
         return None
-    sizes = [len(task) for task in run.metrics["tasks"]]
-    task_of = np.repeat(np.arange(1, len(sizes) + 1), sizes)[arrays["kept"]]
-    last = _off_diagonal(arrays[f"task_{len(sizes)}"])
+    numbers, total = range(1, len(run.tasks) + 1), sum(run.sizes)
+    task_of = np.repeat(numbers, run.sizes)[arrays["kept"]]
+    last = _off_diagonal(arrays[f"task_{len(run.tasks)}"])
     strength = np.maximum(last.max(0), last.max(1))
     kept = np.sort(np.argsort(-strength, kind="stable")[:_MAX_CLASSES])
     by_task = {}
-    for task in range(1, len(sizes) + 1):
+    for task in numbers:
         if f"task_{task}" in arrays:
             inside = kept[task_of[kept] <= task]
             by_task[task] = arrays[f"task_{task}"][np.ix_(inside, inside)].astype(float)
-    note = f"The {len(kept)} classes with the strongest relations, of {sum(sizes)}, in the order of the tasks."
+    note = f"The {len(kept)} classes with the strongest relations, of {total}, in the order of the tasks."
     truth = arrays["truth"][np.ix_(kept, kept)].astype(float) if "truth" in arrays else None
     names = chart_names(arrays["classes"][kept].tolist())
-    texts = [chart_text(task_text(number, run.task_names), 30) for number in range(1, len(sizes) + 1)]
-    return _Matrices(names, task_of[kept], by_task, truth, note if len(kept) < sum(sizes) else "", texts)
+    texts = [chart_text(task_text(number, run.task_names), 30) for number in numbers]
+    return _Matrices(names, task_of[kept], by_task, truth, note if len(kept) < total else "", texts)
 
 
 def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def strongest_relations(run: FinishedRun, count: int = 12) -> list[Relation]:
     arrays = run.matrices
     if not arrays:
         return []
-    last = _off_diagonal(arrays[f"task_{len(run.metrics['tasks'])}"])
+    last = _off_diagonal(arrays[f"task_{len(run.tasks)}"])
     last = np.where(last >= last.T, last, -1)
     last[np.triu(last == last.T)] = -1  # of two equal directions, one
     order = np.argsort(-last, axis=None, kind="stable")[:count]
@@ -156,7 +156,7 @@ def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Chang
     """
     arrays = run.matrices
     names, count, changes = arrays["classes"].tolist() if arrays else [], 0, []
-    tasks = [task for task in range(1, len(run.metrics["tasks"]) + 1) if f"task_{task}" in arrays]
+    tasks = [task for task in range(1, len(run.tasks) + 1) if f"task_{task}" in arrays]
     for earlier, task in pairwise(tasks):
         before, after = arrays[f"task_{earlier}"], arrays[f"task_{task}"]
         size = len(before)
@@ -175,7 +175,7 @@ def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Chang
 
 def compared_classes(run: FinishedRun) -> str:
     """Which classes `changed_relations` compares, if not all."""
-    total, compared = sum(map(len, run.metrics["tasks"])), len(run.matrices.get("kept", ()))
+    total, compared = sum(run.sizes), len(run.matrices.get("kept", ()))
     text = f"Only the {compared:,} classes with the strongest relations, of {total:,}, are compared."
     return text if compared < total else ""
 

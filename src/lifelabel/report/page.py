@@ -191,13 +191,13 @@ def _thresholds(run: FinishedRun, _: str) -> Table | None:
     recall = np.linspace(0, 1, details.precision.shape[1])
     precision = np.nan_to_num(details.precision.astype(float), nan=-1.0)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
-    names = [(name, number) for number, task in enumerate(run.metrics["tasks"], 1) for name in task]
+    names = [(name, number) for number, task in enumerate(run.tasks, 1) for name in task]
     lines = []
     for k, ((name, task), r) in enumerate(zip(names, f1.argmax(1), strict=True)):
         found = (details.thresholds[k, r], 100 * f1[k, r], 100 * precision[k, r], 100 * recall[r])
         known = not np.isnan(details.precision[k, r])
         stats = [Stat(float(value) if known else None, None, 1) for value in found]
-        lines.append(Line([str(name), task_cell(task, run.task_names), *stats]))
+        lines.append(Line([name, task_cell(task, run.task_names), *stats]))
     return Table(_THRESHOLD_COLUMNS, tuple(lines)) if lines else None
 
 

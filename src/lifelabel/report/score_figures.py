@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from lifelabel.errors import UserError
 from lifelabel.metrics.curves import BINS
 from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.tables import Row
@@ -39,7 +37,6 @@ from lifelabel.report.vega import (
 )
 from lifelabel.runs.details import RunDetails, TaskDetails, read_details
 from lifelabel.runs.finished import FinishedRun, check_same_tasks
-from lifelabel.runs.names import METRICS
 from lifelabel.utils.text import task_text
 
 _FEW_CURVES = 6
@@ -66,15 +63,6 @@ def seeds_note(runs: Iterable[FinishedRun]) -> str:
     """Which of the runs of a method a figure of one run shows."""
     seeds = sorted({run.seed for run in runs})
     return f"Seed {seeds[0]}." if len(seeds) == 1 else f"Seeds {', '.join(map(str, seeds))}: the lowest of each method."
-
-
-@contextlib.contextmanager
-def reading(run: FinishedRun) -> Iterator[None]:
-    """Reads of metrics.json that fail with an error that names the run."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-        raise UserError(f"{METRICS} of {run.path} is damaged, or of another version of lifelabel") from None
 
 
 # Tasks
@@ -147,7 +135,7 @@ def _curve_points(number: int, row: Row) -> list[dict[str, Any]]:
     points = []
     for metric, name in enumerate(HEADLINE):
         curves = [run.curve(name) for run in row.runs]
-        first = len(row.runs[0].metrics["tasks"]) - len(curves[0]) + 1
+        first = len(row.runs[0].tasks) - len(curves[0]) + 1
         for task, found in enumerate(zip(*curves, strict=True), first):
             known = [value for value in found if value is not None]
             if known:
@@ -175,16 +163,15 @@ def _curves(style: Mapping[str, Any], tip: list[dict[str, str]]) -> list[dict[st
 
 def forgetting(run: FinishedRun, label: str) -> Figure | None:
     """mAP of the classes of each task after each task. A run of one task, or of all at once, has no forgetting."""
-    tasks = len(run.metrics["tasks"])
+    tasks = len(run.tasks)
     if run.joint or tasks < 2:
         return None
-    with reading(run):
-        cells = [
-            {"t": t, "j": j, "v": round(100 * value, 2)}
-            for t, row in enumerate(run.metrics["by_task"].get("mAP", []), 1)
-            for j, value in enumerate(row, 1)
-            if value is not None
-        ]
+    cells = [
+        {"t": t, "j": j, "v": round(100 * value, 2)}
+        for t, row in enumerate(run.metrics.get("by_task", {}).get("mAP", []), 1)
+        for j, value in enumerate(row, 1)
+        if value is not None
+    ]
     if not cells:
         return None
     own = {int(cell["j"]): cell["v"] for cell in cells if cell["t"] == cell["j"]}
@@ -239,7 +226,7 @@ def forgetting(run: FinishedRun, label: str) -> Figure | None:
 
 def class_ap(runs: _Runs) -> Figure | None:
     """The AP of each class after the last task, the highest first."""
-    found = {number: ap for number, run in enumerate(runs.values()) if (ap := _final_ap(run))}
+    found = {number: ap for number, run in enumerate(runs.values()) if (ap := run.ap)}
     if not found:
         return None
     names = list(dict.fromkeys(name for ap in found.values() for name in ap))
@@ -281,8 +268,8 @@ def class_ap(runs: _Runs) -> Figure | None:
     if any(len(ap) > 2 * _MAX_BARS for ap in found.values()):
         note += f" Only the {_MAX_BARS} highest and the {_MAX_BARS} lowest classes are drawn."
     return Figure(
-        "class-ap", "AP of each class", alt, spec, _method_choice(runs, [*found], chosen), note, _files(runs, found),
-        width=520, max_width=840,
+        "class-ap", "AP of each class", alt, spec, note=note, width=520, max_width=840,
+        **_one_at_a_time(runs, found, chosen),
     )  # fmt: skip
 
 
@@ -345,10 +332,10 @@ def class_changes(run: FinishedRun, label: str) -> Figure | None:
 
 def _changes(run: FinishedRun, details: RunDetails) -> list[dict[str, Any]]:
     """For each class but those of the last task: its task, its AP (%) after that task and after the last one."""
-    last, names, changes = details.tasks[-1], [str(name) for task in run.metrics["tasks"] for name in task], []
-    ends = np.cumsum([len(task) for task in run.metrics["tasks"]])
+    last, names, changes = details.tasks[-1], run.classes, []
+    starts = np.cumsum([0, *run.sizes])
     for task in details.tasks[:-1]:
-        for c in range(ends[task.task - 1] - len(run.metrics["tasks"][task.task - 1]), ends[task.task - 1]):
+        for c in range(starts[task.task - 1], starts[task.task]):
             own, final = (rounded(100 * float(each.ap[c]), 1) for each in (task, last))
             if own is not None and final is not None:
                 changes.append({"t": task.task, "a": own, "b": final, "name": names[c]})
@@ -360,13 +347,13 @@ def precision_recall(runs: _Runs) -> Figure | None:
     details, labels = _details(runs), list(runs)
     classes: dict[str, int] = {}
     for number in details:
-        for name in _names(runs[labels[number]]):
+        for name in runs[labels[number]].classes:
             classes.setdefault(name, len(classes) + 1)
     step = next(s for s in (1, 2, 4, 5, 10) if len(classes) * len(details) * (100 // s + 1) <= _MAX_POINTS or s == 10)
     values: list[dict[str, Any]] = []
     ap = np.full((len(classes) + 1, len(runs)), np.nan)
     for number, found in details.items():
-        columns = [classes[name] for name in _names(runs[labels[number]])]
+        columns = [classes[name] for name in runs[labels[number]].classes]
         known = ~np.isnan(found.precision).any(1)
         curves = [(c, curve) for c, curve, has in zip(columns, found.precision, known, strict=True) if has]
         if known.any():
@@ -467,8 +454,8 @@ def reliability(runs: _Runs) -> Figure | None:
         f"probability of a bin is computed from the centres of {BINS} narrower bins."
     )
     return Figure(
-        "reliability", "Reliability", alt, spec, _method_choice(runs, [*errors], chosen), note, _files(runs, errors),
-        width=440, max_width=560,
+        "reliability", "Reliability", alt, spec, note=note, width=440, max_width=560,
+        **_one_at_a_time(runs, errors, chosen),
     )  # fmt: skip
 
 
@@ -511,26 +498,12 @@ def false_positives(runs: _Runs) -> Figure | None:
 # Parts
 
 
-def _method_choice(runs: _Runs, numbers: Sequence[int], chosen: int) -> tuple[Control, ...]:
-    """The choice of a method by its number, if there are several."""
-    names = chart_names(runs)
-    options = tuple((number, names[number]) for number in numbers)
-    return (Control("method", "choice", "method", options, chosen),) if len(numbers) > 1 else ()
-
-
-def _final_ap(run: FinishedRun) -> dict[str, float]:
-    """The AP of each class that has a positive test image."""
-    with reading(run):
-        return {
-            str(name): float(ap)
-            for name, ap in (run.metrics["final"].get("ap") or {}).items()
-            if ap is not None and 0 <= ap <= 1
-        }
-
-
-def _names(run: FinishedRun) -> list[str]:
-    with reading(run):
-        return [str(name) for task in run.metrics["tasks"] for name in task]
+def _one_at_a_time(runs: _Runs, numbers: Iterable[int], chosen: int) -> dict[str, Any]:
+    """The choice of a method by its number, if there are several, and a file for each."""
+    options = tuple((number, chart_names(runs)[number]) for number in numbers)
+    control = Control("method", "choice", "method", options, chosen)
+    static = {f"-{slug(list(runs)[number])}": {"method": number} for number, _ in options}
+    return {"controls": (control,) if len(options) > 1 else (), "static": static}
 
 
 def _details(runs: _Runs) -> dict[int, RunDetails]:
@@ -565,9 +538,3 @@ def _false_positive_rates(task: TaskDetails) -> list[float]:
 def _each(runs: _Runs, values: Mapping[int, float], digits: int = 1) -> str:
     names = chart_names(runs)
     return ", ".join(f"{names[number]} {value:.{digits}f}" for number, value in values.items())
-
-
-def _files(runs: _Runs, numbers: Sequence[int] | Mapping[int, Any]) -> dict[str, dict[str, int]]:
-    """One file for each method."""
-    labels = list(runs)
-    return {f"-{slug(labels[number])}": {"method": number} for number in numbers}

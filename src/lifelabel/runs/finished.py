@@ -51,6 +51,10 @@ class FinishedRun:
     fingerprint: str
     precision: str
     """The precision in effect: `auto` is bfloat16 on one machine and float32 on another."""
+    tasks: list[list[str]]
+    """The classes of each task."""
+    ap: dict[str, float]
+    """The AP of each class that has a positive test image."""
     equal_options: dict[str, Any]
     """The options that methods in a comparison should have in common."""
     has_preset: bool
@@ -74,10 +78,18 @@ class FinishedRun:
         return self.class_order, self.task_order
 
     @property
+    def sizes(self) -> list[int]:
+        """The number of classes of each task."""
+        return [len(task) for task in self.tasks]
+
+    @property
+    def classes(self) -> list[str]:
+        return [name for task in self.tasks for name in task]
+
+    @property
     def joint(self) -> bool:
         """Whether the run trained on all tasks at once."""
-        tasks = len(self.metrics["tasks"])
-        return self.metrics["per_task"][0]["task"] == tasks > 1
+        return self.metrics["per_task"][0]["task"] == len(self.tasks) > 1
 
     def figures(self) -> dict[str, float | None]:
         """All figures by name: scores and forgetting in %, the others in the unit of their name. None: unknown."""
@@ -118,7 +130,7 @@ class FinishedRun:
         path = RunFolder(self.path) / names.MATRICES
         if names.MATRICES in self.unread or not path.exists():
             return {}
-        sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
+        sizes = np.cumsum(self.sizes).tolist()
         shapes: dict[str, tuple[int, ...]] = {f"task_{number}": (size, size) for number, size in enumerate(sizes, 1)}
         shapes |= {"truth": (sizes[-1], sizes[-1]), "classes": (sizes[-1],)}
         headers = {name: header for name, header in read_headers(path, _MAX_MATRIX_BYTES).items() if name in shapes}
@@ -134,8 +146,7 @@ class FinishedRun:
         else:
             kept = _strongest_classes(path, f"task_{len(sizes)}")
             found = {name: _part(path, name, kept[kept < shapes[name][0]]) for name in matrices}
-        classes = np.array([name for task in self.metrics["tasks"] for name in task], object)
-        return {**found, "classes": classes[kept], "kept": kept}
+        return {**found, "classes": np.array(self.classes, object)[kept], "kept": kept}
 
 
 def _strongest_classes(path: Path, name: str) -> np.ndarray:
@@ -195,8 +206,7 @@ def read_run(path: str | Path) -> FinishedRun:
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
         run = _parse(folder.path, _plain(config), metrics, cast(Environment, environment))
-        by_task = dict(metrics.get("by_task") or {})
-        [_percent(value) for rows in by_task.values() for row in rows for value in row]
+        [_percent(value) for rows in dict.values(metrics.get("by_task", {})) for row in rows for value in row]
         run.figures(), [run.curve(name) for name in HEADLINE], provenance([run])
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = f"{names.CONFIG}, {names.METRICS} or {names.ENVIRONMENT}"
@@ -206,7 +216,6 @@ def read_run(path: str | Path) -> FinishedRun:
 
 def _parse(path: Path, config: dict[str, Any], metrics: Metrics, environment: Environment) -> FinishedRun:
     """A run with the values of its files. A run of an earlier version may lack those that are read with `get`."""
-    _check_tasks(metrics["tasks"])
     dict.keys(config.get("method_options") or {})  # raises TypeError for another type
     final, skipped = metrics["final"], metrics.get("skipped") or {}
     metrics_of_plugins = {str(k): v for k, v in (final.get("conventions") or {}).items() if k not in BUILT_IN}
@@ -220,6 +229,8 @@ def _parse(path: Path, config: dict[str, Any], metrics: Metrics, environment: En
         epochs=int(config.get("epochs", 1)),
         fingerprint=str(environment.get("stream_fingerprint")),
         precision=str(environment.get("precision", "")),
+        tasks=_tasks(metrics["tasks"]),
+        ap={str(name): ap for name, ap in (final.get("ap") or {}).items() if ap is not None and 0 <= ap <= 1},
         equal_options={**environment["equal"]},
         has_preset=bool(environment["preset"]),
         plugin_metrics={name: _number(value) for name, value in metrics_of_plugins.items()},
@@ -239,11 +250,11 @@ def _task_names(names: Any) -> list[str]:
     return [task_cell(number, names) for number in range(1, len(names) + 1)]
 
 
-def _check_tasks(tasks: Any) -> None:
-    """Raise TypeError unless `tasks` is a list of lists of names, none of them empty."""
+def _tasks(tasks: Any) -> list[list[str]]:
     fit = isinstance(tasks, list) and tasks and all(isinstance(task, list) and task for task in tasks)
     if not fit or not all(isinstance(name, str) for task in tasks for name in task):
         raise TypeError("not the classes of tasks")
+    return tasks
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
