@@ -120,7 +120,7 @@ def check_latex(text):
     return code
 
 
-def testlatex(table):
+def test_latex(table):
     code = check_latex(latex(table))
     lines = [line.strip() for line in code]
     assert (
@@ -223,8 +223,9 @@ def test_costs_that_are_not_recorded_are_unknown(tmp_path):
 
 @pytest.fixture
 def hostile(tmp_path):
-    """A table of two labels and of a stream, whose names are all hostile."""
+    """A table of two labels, of a stream and of a group of classes, whose names are all hostile."""
     more = {"more": {"stream": HOSTILE}, "acm_error": {"all": 0.5}, **forgetting(0.1)}
+    more["groups"] = {HOSTILE: {"mAP": 0.5, "CF1": 0.5, "OF1": None}}
     machine = {"device": HOSTILE, "commit": HOSTILE, "precision": HOSTILE}
     runs = [
         make_run(tmp_path / str(n), "er", mAP=n / 4, environment={"label": f"{n}{HOSTILE}", **machine}, **more)
@@ -234,19 +235,20 @@ def hostile(tmp_path):
     return dataclasses.replace(ResultTable.from_runs(runs), failures=(failed,))
 
 
-def test_hostile_text_is_rendered_as_it_is_bytable_file(hostile):
+def test_hostile_text_is_rendered_as_it_is_in_markdown(hostile):
     text = table_file(hostile)
     assert text.startswith(f"# Runs on {escape(HOSTILE)}\n")
     tags, lines = render(text)
     assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "strong", "p", "ul", "li"}
     assert f"Runs on {PRINTABLE}" in lines
-    assert lines.count(f"1{PRINTABLE}") == lines.count(f"2{PRINTABLE}") == 2  # in both tables
+    assert lines.count(f"1{PRINTABLE}") == lines.count(f"2{PRINTABLE}") == 3  # in all tables
+    assert lines.count(PRINTABLE) == 2  # the group
     assert f"{PRINTABLE}: {PRINTABLE}" in lines
     (measured,) = (line for line in lines if line.startswith("Stream"))
     assert measured.startswith(f"Stream {PRINTABLE}, seeds 0; {PRINTABLE}, 2 threads")
 
 
-def test_hostile_text_is_escaped_inlatex(hostile):
+def test_hostile_text_is_escaped_in_latex(hostile):
     text = latex(hostile)
     (caption,) = (line for line in check_latex(text) if r"\caption" in line)
     assert caption.startswith(rf"  \caption{{Runs on {tex(HOSTILE)}. Stream {tex(HOSTILE)}, seeds 0;")
@@ -262,7 +264,7 @@ def test_hostile_text_is_escaped_inlatex(hostile):
 
 def test_control_characters_are_replaced_in_the_terminal_and_in_csv(hostile, tmp_path):
     text = printed(hostile)
-    assert "\x1b" not in text and "�[2J" in text
+    assert "\x1b" not in text + csv_text(hostile) and "�[2J" in text
     write_tables(hostile, tmp_path)
     (first, second) = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text(encoding="utf-8")))
     assert (first["method"], second["method"]) == (f"1{PRINTABLE}", f"2{PRINTABLE}")
@@ -413,17 +415,3 @@ def test_groups_of_classes_by_hand(tmp_path):
     first, _ = csv.DictReader(io.StringIO(csv_text(table)))
     assert float(first["groups_major_mAP_mean"]) == pytest.approx(65)
     assert "Groups of classes" not in table_file(ResultTable.from_runs([lwf]))
-
-
-def test_the_name_of_a_group_has_no_effect(tmp_path):
-    run = make_run(tmp_path / "a", "er", groups={HOSTILE: {"mAP": 0.5, "CF1": 0.5, "OF1": None}})
-    table = ResultTable.from_runs([run])
-    tags, _ = render(table_file(table))
-    assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "p"}
-    assert "\x1b" not in printed(table) + latex(table) + csv_text(table)
-
-
-@pytest.mark.parametrize("found", [[1], {"major": 3}, {"major": {"mAP": 2, "CF1": 0, "OF1": 0}}, {"major": {}}])
-def test_damaged_groups_are_refused(tmp_path, found):
-    with pytest.raises(UserError, match="is damaged, or of another version of lifelabel"):
-        make_run(tmp_path / "a", "er", groups=found)

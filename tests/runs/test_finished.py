@@ -127,14 +127,10 @@ def test_photographs_are_named_by_stream_and_not_by_path(tmp_path):
     assert any(note.startswith("NOT THE SAME STREAM FOR ALL") for note in notes(table))
 
 
-def test_the_same_run_twice_is_one_seed(tmp_path):
-    run = write_run(tmp_path / "a")
-    (row,) = ResultTable.from_runs([read_run(run), read_run(tmp_path / "." / "a")]).rows
-    assert len(row.runs) == row.stats["mAP"].n == 1
-
-
-def test_one_seed_run_twice_is_refused(tmp_path):
+def test_the_same_folder_twice_is_one_seed_and_another_run_of_the_seed_is_refused(tmp_path):
     runs = [read_run(write_run(tmp_path / name)) for name in "ab"]
+    (row,) = ResultTable.from_runs([runs[0], read_run(tmp_path / "." / "a")]).rows
+    assert len(row.runs) == row.stats["mAP"].n == 1
     with pytest.raises(UserError, match="same run with the same seed: give one of them"):
         group_by_label(runs)
 
@@ -214,20 +210,14 @@ def test_a_folder_of_runs_stands_for_its_runs(tmp_path):
     assert find_runs([tmp_path / "nowhere"]) == [tmp_path / "nowhere"]
 
 
-def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path):
+def test_a_run_that_is_not_finished_or_that_is_none_is_refused_with_what_to_do(tmp_path):
     folder = write_run(tmp_path / "a", more={"finished": False})
-    with pytest.raises(UserError, match=f"{folder} is not finished: continue with `lifelabel train --resume {folder}`"):
+    message = f"{folder} is not finished: continue with `lifelabel train --resume {folder}`"
+    with pytest.raises(UserError, match=message):
         read_run(folder)
-
-
-def test_a_run_before_its_first_evaluation_is_not_finished_either(tmp_path):
-    folder = write_run(tmp_path / "a")
-    (folder / "metrics.json").unlink()
-    with pytest.raises(UserError, match="is not finished"):
+    (folder / "metrics.json").unlink()  # before the first evaluation
+    with pytest.raises(UserError, match=message):
         read_run(folder)
-
-
-def test_no_run_at_all(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*metrics.json"):
         read_run(tmp_path)
 
@@ -247,55 +237,34 @@ def test_a_metrics_file_of_another_form(tmp_path, text):
 
 
 FINAL = {"mAP": 0.5, "CF1": 0.5, "OF1": 0.5}
+IN_METRICS = [
+    {"final": {**FINAL, "mAP": "0.5"}}, {"final": {**FINAL, "CF1": [0.5]}}, {"final": {**FINAL, "OF1": float("nan")}},
+    {"final": {**FINAL, "mAP": 10**400}}, {"final": {"mAP": 0.5}}, {"final": {**FINAL, "forgetting": [0.1]}},
+    {"final": {**FINAL, "acm_error": {"all": "small"}}}, {"final": {**FINAL, "ap": {"sky": "x"}}},
+    {"final": {**FINAL, "groups": [1]}}, {"final": {**FINAL, "groups": {"major": 3}}},
+    {"final": {**FINAL, "groups": {"major": {}}}}, {"final": {**FINAL, "groups": {"major": {**FINAL, "mAP": 2}}}},
+    {"by_task": {"mAP": [["x"]]}}, {"by_task": {"mAP": 3}}, {"by_task": []}, {"seed": "one"}, {"seed": None},
+    {"tasks": 2}, {"tasks": [["sky"], 3]}, {"tasks": [["sky"], []]}, {"tasks": [["sky", 7]]}, {"per_task": []},
+    {"per_task": [{"seen": {"mAP": "x"}}, {"seen": {"mAP": 0.5}}]},
+]  # fmt: skip
+IN_ENVIRONMENT = [
+    {"seconds": "long"}, {"footprint": [1, 2]}, {"device": ["cpu"]}, {"threads": float("inf")}, {"label": None},
+    {"seconds": None}, {"device": None}, {"torch": None}, {"commit": None},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"final": {**FINAL, "mAP": "0.5"}},
-        {"final": {**FINAL, "CF1": [0.5]}},
-        {"final": {**FINAL, "OF1": float("nan")}},
-        {"final": {**FINAL, "mAP": 10**400}},
-        {"final": {"mAP": 0.5}},
-        {"final": {**FINAL, "forgetting": [0.1]}},
-        {"final": {**FINAL, "acm_error": {"all": "small"}}},
-        {"final": {**FINAL, "ap": {"sky": "x"}}},
-        *({"by_task": value} for value in ({"mAP": [["x"]]}, {"mAP": 3}, [])),
-        {"seed": "one"},
-        {"seed": None},
-        {"tasks": 2},
-        {"tasks": [["sky"], 3]},
-        {"tasks": [["sky"], []]},
-        {"tasks": [["sky", 7]]},
-        {"per_task": []},
-        {"per_task": [{"seen": {"mAP": "x"}}, {"seen": {"mAP": 0.5}}]},
-    ],
+    ("name", "values"),
+    [*(("metrics.json", each) for each in IN_METRICS), *(("environment.json", each) for each in IN_ENVIRONMENT)],
 )
-def test_a_value_in_the_metrics_that_no_run_has(tmp_path, values):
-    folder = write_run(tmp_path / "a")
-    edit_json(folder / "metrics.json", **values)
-    with pytest.raises(UserError, match=damage(folder)):
-        read_run(folder)
-
-
-@pytest.mark.parametrize("key", ["label", "seconds", "device", "torch", "commit"])
-def test_an_environment_of_another_version(tmp_path, key):
-    folder = write_run(tmp_path / "a")
-    environment = json.loads((folder / "environment.json").read_text())
-    del environment[key]
-    (folder / "environment.json").write_text(json.dumps(environment))
-    with pytest.raises(UserError, match=damage(folder)):
-        read_run(folder)
-
-
-@pytest.mark.parametrize(
-    "values", [{"seconds": "long"}, {"footprint": [1, 2]}, {"device": ["cpu"]}, {"threads": float("inf")}]
-)
-def test_a_value_in_the_environment_that_no_run_has(tmp_path, values):
-    folder = write_run(tmp_path / "a")
-    edit_json(folder / "environment.json", **values)
-    with pytest.raises(UserError, match=damage(folder)):
-        read_run(folder)
+def test_a_value_that_no_run_has(tmp_path, name, values):
+    """In the environment, None stands for a value that is missing, as in one of another version."""
+    path = write_run(tmp_path / "a") / name
+    found = {**json.loads(path.read_text()), **values}
+    missing = [key for key, value in values.items() if value is None and name == "environment.json"]
+    path.write_text(json.dumps({key: value for key, value in found.items() if key not in missing}))
+    with pytest.raises(UserError, match=damage(path.parent)):
+        read_run(path.parent)
 
 
 @pytest.mark.parametrize("text", ["", "task_order: first", "task_order: 0\nmethod_options: [1]"])
