@@ -166,17 +166,6 @@ def test_matrices(made):
         assert set(archive.files) == {"task_1", "classes"}
 
 
-def test_checkpoint_and_back(made):
-    assert load_checkpoint(made) is None
-    weights = torch.randn(3, 3)
-    save_checkpoint(made, {"task": 2, "method": {"w": weights}})
-    state = load_checkpoint(made)
-    assert state["format"] == _FORMAT
-    assert state["task"] == 2
-    assert torch.equal(state["method"]["w"], weights)
-    assert names(made) == ["checkpoint.pt", "config.yaml"]
-
-
 def load_with_notes(path):
     """Through a new object, as a run that resumes."""
     notes = []
@@ -184,6 +173,7 @@ def load_with_notes(path):
 
 
 def test_the_checkpoint_before_is_kept_and_used_if_the_last_one_is_damaged(made):
+    assert load_checkpoint(made) is None
     for task in range(3):
         save_checkpoint(made, {"task": task})
     assert names(made) == ["checkpoint-previous.pt", "checkpoint.pt", "config.yaml"]
@@ -227,28 +217,6 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_a_good_one(made, monkeypatc
     with contextlib.suppress(KeyboardInterrupt):
         save_checkpoint(made, {"task": 2})
     assert load_with_notes(made.path)[0] == (1 if call < 4 else 2)
-
-
-@pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.99])
-def test_a_checkpoint_cut_short(made, keep):
-    save_checkpoint(made, {"w": torch.randn(100, 100)})
-    data = (made / "checkpoint.pt").read_bytes()
-    (made / "checkpoint.pt").write_bytes(data[: int(keep * len(data))])
-    with pytest.raises(UserError, match=r"checkpoint.pt is damaged or cut short"):
-        load_checkpoint(made)
-
-
-class Surprise:
-    def __reduce__(self):
-        return print, ("code from a checkpoint ran",)
-
-
-def test_a_checkpoint_runs_no_code(made, capsys):
-    torch.save({"format": _FORMAT, "surprise": Surprise()}, made / "checkpoint.pt")
-    sign_checkpoint(made / "checkpoint.pt")
-    with pytest.raises(UserError, match="damaged"):
-        load_checkpoint(made)
-    assert "ran" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("state", [{"format": _FORMAT + 1}, {}, [1, 2], torch.zeros(2)], ids=str)
