@@ -26,10 +26,8 @@ def test_the_summary_fits_the_terminal(stream):
     text = printed(found)
     assert max(map(len, text.splitlines())) <= 100
     assert "strongest co-occurrence" in text
-    rows = [line.split()[0] for line in text.splitlines() if line.strip()]
-    assert (
-        "12" in rows and "13" not in rows and "19" in rows and "30" in rows
-    )  # many tasks: only the first and the last
+    rows = {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert {"12", "19", "30"} <= rows and "13" not in rows  # many tasks: only the first and the last
     assert markdown(found).count("number 17 |") == 2  # report.md has all of them: task and class
     text = printed(describe(stream))
     for numbers in ("images                5     3", "rows                  5     4", "missing files         1     0"):
@@ -37,6 +35,9 @@ def test_the_summary_fits_the_terminal(stream):
     assert "labels per image: training 2.00 true, 1.20 visible; test 1.50" in text
     assert "hidden labels: 40.0 % of the labels, in 60.0 % of the training rows" in text
     assert "problem: 1 row without a label: line 7" in text
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert "classes with the most visible images: cat 3, dog 1, cup 1, fork 1" in lines
+    assert "classes with the fewest visible images: cat 3, dog 1, cup 1, fork 1" in lines
 
 
 def test_untrusted_text_is_rendered_as_it_is_by_markdown(stream):
@@ -65,20 +66,6 @@ def test_lists_of_names_are_shortened():
     assert listed(["a" * 50], 10) == "aaaaaaaaa…"
     for width in range(4, 40):
         assert len(listed(["tennis racket", "bottle", "cup"], width)) <= width
-
-
-def test_the_page_has_the_figures(stream):
-    page = markdown(describe(stream), ["task-1.png", "frequencies.png"])
-    assert "![task-1.png](task-1.png)" in page
-    assert page.startswith("# Stream pets\n")
-    assert "| cat | 1 | 3 | 3 | 1 |" in page
-    assert page.endswith("\n") and not page.endswith("\n\n")
-
-
-def test_classes_with_the_most_and_the_fewest_images(stream):
-    lines = [line.rstrip() for line in printed(describe(stream)).splitlines()]
-    assert "classes with the most visible images: cat 3, dog 1, cup 1, fork 1" in lines
-    assert "classes with the fewest visible images: cat 3, dog 1, cup 1, fork 1" in lines
 
 
 @pytest.mark.parametrize(("count", "more"), [(50, 0), (51, 1), (1200, 1)])

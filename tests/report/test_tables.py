@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from report.run_folders import GIGA, forgetting, make_run, table_file, table_of, write_run
+from report.run_folders import GIGA, forgetting, make_run, table_file, table_of
 from report.untrusted import HOSTILE, PRINTABLE, render
 from rich.console import Console
 
@@ -17,7 +17,7 @@ from lifelabel.errors import UserError
 from lifelabel.report.page import report_html
 from lifelabel.report.tables import Failure, ResultTable, Row, csv_text, notes, one_line, terminal, write_tables
 from lifelabel.report.text_tables import tex
-from lifelabel.runs.finished import provenance, read_run
+from lifelabel.runs.finished import provenance
 from lifelabel.utils.markdown import escape
 
 
@@ -211,11 +211,6 @@ def test_a_row_without_runs_and_a_single_method(tmp_path):
     assert lines[4] == ["3", "4", "5", "–", "–", "–", "0/1"]
     check_latex(latex(single))
     assert as_json(single)["rows"][1]["runs"] == []
-
-
-def test_costs_that_are_not_recorded_are_unknown(tmp_path):
-    old = read_run(write_run(tmp_path / "a", method="er"))
-    assert table_of(table_file(make_table({"er": [old]})))[2][5:] == ["–", "–", "10", "–", "–"]
 
 
 # Untrusted text: names of streams and labels are those of a file

@@ -277,7 +277,7 @@ def class_changes(run: FinishedRun, label: str) -> Figure | None:
     """The AP of each class after its own task and after the last one, the largest loss first."""
     details = read_details(run)
     found = sorted(_changes(run, details), key=lambda each: each["b"] - each["a"]) if details else []
-    if not found:
+    if not details or not found:
         return None
     drawn = found if len(found) <= 2 * _MAX_CHANGES else found[:_MAX_CHANGES] + found[-_MAX_CHANGES:]
     styles = {"after its own task": (GRAY, "square"), "after the last task": (COLOURS[0], "circle")}
@@ -314,13 +314,12 @@ def class_changes(run: FinishedRun, label: str) -> Figure | None:
             *points,
         ],
     )  # fmt: skip
-    first, last = found[0], found[-1]
     alt = f"AP of {len(found)} classes after their own task and after the last task, for {chart_text(label, 60)}."
-    for each, word in ((first, "lost"), (last, "gained")):
-        if (each["b"] < each["a"]) if word == "lost" else (each["b"] > each["a"]):
+    for each, word, sign in ((found[0], "lost", -1), (found[-1], "gained", 1)):
+        if sign * (each["b"] - each["a"]) > 0:
             alt += f" {chart_text(each['name'], 40)} {word} most: from {each['a']} to {each['b']} %."
     note = f"{seeds_note([run])} The classes of the last task are left out"
-    first_task = details.tasks[0].task if details else 1
+    first_task = details.tasks[0].task
     note += f", and those of the tasks before task {first_task}, learned in another run." if first_task > 1 else "."
     if len(drawn) < len(found):
         note += f" Of {len(found)} classes, the {_MAX_CHANGES} that lost most and the {_MAX_CHANGES} that gained most."
