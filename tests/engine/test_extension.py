@@ -27,7 +27,7 @@ import lifelabel
 from lifelabel.engine.checkpoint_file import load_checkpoint, save_checkpoint
 from lifelabel.errors import Stopped, UserError
 from lifelabel.images.hashes import hash_names
-from lifelabel.report.run_figures import forgetting
+from lifelabel.report.score_figures import forgetting
 from lifelabel.runs.finished import read_run
 from lifelabel.runs.folder import RunFolder
 from lifelabel.utils.markdown import escape

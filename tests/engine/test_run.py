@@ -298,7 +298,7 @@ def test_a_plug_in_whose_network_does_not_fit_leaves_no_model(monkeypatch, tmp_p
 def test_the_matrix_of_a_joint_run_has_the_blocks_of_the_tasks(tmp_path):
     options = {"train_images": 40, "test_images": 40}
     done = engine.train(tmp_path / "run", method="ml-gcn", tasks=2, device="cpu", stream_options=options)
-    assert read_run(done.folder).matrices()["task_1"].shape == (10, 10)
+    assert read_run(done.folder).matrices["task_1"].shape == (10, 10)
     assert {"intra", "old_new", "new_old"} <= done.metrics["final"]["acm_error"].keys()
 
 

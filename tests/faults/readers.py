@@ -117,7 +117,7 @@ def read_report(folder):
 
 def read_finished(folder):
     run = read_run(folder)
-    return run.figures(), run.curve(), run.matrices(), read_details(run)
+    return run.figures(), run.curve(), run.matrices, read_details(run)
 
 
 def read_trial(folder):

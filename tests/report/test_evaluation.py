@@ -132,7 +132,7 @@ def test_without_positives_there_is_no_nan(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_report_has_all_tables(made):
+def test_the_report_has_all_tables_and_the_best_and_the_worst_classes(made):
     found = complete(evaluate(*made, thresholds=(0.2,) * 4).found)
     text = module.markdown(found, ["per_class.png", "mistakes.png"])
     for part in ("80 test rows of photos.csv", "| at 0.5 |", "| at the thresholds of the model |", "| fork | 2 |"):
@@ -140,10 +140,6 @@ def test_the_report_has_all_tables(made):
     for part in ("calibration error (ECE) 0.", "Brier score 0.", "torchmetrics ≥ 1.4", "best classes by AP: "):
         assert part in text, part
     assert "![mistakes.png](mistakes.png)" in text and "from the command" in text
-
-
-def test_the_best_and_the_worst_classes(made):
-    found = evaluate(*made).found
     ranked = sorted(found["per_class"], key=lambda row: -row["AP"])
     best, worst = module.class_lines(found)
     assert best == "best classes by AP: " + ", ".join(f"{row['name']} {100 * row['AP']:.2f}" for row in ranked[:2])
@@ -203,7 +199,7 @@ def captions(evaluation, monkeypatch, path):
         module, "draw_sheet", lambda title, key, groups: seen.append(groups) or Image.new("RGB", (9, 9))
     )
     module.write_mistakes(evaluation, path)
-    return [(heading, [photo.labels for photo in photos]) for heading, photos in seen[0]]
+    return [(heading, [photo.labels for photo in photos]) for heading, photos in seen[0].items()]
 
 
 def test_the_sheet_has_the_mistakes_with_the_highest_confidence(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ from report.test_vega import contrast
 
 from lifelabel.errors import UserError
 from lifelabel.methods import METHODS
-from lifelabel.report import cost_figures, matrix_figures, method_figures, run_figures, vega
+from lifelabel.report import cost_figures, matrix_figures, score_figures, vega
 from lifelabel.report.matrix_figures import Change, changed_relations, strongest_relations
 from lifelabel.report.tables import ResultTable
 from lifelabel.report.vega import COLOURS, GRAY
@@ -19,11 +19,11 @@ from lifelabel.runs.finished import read_run
 vl_convert = pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
 
 OF_METHODS = (
-    method_figures.class_ap, method_figures.precision_recall, method_figures.reliability,
-    method_figures.false_positives,
+    score_figures.class_ap, score_figures.precision_recall, score_figures.reliability,
+    score_figures.false_positives,
 )  # fmt: skip
 OF_A_RUN = (
-    matrix_figures.matrix, matrix_figures.label_graph, run_figures.forgetting, run_figures.class_changes,
+    matrix_figures.matrix, matrix_figures.label_graph, score_figures.forgetting, score_figures.class_changes,
 )  # fmt: skip
 
 MATRIX = np.array([[1, 0.5, 0.25, 0.2], [0.125, 1, 0.75, 0.04], [0.5, 0.625, 1, 0.04], [0.2, 0.04, 0.3, 1]])
@@ -118,7 +118,7 @@ def rows_of(runs):
 def all_figures(runs):
     rows = rows_of(runs)
     first = {row.name: row.first_run for row in rows}
-    found = [method_figures.learning_curves(rows), cost_figures.cost(rows), *(make(first) for make in OF_METHODS)]
+    found = [score_figures.learning_curves(rows), cost_figures.cost(rows), *(make(first) for make in OF_METHODS)]
     found += [make(run, label) for label, run in first.items() for make in OF_A_RUN]
     return [figure for figure in found if figure]
 
@@ -194,9 +194,13 @@ def test_a_real_run(agcn_run, tmp_path):
     assert marks(svg(made["matrix"], view="matrix", width=900), "layer_0") == 20 * 19
     assert changed_relations(run) == (0, [])  # old entries are frozen
     strongest = strongest_relations(run)
-    assert len(strongest) == 12 and strongest[0].p == (run.matrices()["task_5"] - np.eye(20)).max()
+    assert len(strongest) == 12 and strongest[0].p == (run.matrices["task_5"] - np.eye(20)).max()
     files = vega.write_figure(made["learning-curves"], tmp_path)
     assert len(files) == len(list(tmp_path.iterdir())) == 9
+    (row,) = rows_of([run])
+    assert row.name == "agcn (stream.train_images=60, stream.test_images=60)"
+    assert row.stat("mAP").mean == pytest.approx(100 * run.metrics["final"]["mAP"])
+    assert all(value is not None for value in run.figures().values())
 
 
 def test_the_run_of_a_row_is_that_of_the_lowest_seed(runs):
@@ -209,25 +213,14 @@ def test_runs_without_data_have_no_figure(tmp_path):
     run = read_run(write_run(tmp_path / "a"))
     assert not any(make(run, "agcn") for make in OF_A_RUN) and not any(make({"agcn": run}) for make in OF_METHODS)
     assert strongest_relations(run) == [] and changed_relations(run) == (0, [])
-    assert method_figures.learning_curves([]) is None
-
-
-@pytest.mark.parametrize("change", [{"by_task": {"mAP": [["x"]]}}, {"by_task": {"mAP": 3}}, {"by_task": []}])
-def test_damaged_metrics(tmp_path, change):
-    run = make_run(tmp_path / "a")
-    edit_json(run.path / "metrics.json", **change)
-    with pytest.raises(UserError, match=r"metrics\.json .*of .* is damaged, or of another version of lifelabel$"):
-        run_figures.forgetting(read_run(run.path), "agcn")
-    edit_json(run.path / "metrics.json", final={**run.metrics["final"], "ap": {"sky": "x"}})
-    with pytest.raises(UserError, match=r"metrics\.json .*of .* is damaged"):
-        method_figures.class_ap({"agcn": read_run(run.path)})
+    assert score_figures.learning_curves([]) is None
 
 
 # Learning curves and cost
 
 
 def test_learning_curves(runs):
-    figure = method_figures.learning_curves(rows_of(runs))
+    figure = score_figures.learning_curves(rows_of(runs))
     assert data(figure, "t", "v", "l", "h", "n", m=0, s=0) == [(1, 80, 80, 80, 2), (2, 55, 50, 60, 2)]
     assert data(figure, "v", m=0, t=2) == [(55,), (27.5,), (13.75,)]  # mAP, CF1, OF1
     assert data(figure, "v", m=2, s=0) == [(80,), (90,)]  # of the joint run on the same images
@@ -246,14 +239,14 @@ def test_a_curve_with_a_gap(tmp_path):
     records = json.loads((folder / "metrics.json").read_text())["per_task"]
     records[0]["seen"]["mAP"] = None
     edit_json(folder / "metrics.json", per_task=records)
-    assert data(method_figures.learning_curves(rows_of([read_run(folder)])), "t", "v", s=0) == [(2, 50)]
+    assert data(score_figures.learning_curves(rows_of([read_run(folder)])), "t", "v", s=0) == [(2, 50)]
 
 
 def test_the_curve_of_a_run_that_extends_another_begins_later(tmp_path):
     folder = write_run(tmp_path / "a")
     records = [{"task": t, "seen": scores(0.5), "by_task": []} for t in (2, 3)]
     edit_json(folder / "metrics.json", tasks=[["a"], ["b"], ["c"]], per_task=records)
-    assert data(method_figures.learning_curves(rows_of([read_run(folder)])), "t", s=0) == [(2,), (3,)]
+    assert data(score_figures.learning_curves(rows_of([read_run(folder)])), "t", s=0) == [(2,), (3,)]
 
 
 def test_runs_with_different_numbers_of_tasks_have_no_common_curve(tmp_path):
@@ -261,7 +254,7 @@ def test_runs_with_different_numbers_of_tasks_have_no_common_curve(tmp_path):
     with pytest.raises(UserError, match=r"^runs of 'agcn' have different numbers of tasks: report them separately$"):
         rows_of([two, one])
     edit_json(one.path / "environment.json", label="one task")
-    figure = method_figures.learning_curves(rows_of([two, read_run(one.path)]))
+    figure = score_figures.learning_curves(rows_of([two, read_run(one.path)]))
     assert data(figure, "m", "t", s=0) == [(0, 1), (0, 2), (1, 1)]
 
 
@@ -367,11 +360,11 @@ def test_a_matrix_of_very_many_classes_is_read_in_part(tmp_path, monkeypatch):
     before[3, 599] = 0.5
     np.savez_compressed(folder / "acm.npz", task_1=before, task_2=matrix, classes=np.array(names), truth=matrix)
     run = read_run(folder)
-    kept = run.matrices()["kept"]
+    kept = run.matrices["kept"]
     assert len(kept) == 1000 and {3, 5, 700, 1150} < {*kept.tolist()} and not {4, 1199} & {*kept.tolist()}
     for name in ("task_2", "truth"):
-        assert np.array_equal(run.matrices()[name], matrix[np.ix_(kept, kept)])
-    assert np.array_equal(run.matrices()["task_1"], before[np.ix_(kept[kept < 600], kept[kept < 600])])
+        assert np.array_equal(run.matrices[name], matrix[np.ix_(kept, kept)])
+    assert np.array_equal(run.matrices["task_1"], before[np.ix_(kept[kept < 600], kept[kept < 600])])
     assert [(r.i, r.j) for r in strongest_relations(run, 2)] == [("c3", "c700"), ("c1150", "c5")]
     assert changed_relations(run) == (1, [Change("c3", "c599", "task 2", 0.5, pytest.approx(0.005))])
     assert "The 120 classes with the strongest relations, of 1200" in matrix_figures.matrix(run, "agcn").note
@@ -395,13 +388,13 @@ def test_label_graph(runs):
 
 
 def test_forgetting(runs):
-    figure = run_figures.forgetting(runs[1], "agcn")
+    figure = score_figures.forgetting(runs[1], "agcn")
     assert data(figure) == [
         {"t": 1, "j": 1, "v": 80}, {"t": 2, "j": 1, "v": 25}, {"t": 2, "j": 2, "v": 75},
     ]  # fmt: skip
     assert "task 1 from 80.0 to 25.0" in figure.alt
     assert {"80.0", "25.0", "75.0"} <= set(texts(svg(figure)))
-    assert run_figures.forgetting(runs[3], "multi-task") is None
+    assert score_figures.forgetting(runs[3], "multi-task") is None
 
 
 def test_relations_as_text(runs, tmp_path):
@@ -415,7 +408,7 @@ def test_relations_as_text(runs, tmp_path):
 
 
 def test_class_ap(runs):
-    figure = method_figures.class_ap({"agcn": runs[1], "fine-tuning": runs[2]})
+    figure = score_figures.class_ap({"agcn": runs[1], "fine-tuning": runs[2]})
     assert data(figure) == [{"m": m, "v": [500, 600, 300]} for m in (0, 1)]
     names = [text for text in texts(svg(figure)) if text in CLASSES]
     assert names == ["boat", "sky", "sea"]  # the highest first; trees are not in the test images
@@ -424,17 +417,17 @@ def test_class_ap(runs):
 
 
 def test_class_changes(runs):
-    figure = run_figures.class_changes(runs[1], "agcn")
+    figure = score_figures.class_changes(runs[1], "agcn")
     assert data(figure) == [{"c": 0, "t": 1, "a": 90, "b": 50}, {"c": 1, "t": 1, "a": 40, "b": 60}]
     assert param(figure, "names") == ["sky", "boat"]  # the largest loss first
     assert "sky lost most: from 90.0 to 50.0 %. boat gained most: from 40.0 to 60.0 %." in figure.alt
     assert "AP (%)" in texts(svg(figure))
-    assert run_figures.class_changes(runs[2], "fine-tuning") is None  # no details
-    assert run_figures.class_changes(runs[3], "multi-task") is None  # one task
+    assert score_figures.class_changes(runs[2], "fine-tuning") is None  # no details
+    assert score_figures.class_changes(runs[3], "multi-task") is None  # one task
 
 
 def test_precision_recall(runs):
-    figure = method_figures.precision_recall({"agcn": runs[1], "fine-tuning": runs[2], "multi-task": runs[3]})
+    figure = score_figures.precision_recall({"agcn": runs[1], "fine-tuning": runs[2], "multi-task": runs[3]})
     curves = {(row["m"], row["c"]): row["v"] for row in data(figure)}
     assert curves.keys() == {(m, c) for m in (0, 2) for c in (0, 1, 2, 3)}  # the fourth has no positive image
     assert curves[0, 1][::50] == [1000, 750, 500]
@@ -450,7 +443,7 @@ def test_precision_recall(runs):
 
 
 def test_reliability(runs):
-    figure = method_figures.reliability({"fine-tuning": runs[2], "agcn": runs[1]})
+    figure = score_figures.reliability({"fine-tuning": runs[2], "agcn": runs[1]})
     assert data(figure) == [
         {"m": 1, "bin": "0.0 to 0.1", "x": 0.055, "y": 0.2, "n": 200},
         {"m": 1, "bin": "0.5 to 0.6", "x": 0.505, "y": 0.25, "n": 40},
@@ -463,7 +456,7 @@ def test_reliability(runs):
 
 
 def test_false_positives(runs):
-    figure = method_figures.false_positives({"agcn": runs[1], "multi-task": runs[3]})
+    figure = score_figures.false_positives({"agcn": runs[1], "multi-task": runs[3]})
     values = data(figure)
     assert [(row["m"], row["t"]) for row in values] == [(0, 2), (1, 2)]  # after task 1 there are no earlier classes
     rates = dict(zip([round(0.05 * n, 2) for n in range(1, 20)], values[0]["v"], strict=True))

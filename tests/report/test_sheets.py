@@ -13,9 +13,10 @@ def caption(labels):
     return np.asarray(sheet)
 
 
-def test_a_label_is_black_or_grey():
+def test_a_label_is_black_or_grey_and_printable():
     assert caption([("fork", True)]).min() == 0
     assert caption([("fork", False)]).min() == 0x8C
+    assert np.array_equal(caption([("a\nb", True)]), caption([("a\N{REPLACEMENT CHARACTER}b", True)]))
 
 
 @pytest.mark.parametrize("length", [1, 5, 12, 100])
@@ -27,7 +28,7 @@ def test_a_caption_is_not_wider_than_its_image(length):
 
 def test_groups_have_headings_and_rows_of_six(tmp_path):
     red, blue = (sheets.Photo(Image.new("RGB", (80, 60), colour), [("a", True)]) for colour in ("red", "blue"))
-    sheet = sheets.draw_sheet("title", "key", [("first", [red] * 7), ("second", [blue]), ("none", [])])
+    sheet = sheets.draw_sheet("title", "key", {"first": [red] * 7, "second": [blue], "none": []})
     cell = 150 + 48 + 12
     assert sheet.size == (6 * 212 + 12, 52 + 3 * 28 + 3 * cell)
     pixels = np.asarray(sheet).astype(int)
@@ -35,7 +36,3 @@ def test_groups_have_headings_and_rows_of_six(tmp_path):
     assert is_red.any(1).nonzero()[0].max() < 52 + 28 + 2 * cell <= is_blue.any(1).nonzero()[0].min()
     sheets.save_sheet(sheet, tmp_path / "s.png")
     assert Image.open(tmp_path / "s.png").size == sheet.size
-
-
-def test_control_characters_are_replaced_in_a_caption():
-    assert np.array_equal(caption([("a\nb", True)]), caption([("a\N{REPLACEMENT CHARACTER}b", True)]))

@@ -47,6 +47,9 @@ def test_the_figures(stream):
     assert found["bad"] is None
     assert found["problems"] == ["1 row without a label: line 7"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+    page = markdown(found, ["task-1.png", "frequencies.png"])
+    assert page.startswith("# Stream pets\n") and page.endswith("\n") and not page.endswith("\n\n")
+    assert "![task-1.png](task-1.png)" in page and "| cat | 1 | 3 | 3 | 1 |" in page
 
 
 def test_what_is_not_known_is_not_counted(stream):

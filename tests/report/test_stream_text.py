@@ -26,10 +26,8 @@ def test_the_summary_fits_the_terminal(stream):
     text = printed(found)
     assert max(map(len, text.splitlines())) <= 100
     assert "strongest co-occurrence" in text
-    rows = [line.split()[0] for line in text.splitlines() if line.strip()]
-    assert (
-        "12" in rows and "13" not in rows and "19" in rows and "30" in rows
-    )  # many tasks: only the first and the last
+    rows = {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert {"12", "19", "30"} <= rows and "13" not in rows  # many tasks: only the first and the last
     assert markdown(found).count("number 17 |") == 2  # report.md has all of them: task and class
     text = printed(describe(stream))
     for numbers in ("images                5     3", "rows                  5     4", "missing files         1     0"):
@@ -37,19 +35,9 @@ def test_the_summary_fits_the_terminal(stream):
     assert "labels per image: training 2.00 true, 1.20 visible; test 1.50" in text
     assert "hidden labels: 40.0 % of the labels, in 60.0 % of the training rows" in text
     assert "problem: 1 row without a label: line 7" in text
-
-
-def test_names_are_escaped_in_the_terminal_and_in_markdown(stream):
-    names = ("\x1b[2Jcat", "do|g", "<b>cup</b>", "fo\udcffrk")
-    stream = dataclasses.replace(stream, name="\x1b]0;pets", tasks=classes_to_tasks(names, [2, 2]))
-    found = describe(stream)
-    text, page = printed(found), markdown(found)
-    for output in (text, page):
-        assert "\x1b" not in output
-        output.encode()
-    assert "do\\|g" in page
-    assert "<b>" not in page
-    json.dumps(found).encode()
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert "classes with the most visible images: cat 3, dog 1, cup 1, fork 1" in lines
+    assert "classes with the fewest visible images: cat 3, dog 1, cup 1, fork 1" in lines
 
 
 def test_untrusted_text_is_rendered_as_it_is_by_markdown(stream):
@@ -59,24 +47,18 @@ def test_untrusted_text_is_rendered_as_it_is_by_markdown(stream):
     stream = dataclasses.replace(stream, name=HOSTILE, tasks=classes_to_tasks(names, [2, 2]), rules=rules)
     stream.problems.add(HOSTILE, HOSTILE)
     found = describe(stream)
-    found["bad"] = {
-        "opened": 9,
-        "reasons": {HOSTILE: 1},
-        "images": [{"split": "train", "image": HOSTILE, "reason": HOSTILE}],
-    }
+    images = [{"split": "train", "image": HOSTILE, "reason": HOSTILE}]
+    found["bad"] = {"opened": 9, "reasons": {HOSTILE: 1}, "images": images}
+    json.dumps(found).encode()
     text = markdown(found)
     text.encode()
     tags, lines = render(text)
     assert tags == {"h1", "h2", "p", "code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
-    for expected in (
-        f"Stream {PRINTABLE}",
-        f"seed: {PRINTABLE}",
-        f"1 × {PRINTABLE}",
-        f"train: {PRINTABLE}: {PRINTABLE}",
-    ):
-        assert expected in lines
-    assert {f"{number} {PRINTABLE}" for number in range(4)} <= set(lines)
-    assert "\x1b" not in printed(found)
+    expected = {f"Stream {PRINTABLE}", f"seed: {PRINTABLE}", f"1 × {PRINTABLE}", f"train: {PRINTABLE}: {PRINTABLE}"}
+    assert expected | {f"{number} {PRINTABLE}" for number in range(4)} <= set(lines)
+    summary = printed(found)
+    summary.encode()
+    assert "\x1b" not in text + summary
 
 
 def test_lists_of_names_are_shortened():
@@ -84,20 +66,6 @@ def test_lists_of_names_are_shortened():
     assert listed(["a" * 50], 10) == "aaaaaaaaa…"
     for width in range(4, 40):
         assert len(listed(["tennis racket", "bottle", "cup"], width)) <= width
-
-
-def test_the_page_has_the_figures(stream):
-    page = markdown(describe(stream), ["task-1.png", "frequencies.png"])
-    assert "![task-1.png](task-1.png)" in page
-    assert page.startswith("# Stream pets\n")
-    assert "| cat | 1 | 3 | 3 | 1 |" in page
-    assert page.endswith("\n") and not page.endswith("\n\n")
-
-
-def test_classes_with_the_most_and_the_fewest_images(stream):
-    lines = [line.rstrip() for line in printed(describe(stream)).splitlines()]
-    assert "classes with the most visible images: cat 3, dog 1, cup 1, fork 1" in lines
-    assert "classes with the fewest visible images: cat 3, dog 1, cup 1, fork 1" in lines
 
 
 @pytest.mark.parametrize(("count", "more"), [(50, 0), (51, 1), (1200, 1)])

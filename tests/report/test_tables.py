@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from report.run_folders import GIGA, forgetting, make_run, table_file, table_of, write_run
+from report.run_folders import GIGA, forgetting, make_run, table_file, table_of
 from report.untrusted import HOSTILE, PRINTABLE, render
 from rich.console import Console
 
@@ -17,8 +17,13 @@ from lifelabel.errors import UserError
 from lifelabel.report.page import report_html
 from lifelabel.report.tables import Failure, ResultTable, Row, csv_text, notes, one_line, terminal, write_tables
 from lifelabel.report.text_tables import tex
-from lifelabel.runs.finished import provenance, read_run
+from lifelabel.runs.finished import provenance
 from lifelabel.utils.markdown import escape
+
+
+def make_table(runs):
+    """A row for each name."""
+    return ResultTable("t", ("method",), tuple(Row((name,), tuple(of), len(of)) for name, of in runs.items()))
 
 
 def latex(table):
@@ -115,7 +120,7 @@ def check_latex(text):
     return code
 
 
-def testlatex(table):
+def test_latex(table):
     code = check_latex(latex(table))
     lines = [line.strip() for line in code]
     assert (
@@ -142,7 +147,7 @@ def test_the_terminal(tmp_path, table):
         make_run(tmp_path / f"h{s}", "fine-tuning", s, mAP=m, stored=(1_000_000, 123 * GIGA), **forgetting(f))
         for s, m, f in ((0, 0.01, -0.99), (1, 0.99, 0.1))
     ]
-    wide = ResultTable("t", ("method",), (Row(("fine-tuning",), tuple(hard), 2), *table.rows))
+    wide = dataclasses.replace(table, rows=(*make_table({"fine-tuning": hard}).rows, *table.rows), errors=False)
     assert max(map(len, printed(wide).splitlines())) <= 100
     assert "…" not in printed(wide)
 
@@ -154,7 +159,7 @@ def test_options_that_are_not_equal_are_reported(tmp_path, table):
     assert "one pass" in equal
     assert not any(note.startswith("NOT") for note in notes(table))
     odd = make_run(tmp_path / "odd", "fine-tuning", options={"batch_size": 16, "augment": "none"})
-    mixed = ResultTable("t", ("method",), (*table.rows, Row(("fine-tuning",), (odd,), 1)))
+    mixed = dataclasses.replace(table, rows=(*table.rows, *make_table({"fine-tuning": [odd]}).rows))
     unequal = [note for note in notes(mixed) if note.startswith("NOT equal: ")]
     assert unequal == [
         "NOT equal: batch_size (8: multi-task, er, agcn; 16: fine-tuning).",
@@ -165,32 +170,31 @@ def test_options_that_are_not_equal_are_reported(tmp_path, table):
 
 def test_the_buffer_size_is_compared_among_methods_with_a_buffer(tmp_path):
     sizes = {"er": 100, "prs": 200, "fine-tuning": None}
-    rows = []
-    for name, size in sizes.items():
-        options = {"method_options": {"buffer_images": size}} if size else {}
-        rows.append(Row((name,), (make_run(tmp_path / name, name, options=options),), 1))
-    assert "NOT equal: buffer_images (100: er; 200: prs)." in notes(ResultTable("t", ("method",), tuple(rows)))
+    options = {name: {"method_options": {"buffer_images": size}} if size else {} for name, size in sizes.items()}
+    table = make_table({name: [make_run(tmp_path / name, name, options=options[name])] for name in sizes})
+    assert "NOT equal: buffer_images (100: er; 200: prs)." in notes(table)
 
 
 def test_the_precision_is_the_one_in_effect(tmp_path):
-    rows = []
-    for method, precisions in (("er", ("bf16", "bf16")), ("prs", ("bf16", "fp32"))):
-        runs = [
+    runs = {
+        method: [
             make_run(tmp_path / f"{method}-{seed}", method, seed, environment={"precision": precision})
             for seed, precision in enumerate(precisions)
         ]
-        rows.append(Row((method,), tuple(runs), 2))
-    assert "NOT equal: precision (bf16: er; bf16, fp32: prs)." in notes(ResultTable("t", ("method",), tuple(rows)))
+        for method, precisions in (("er", ("bf16", "bf16")), ("prs", ("bf16", "fp32")))
+    }
+    assert "NOT equal: precision (bf16: er; bf16, fp32: prs)." in notes(make_table(runs))
 
 
 def test_another_stream_is_reported_and_another_order_is_the_same_stream(tmp_path):
     orders = [make_run(tmp_path / f"o{k}", "er", 0, k, fingerprint=f"{k}" * 16) for k in (0, 1)]
     other = make_run(tmp_path / "x", "prs", 0, 1, fingerprint="x" * 16)
-    same = notes(ResultTable("t", ("method",), (Row(("er",), tuple(orders), 2),)))
+    same = notes(make_table({"er": orders}))
     assert "All 2 runs are on the same stream (fingerprints by task order 00000000, 11111111)." in same
     assert any("seeds 0, task orders 0, 1;" in note for note in same)
-    mixed = ResultTable("t", ("method",), (Row(("er",), tuple(orders), 2), Row(("prs",), (other,), 1)))
-    (note,) = (note for note in notes(mixed) if note.startswith("NOT THE SAME STREAM"))
+    (note,) = (
+        note for note in notes(make_table({"er": orders, "prs": [other]})) if note.startswith("NOT THE SAME STREAM")
+    )
     assert "task order 1: 11111111, xxxxxxxx" in note
 
 
@@ -209,19 +213,14 @@ def test_a_row_without_runs_and_a_single_method(tmp_path):
     assert as_json(single)["rows"][1]["runs"] == []
 
 
-def test_costs_that_are_not_recorded_are_unknown(tmp_path):
-    write_run(tmp_path / "a", method="er")
-    old = ResultTable("t", ("method",), (Row(("er",), (read_run(tmp_path / "a"),), 1),))
-    assert table_of(table_file(old))[2][5:] == ["–", "–", "10", "–", "–"]
-
-
 # Untrusted text: names of streams and labels are those of a file
 
 
 @pytest.fixture
 def hostile(tmp_path):
-    """A table of two labels and of a stream, whose names are all hostile."""
+    """A table of two labels, of a stream and of a group of classes, whose names are all hostile."""
     more = {"more": {"stream": HOSTILE}, "acm_error": {"all": 0.5}, **forgetting(0.1)}
+    more["groups"] = {HOSTILE: {"mAP": 0.5, "CF1": 0.5, "OF1": None}}
     machine = {"device": HOSTILE, "commit": HOSTILE, "precision": HOSTILE}
     runs = [
         make_run(tmp_path / str(n), "er", mAP=n / 4, environment={"label": f"{n}{HOSTILE}", **machine}, **more)
@@ -231,19 +230,20 @@ def hostile(tmp_path):
     return dataclasses.replace(ResultTable.from_runs(runs), failures=(failed,))
 
 
-def test_hostile_text_is_rendered_as_it_is_bytable_file(hostile):
+def test_hostile_text_is_rendered_as_it_is_in_markdown(hostile):
     text = table_file(hostile)
     assert text.startswith(f"# Runs on {escape(HOSTILE)}\n")
     tags, lines = render(text)
     assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "strong", "p", "ul", "li"}
     assert f"Runs on {PRINTABLE}" in lines
-    assert lines.count(f"1{PRINTABLE}") == lines.count(f"2{PRINTABLE}") == 2  # in both tables
+    assert lines.count(f"1{PRINTABLE}") == lines.count(f"2{PRINTABLE}") == 3  # in all tables
+    assert lines.count(PRINTABLE) == 2  # the group
     assert f"{PRINTABLE}: {PRINTABLE}" in lines
     (measured,) = (line for line in lines if line.startswith("Stream"))
     assert measured.startswith(f"Stream {PRINTABLE}, seeds 0; {PRINTABLE}, 2 threads")
 
 
-def test_hostile_text_is_escaped_inlatex(hostile):
+def test_hostile_text_is_escaped_in_latex(hostile):
     text = latex(hostile)
     (caption,) = (line for line in check_latex(text) if r"\caption" in line)
     assert caption.startswith(rf"  \caption{{Runs on {tex(HOSTILE)}. Stream {tex(HOSTILE)}, seeds 0;")
@@ -259,7 +259,7 @@ def test_hostile_text_is_escaped_inlatex(hostile):
 
 def test_control_characters_are_replaced_in_the_terminal_and_in_csv(hostile, tmp_path):
     text = printed(hostile)
-    assert "\x1b" not in text and "�[2J" in text
+    assert "\x1b" not in text + csv_text(hostile) and "�[2J" in text
     write_tables(hostile, tmp_path)
     (first, second) = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text(encoding="utf-8")))
     assert (first["method"], second["method"]) == (f"1{PRINTABLE}", f"2{PRINTABLE}")
@@ -273,7 +273,7 @@ def test_control_characters_are_replaced_in_the_terminal_and_in_csv(hostile, tmp
 )
 def test_a_label_has_no_effect_at_the_beginning_of_a_line_or_cell(label, tmp_path):
     run = make_run(tmp_path / "a", "er", environment={"label": label})
-    table = ResultTable("t", ("method",), (Row((label,), (run,), 2),))
+    table = make_table({label: [run]})
     code = "\n".join(check_latex(latex(table)))
     assert not re.search(r"\\(midrule|toprule|\\)\s*[\[*]", code) and "^^" not in code  # no optional argument
     tags, lines = render(table_file(table))
@@ -319,7 +319,7 @@ def ordered(tmp_path):
             folder = tmp_path / f"{method}{order}{seed}"
             run = make_run(folder, method, seed, mAP=value, options=options, fingerprint=f"{order}" * 16)
             rows.setdefault(method, []).append(run)
-    return ResultTable("t", ("method",), tuple(Row((name,), tuple(runs), 6) for name, runs in rows.items()))
+    return make_table(rows)
 
 
 def test_the_spread_over_orders_by_hand(ordered):
@@ -334,12 +334,8 @@ def test_the_spread_over_orders_by_hand(ordered):
     assert " & ".join(er[1:]) in latex(ordered) and r"mAP $\uparrow$ by class order" in latex(ordered)
     first, second = csv.DictReader(io.StringIO(csv_text(ordered)))
     assert (float(first["mAP_order_1_mean"]), first["mAP_order_1_n"]) == (pytest.approx(32), "2")
-    assert [first[f"mAP_orders_{name}"][:5] for name in ("mean", "sd", "min", "max")] == [
-        "41.33",
-        "9.504",
-        "32.0",
-        "51.0",
-    ]
+    spread = [first[f"mAP_orders_{name}"][:5] for name in ("mean", "sd", "min", "max")]
+    assert spread == ["41.33", "9.504", "32.0", "51.0"]
     assert (first["orders"], second["orders"], second["mAP_order_2_mean"]) == ("3", "1", "")
     assert as_json(ordered)["rows"][0]["by_order"]["mAP_orders_max"] == pytest.approx(51)
     found = notes(ordered)
@@ -379,15 +375,13 @@ def test_every_table_states_the_number_of_passes(ordered):
     assert '<button type="button">passes</button>' in page and "mAP ↑ by class order" in page
     run = ordered.rows[0].runs[0]
     assert "20 passes" in one_line(run) and "20 passes over" in provenance([run])
-    assert any(
-        note.startswith("Equal for all:") and note.endswith("; 20 passes over the images of each task.")
-        for note in notes(ordered)
-    )
+    (equal,) = (note for note in notes(ordered) if note.startswith("Equal for all:"))
+    assert equal.endswith("; 20 passes over the images of each task.")
 
 
 def test_another_number_of_passes_is_not_equal(ordered, tmp_path):
     one = make_run(tmp_path / "one", "prs")
-    mixed = dataclasses.replace(ordered, rows=(*ordered.rows, Row(("prs",), (one,), 1)))
+    mixed = dataclasses.replace(ordered, rows=(*ordered.rows, *make_table({"prs": [one]}).rows))
     assert "NOT equal: passes over the images (20: er, lwf; 1: prs)." in notes(mixed)
     alone = ResultTable.from_runs([one])
     assert "passes" not in table_file(alone) + printed(alone) + latex(alone) + one_line(one)
@@ -416,17 +410,3 @@ def test_groups_of_classes_by_hand(tmp_path):
     first, _ = csv.DictReader(io.StringIO(csv_text(table)))
     assert float(first["groups_major_mAP_mean"]) == pytest.approx(65)
     assert "Groups of classes" not in table_file(ResultTable.from_runs([lwf]))
-
-
-def test_the_name_of_a_group_has_no_effect(tmp_path):
-    run = make_run(tmp_path / "a", "er", groups={HOSTILE: {"mAP": 0.5, "CF1": 0.5, "OF1": None}})
-    table = ResultTable.from_runs([run])
-    tags, _ = render(table_file(table))
-    assert tags == {"h1", "table", "thead", "tbody", "tr", "th", "td", "p"}
-    assert "\x1b" not in printed(table) + latex(table) + csv_text(table)
-
-
-@pytest.mark.parametrize("found", [[1], {"major": 3}, {"major": {"mAP": 2, "CF1": 0, "OF1": 0}}, {"major": {}}])
-def test_damaged_groups_are_refused(tmp_path, found):
-    with pytest.raises(UserError, match="is damaged, or of another version of lifelabel"):
-        make_run(tmp_path / "a", "er", groups=found)

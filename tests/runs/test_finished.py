@@ -9,7 +9,6 @@ from report.run_folders import (
     edit_json,
     forgetting,
     make_run,
-    runs_of_two_and_one_task,
     table_file,
     table_of,
     write_matrices,
@@ -43,7 +42,7 @@ def names(runs):
 # Rows
 
 
-def test_rows_by_hand(runs):
+def test_rows_and_notes_by_hand(runs):
     # mAP 50, 52, 60: mean 54, squared distances 16 + 4 + 36 = 56, sd sqrt(56 / 2) = 5.29 (n - 1).
     # CF1 is half, OF1 a quarter of it; forgetting 10, 20, 30; error of the matrix 1/16, 2/16, 3/16; seconds 10, 11, 12.
     unknown = ["–", "–"]
@@ -63,22 +62,15 @@ def test_rows_by_hand(runs):
         ["multi-task", "–", "–", *unknown],
     ]
     assert [row.joint for row in ResultTable.from_runs(runs).rows] == [False, False, True]
-
-
-def test_the_page_states_stream_machine_and_conventions(runs):
-    lines = table_file(ResultTable.from_runs(runs)).splitlines()
+    lines = text.splitlines()
     assert lines[:2] == ["# Runs on scenes", ""]
     (measured,) = (line for line in lines if line.startswith("Stream"))
     for part in ("scenes", "seeds 0, 1, 2", "test-cpu", "2 threads", "2.6.0", "2024-05-06", "9.8.7", "abc123"):
         assert part in measured
     for start in ("mAP, CF1 and OF1 in % after the last task,", "Stored: ", "Error of the matrix: mean absolute error"):
         assert sum(line.startswith(start) for line in lines) == 1
-
-
-def test_a_page_without_a_matrix_has_no_table_of_errors(runs):
-    text = table_file(ResultTable.from_runs(runs[3:]))
-    assert "Error of the matrix" not in text
-    assert len(table_of(text)) == 5
+    without_matrix = table_file(ResultTable.from_runs(runs[3:]))
+    assert "Error of the matrix" not in without_matrix and len(table_of(without_matrix)) == 5
 
 
 def test_one_line(runs):
@@ -94,24 +86,28 @@ def test_a_mean_leaves_out_what_does_not_exist(tmp_path):
     assert table_of(table_file(ResultTable.from_runs([one, two])))[3][:2] == ["Forgetting ↓", "10.00"]
 
 
-def test_seeds_share_a_row_and_fidelities_do_not(tmp_path):
-    made = [("a", "tuned", 0), ("b", "paper", 0), ("c", "tuned", 1), ("d", "release", 0)]
-    runs = [read_run(write_run(tmp_path / name, fidelity=f, seed=seed)) for name, f, seed in made]
-    grouped = group_by_label(runs)
-    assert list(grouped) == ["agcn", "agcn (paper)", "agcn (release)"]
-    assert [run.seed for run in grouped["agcn"]] == [0, 1]
-
-
-def test_options_chosen_otherwise_have_a_row_of_their_own(tmp_path):
-    chosen = {"a": {}, "b": {"method_options": {"lambdas": [1, 2, 3], "mix": 0.2}}, "c": {"lr": 0.5}, "d": {"seed": 4}}
-    runs = [read_run(write_run(tmp_path / n, seed=o.get("seed", 0), options=o)) for n, o in chosen.items()]
-    assert names(runs) == ["agcn", "agcn (lambdas=1.0,2.0,3.0, mix=0.2)", "agcn (lr=0.5)"]
-
-
-def test_runs_on_different_streams_are_not_averaged(tmp_path):
-    small = read_run(write_run(tmp_path / "small", options={"stream_options": {"train_images": 60}}))
-    large = read_run(write_run(tmp_path / "large", options={"stream_options": {"train_images": 600}}))
-    assert len(names([small, large])) == 2
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (({}, {"fidelity": "paper"}, {"seed": 1}, {"fidelity": "release"}), ["agcn", "agcn (paper)", "agcn (release)"]),
+        (
+            ({}, {"method_options": {"lambdas": [1, 2, 3], "mix": 0.2}}, {"lr": 0.5}, {"seed": 4}),
+            ["agcn", "agcn (lambdas=1.0,2.0,3.0, mix=0.2)", "agcn (lr=0.5)"],
+        ),
+        (
+            [{"stream_options": {"train_images": number}} for number in (60, 600)],
+            ["agcn (stream.train_images=60)", "agcn (stream.train_images=600)"],
+        ),
+        # options of the evaluation, and one of saving
+        (
+            ({}, {"save_scores": True, "seed": 1}, {"hold_out": 0.2}, {"first_tasks": 3}),
+            ["agcn", "agcn (hold_out=0.2)", "agcn (first_tasks=3)"],
+        ),
+    ],
+)
+def test_seeds_share_a_row_and_other_options_do_not(tmp_path, chosen, expected):
+    runs = [read_run(write_run(tmp_path / str(n), seed=o.get("seed", 0), options=o)) for n, o in enumerate(chosen)]
+    assert names(runs) == expected
 
 
 def test_photographs_are_named_by_stream_and_not_by_path(tmp_path):
@@ -131,14 +127,10 @@ def test_photographs_are_named_by_stream_and_not_by_path(tmp_path):
     assert any(note.startswith("NOT THE SAME STREAM FOR ALL") for note in notes(table))
 
 
-def test_the_same_run_twice_is_one_seed(tmp_path):
-    run = write_run(tmp_path / "a")
-    (row,) = ResultTable.from_runs([read_run(run), read_run(tmp_path / "." / "a")]).rows
-    assert len(row.runs) == row.stats["mAP"].n == 1
-
-
-def test_one_seed_run_twice_is_refused(tmp_path):
+def test_the_same_folder_twice_is_one_seed_and_another_run_of_the_seed_is_refused(tmp_path):
     runs = [read_run(write_run(tmp_path / name)) for name in "ab"]
+    (row,) = ResultTable.from_runs([runs[0], read_run(tmp_path / "." / "a")]).rows
+    assert len(row.runs) == row.stats["mAP"].n == 1
     with pytest.raises(UserError, match="same run with the same seed: give one of them"):
         group_by_label(runs)
 
@@ -164,41 +156,12 @@ def test_orders_of_the_tasks_share_a_row_like_seeds(tmp_path):
         group_by_label([other, twice])
 
 
-def test_options_of_the_evaluation_make_another_row_and_those_of_saving_do_not(tmp_path):
-    chosen = ({}, {"save_scores": True, "seed": 1}, {"hold_out": 0.2}, {"first_tasks": 3})
-    runs = [read_run(write_run(tmp_path / str(n), seed=o.get("seed", 0), options=o)) for n, o in enumerate(chosen)]
-    assert names(runs) == ["agcn", "agcn (hold_out=0.2)", "agcn (first_tasks=3)"]
-
-
-def test_runs_of_one_row_with_different_numbers_of_tasks_are_refused(tmp_path):
-    two, one = runs_of_two_and_one_task(tmp_path)
-    with pytest.raises(UserError, match=r"^runs of 'agcn' have different numbers of tasks: report them separately$"):
-        ResultTable.from_runs([two, one])
-    assert names([one]) == names([two]) == ["agcn"]
-
-
-# Curves and matrices
-
-
-def test_the_curve_of_a_lifelong_run(runs):
-    assert runs[1].curve() == pytest.approx([81, 52])
-
-
-def test_the_curve_of_a_joint_run_is_its_final_scores_on_the_same_sets(runs):
-    assert runs[4].curve() == pytest.approx([80, 90])
-
-
-def test_a_curve_has_a_gap_where_there_is_no_score(tmp_path):
-    folder = write_run(tmp_path / "a")
-    metrics = json.loads((folder / "metrics.json").read_text())
-    metrics["per_task"][0]["seen"]["mAP"] = None
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    assert read_run(folder).curve() == [None, 50]
+# Matrices
 
 
 def test_matrices(runs):
-    assert runs[3].matrices() == {}
-    arrays = runs[0].matrices()
+    assert runs[3].matrices == {}
+    arrays = runs[0].matrices
     assert set(arrays) == {"task_1", "task_2", "classes", "truth", "kept"}
     assert arrays["classes"].tolist() == CLASSES
 
@@ -224,7 +187,7 @@ def test_matrices_that_are_not_of_this_run_are_refused(tmp_path, what):
     path = write_run(tmp_path / "a") / "acm.npz"
     NOT_OF_THIS_RUN[what](path)
     with pytest.raises(UserError, match=f"^{path} does not hold the matrices of this run$"):
-        read_run(tmp_path / "a").matrices()
+        _ = read_run(tmp_path / "a").matrices
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04 and no more", b"", b"text"])
@@ -232,7 +195,7 @@ def test_a_damaged_matrix_file_is_refused(tmp_path, content):
     folder = write_run(tmp_path / "a")
     (folder / "acm.npz").write_bytes(content)
     with pytest.raises(UserError, match=r"acm\.npz is damaged or cut short$"):
-        read_run(folder).matrices()
+        _ = read_run(folder).matrices
 
 
 # Folders
@@ -247,20 +210,14 @@ def test_a_folder_of_runs_stands_for_its_runs(tmp_path):
     assert find_runs([tmp_path / "nowhere"]) == [tmp_path / "nowhere"]
 
 
-def test_an_unfinished_run_is_refused_with_what_to_do(tmp_path):
+def test_a_run_that_is_not_finished_or_that_is_none_is_refused_with_what_to_do(tmp_path):
     folder = write_run(tmp_path / "a", more={"finished": False})
-    with pytest.raises(UserError, match=f"{folder} is not finished: continue with `lifelabel train --resume {folder}`"):
+    message = f"{folder} is not finished: continue with `lifelabel train --resume {folder}`"
+    with pytest.raises(UserError, match=message):
         read_run(folder)
-
-
-def test_a_run_before_its_first_evaluation_is_not_finished_either(tmp_path):
-    folder = write_run(tmp_path / "a")
-    (folder / "metrics.json").unlink()
-    with pytest.raises(UserError, match="is not finished"):
+    (folder / "metrics.json").unlink()  # before the first evaluation
+    with pytest.raises(UserError, match=message):
         read_run(folder)
-
-
-def test_no_run_at_all(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*metrics.json"):
         read_run(tmp_path)
 
@@ -280,53 +237,34 @@ def test_a_metrics_file_of_another_form(tmp_path, text):
 
 
 FINAL = {"mAP": 0.5, "CF1": 0.5, "OF1": 0.5}
+IN_METRICS = [
+    {"final": {**FINAL, "mAP": "0.5"}}, {"final": {**FINAL, "CF1": [0.5]}}, {"final": {**FINAL, "OF1": float("nan")}},
+    {"final": {**FINAL, "mAP": 10**400}}, {"final": {"mAP": 0.5}}, {"final": {**FINAL, "forgetting": [0.1]}},
+    {"final": {**FINAL, "acm_error": {"all": "small"}}}, {"final": {**FINAL, "ap": {"sky": "x"}}},
+    {"final": {**FINAL, "groups": [1]}}, {"final": {**FINAL, "groups": {"major": 3}}},
+    {"final": {**FINAL, "groups": {"major": {}}}}, {"final": {**FINAL, "groups": {"major": {**FINAL, "mAP": 2}}}},
+    {"by_task": {"mAP": [["x"]]}}, {"by_task": {"mAP": 3}}, {"by_task": []}, {"seed": "one"}, {"seed": None},
+    {"tasks": 2}, {"tasks": [["sky"], 3]}, {"tasks": [["sky"], []]}, {"tasks": [["sky", 7]]}, {"per_task": []},
+    {"per_task": [{"seen": {"mAP": "x"}}, {"seen": {"mAP": 0.5}}]},
+]  # fmt: skip
+IN_ENVIRONMENT = [
+    {"seconds": "long"}, {"footprint": [1, 2]}, {"device": ["cpu"]}, {"threads": float("inf")}, {"label": None},
+    {"seconds": None}, {"device": None}, {"torch": None}, {"commit": None},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"final": {**FINAL, "mAP": "0.5"}},
-        {"final": {**FINAL, "CF1": [0.5]}},
-        {"final": {**FINAL, "OF1": float("nan")}},
-        {"final": {**FINAL, "mAP": 10**400}},
-        {"final": {"mAP": 0.5}},
-        {"final": {**FINAL, "forgetting": [0.1]}},
-        {"final": {**FINAL, "acm_error": {"all": "small"}}},
-        {"seed": "one"},
-        {"seed": None},
-        {"tasks": 2},
-        {"tasks": [["sky"], 3]},
-        {"tasks": [["sky"], []]},
-        {"tasks": [["sky", 7]]},
-        {"per_task": []},
-        {"per_task": [{"seen": {"mAP": "x"}}, {"seen": {"mAP": 0.5}}]},
-    ],
+    ("name", "values"),
+    [*(("metrics.json", each) for each in IN_METRICS), *(("environment.json", each) for each in IN_ENVIRONMENT)],
 )
-def test_a_value_in_the_metrics_that_no_run_has(tmp_path, values):
-    folder = write_run(tmp_path / "a")
-    edit_json(folder / "metrics.json", **values)
-    with pytest.raises(UserError, match=damage(folder)):
-        read_run(folder)
-
-
-@pytest.mark.parametrize("key", ["label", "seconds", "device", "torch", "commit"])
-def test_an_environment_of_another_version(tmp_path, key):
-    folder = write_run(tmp_path / "a")
-    environment = json.loads((folder / "environment.json").read_text())
-    del environment[key]
-    (folder / "environment.json").write_text(json.dumps(environment))
-    with pytest.raises(UserError, match=damage(folder)):
-        read_run(folder)
-
-
-@pytest.mark.parametrize(
-    "values", [{"seconds": "long"}, {"footprint": [1, 2]}, {"device": ["cpu"]}, {"threads": float("inf")}]
-)
-def test_a_value_in_the_environment_that_no_run_has(tmp_path, values):
-    folder = write_run(tmp_path / "a")
-    edit_json(folder / "environment.json", **values)
-    with pytest.raises(UserError, match=damage(folder)):
-        read_run(folder)
+def test_a_value_that_no_run_has(tmp_path, name, values):
+    """In the environment, None stands for a value that is missing, as in one of another version."""
+    path = write_run(tmp_path / "a") / name
+    found = {**json.loads(path.read_text()), **values}
+    missing = [key for key, value in values.items() if value is None and name == "environment.json"]
+    path.write_text(json.dumps({key: value for key, value in found.items() if key not in missing}))
+    with pytest.raises(UserError, match=damage(path.parent)):
+        read_run(path.parent)
 
 
 @pytest.mark.parametrize("text", ["", "task_order: first", "task_order: 0\nmethod_options: [1]"])
@@ -343,17 +281,6 @@ def test_a_configuration_with_dates_and_infinities_is_written_as_text(tmp_path):
         file.write("since: 2024-05-06\nlimit: .inf\n")
     assert read_run(folder).config["since"] == "2024-05-06"
     assert read_run(folder).config["limit"] == "Infinity"
-
-
-def test_a_real_run(agcn_run):
-    run = read_run(agcn_run)
-    table = ResultTable.from_runs([run])
-    assert [row.name for row in table.rows] == ["agcn (stream.train_images=60, stream.test_images=60)"]
-    assert table_of(table_file(table))[2][1] == f"{100 * run.metrics['final']['mAP']:.2f}"
-    assert len(run.curve()) == 5
-    assert run.curve()[-1] == pytest.approx(100 * run.metrics["final"]["mAP"])
-    assert all(value is not None for name, value in run.figures().items())
-    assert run.matrices()["task_5"].shape == (20, 20)
 
 
 def test_options_that_all_runs_have_are_not_in_their_labels(tmp_path):

@@ -46,8 +46,9 @@ def _evaluate(
     """
     load_plugins(plugin)
     from lifelabel.model.model_folder import find_model
-    from lifelabel.report.evaluation import FILES, evaluate
+    from lifelabel.report.evaluation import evaluate
     from lifelabel.report.vega import chart_obstacle
+    from lifelabel.runs.names import EVALUATION_FILES
 
     folder = out_folder or _default_folder(images.run, find_model(images.run))
     with progress_bar("images") as progress:
@@ -56,7 +57,7 @@ def _evaluate(
             out=folder, progress=progress,
         )  # fmt: skip
     _print(found)
-    written = ", ".join(name for name in FILES if (folder / name).exists())
+    written = ", ".join(name for name in EVALUATION_FILES if (folder / name).exists())
     print_line(f"written to {folder}: {written}" + (f"; scores in {save_scores}" if save_scores else ""))
     if obstacle := chart_obstacle():
         print_line(f"the chart of the classes {obstacle}")

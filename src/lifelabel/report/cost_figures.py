@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from lifelabel.report.vega import (
     GRAY,
     POINT,
     Figure,
+    calculate,
+    chart_names,
     chart_spec,
     chart_text,
     method_styles,
-    methods_param,
     rounded,
     tooltip,
 )
@@ -60,8 +61,8 @@ def cost(rows: Sequence[Row]) -> Figure | None:
     spec = chart_spec(
         frame.height,
         points,
-        params=[methods_param(row.name for row in rows)],
-        transform=[{"calculate": "methods[datum.m]", "as": "name"}],
+        {"methods": chart_names(row.name for row in rows)},
+        transform=calculate(name="methods[datum.m]"),
         encoding={"x": x},
         layer=[
             {
@@ -108,29 +109,24 @@ def _panel(name: str, rows: Sequence[Row]) -> dict[str, Any] | None:
     kind = {"field": "kind", "type": "nominal", "legend": {"title": None, "symbolOpacity": 1}}
     color = {**kind, "scale": {"domain": [*_KINDS], "range": [COLOURS[0], COLOURS[1], GRAY]}}
     shape = {**kind, "scale": {"domain": [*_KINDS], "range": ["circle", "square", "stroke"]}}
-    bounds = _values(point for point in points if _is_bound(point))
-    both = _values(point for point in points if not _is_bound(point))
-    sides = [(_values(p for p in points if not _is_bound(p) and p["right"] == right), right) for right in (0, 1)]
-    to_text = {"x": x, "y": mean, "x2": {"field": "x"}, "y2": {"field": "place"}}
-    from_low_to_high = {"x": x, "y": {**y, "field": "l"}, "y2": {"field": "h"}, "color": color}
+    bounds = [point for point in points if _is_bound(point)]
+    others = [point for point in points if not _is_bound(point)]
+    sides = [([point for point in others if point["right"] == right], right) for right in (0, 1)]
     line = {"type": "rule", "strokeWidth": 2}
-    layers = [
-        {**bounds, "mark": {**line, "strokeDash": [8, 4]}, "encoding": {"y": mean, "color": color}},
-        *(
-            {**side, "mark": {**line, "strokeWidth": 0.7, "x2Offset": 11 if right else -11}, "encoding": to_text}
-            for side, right in sides
-        ),
-        {**both, "mark": line, "encoding": from_low_to_high},
-    ]
+    layers = [_layer(bounds, {**line, "strokeDash": [8, 4]}, y=mean, color=color)]
+    for side, right in sides:
+        to_text = {**line, "strokeWidth": 0.7, "x2Offset": 11 if right else -11}
+        layers.append(_layer(side, to_text, x=x, y=mean, x2={"field": "x"}, y2={"field": "place"}))
+    layers.append(_layer(others, line, x=x, y={**y, "field": "l"}, y2={"field": "h"}, color=color))
     for look in ({"stroke": "white", "strokeWidth": 3, "strokeJoin": "round"}, {}):  # a border: lines may cross a text
         text = {"type": "text", "baseline": "middle", **look}
         place = {"y": {**y, "field": "place"}, "text": {"field": "name"}}
         for side, right in sides:
             toward = {"dx": _TEXT_OFFSET, "align": "left"} if right else {"dx": -_TEXT_OFFSET, "align": "right"}
-            layers.append({**side, "mark": {**text, **toward}, "encoding": {"x": x, **place}})
-        layers.append({**bounds, "mark": {**text, "x": _WIDTH - 4, "align": "right"}, "encoding": place})
+            layers.append(_layer(side, {**text, **toward}, x=x, **place))
+        layers.append(_layer(bounds, {**text, "x": _WIDTH - 4, "align": "right"}, **place))
     mark = {"type": "point", "filled": True, "size": 80, "opacity": 0.9, "stroke": "white", "strokeWidth": 1}
-    layers.append({**both, "mark": mark, "encoding": {"x": x, "y": mean, "color": color, "shape": shape}})
+    layers.append(_layer(others, mark, x=x, y=mean, color=color, shape=shape))
     return {"title": chart_text(name, 60), "width": _WIDTH, "height": frame.height, "layer": layers}
 
 
@@ -138,8 +134,8 @@ def _is_bound(point: Mapping[str, Any]) -> bool:
     return point["kind"] == _KINDS[_JOINT]
 
 
-def _values(points: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"data": {"values": list(points)}}
+def _layer(points: Sequence[Mapping[str, Any]], mark: dict[str, Any], **encoding: Any) -> dict[str, Any]:
+    return {"data": {"values": points}, "mark": mark, "encoding": encoding}
 
 
 def _points(rows: Sequence[Row]) -> list[dict[str, Any]]:

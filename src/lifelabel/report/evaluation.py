@@ -31,7 +31,15 @@ from lifelabel.model.model import Model, load
 from lifelabel.model.model_folder import find_model
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream_text import listed
-from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, percent_channel, write_spec
+from lifelabel.report.vega import (
+    COLOURS,
+    chart_obstacle,
+    chart_spec,
+    chart_text,
+    names_channel,
+    percent_channel,
+    write_spec,
+)
 from lifelabel.runs.folder import RunFolder
 from lifelabel.runs.names import EVALUATION_FILES, MODEL_INFO, MODEL_TENSORS, SKIPPED
 from lifelabel.streams.labelled_set import LabelledSet
@@ -39,8 +47,6 @@ from lifelabel.utils.files import sha256, write_text
 from lifelabel.utils.markdown import escape, grid, per_class_markdown
 from lifelabel.utils.text import counted, task_cell
 
-FILES = EVALUATION_FILES
-"""What is written into the folder of an evaluation, if there is something to write."""
 _MAX_BARS = 80
 """A chart of more classes has the best and the worst ones only."""
 _ENDS = 5
@@ -132,7 +138,7 @@ def _write(evaluation: Evaluation, found: dict[str, Any], folder: Path) -> None:
     skipped = evaluation.scores.skipped
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES[2:]:
+        for name in EVALUATION_FILES[2:]:
             (folder / name).unlink(missing_ok=True)
         draw_per_class(found, folder)
         write_mistakes(evaluation, folder)
@@ -202,16 +208,13 @@ class Evaluation:
 
     def _headline(self, threshold: float | None) -> dict[str, dict[str, float]]:
         """The headline metrics at 0.5, at the thresholds of the model, and at the given threshold."""
-        found = {"0.5": self.scored.headline()}
+        limits: dict[str, float | np.ndarray] = {"0.5": 0.5}
         if self.own_thresholds is not None:
-            found["model"] = self._at(self.own_thresholds)
+            limits["model"] = self.own_thresholds
         if threshold is not None:
-            found[f"{threshold:g}"] = self._at(threshold)
-        return found
-
-    def _at(self, threshold: float | np.ndarray) -> dict[str, float]:
-        at = precision_recall_f1(self.scored.probabilities, self.scored.labels, threshold)
-        return {"mAP": self.scored.headline()["mAP"], **at}
+            limits[f"{threshold:g}"] = threshold
+        mean_ap, p, y = self.scored.headline()["mAP"], self.scored.probabilities, self.scored.labels
+        return {name: {"mAP": mean_ap, **precision_recall_f1(p, y, limit)} for name, limit in limits.items()}
 
     def _per_class(self) -> list[dict[str, Any]]:
         number = counts(self.scored.probabilities, self.scored.labels, torch.from_numpy(self.thresholds))
@@ -366,13 +369,10 @@ def draw_per_class(found: dict[str, Any], folder: Path) -> None:
     if total > _MAX_BARS:
         ranked = [*ranked[: _MAX_BARS // 2], *ranked[-_MAX_BARS // 2 :]]
         title = f"the {_MAX_BARS // 2} best and the {_MAX_BARS // 2} worst of {total:,} classes"
-    y = {
-        "field": "k", "type": "ordinal", "title": None,
-        "axis": {"labelExpr": "names[datum.value]", "labelFontSize": 10, "labelLimit": 220, "ticks": False},
-    }  # fmt: skip
+    y = names_channel("k", {"labelLimit": 220})
     series = {"AP": "#cccccc", "precision at the threshold": COLOURS[0], "recall at the threshold": COLOURS[3]}
     color = {"type": "nominal", "title": None, "scale": {"domain": [*series], "range": [*series.values()]}}
-    x = percent_channel("% (number of images with the label)")
+    text = "% (number of images with the label)"
     marks = {
         "AP": {"type": "bar"},
         "precision": {"type": "point", "filled": True, "size": 45, "opacity": 1},
@@ -382,28 +382,25 @@ def draw_per_class(found: dict[str, Any], folder: Path) -> None:
         {
             "transform": [{"filter": f"isValid(datum.{key})"}],
             "mark": mark,
-            "encoding": {"y": y, "x": {**x, "field": key}, "color": {"datum": name, **color}},
+            "encoding": {"y": y, "x": percent_channel(key, text), "color": {"datum": name, **color}},
         }
         for (key, mark), name in zip(marks.items(), series, strict=True)
     ]
     if total > _MAX_BARS:
         border = {"data": {"values": [{"k": _MAX_BARS // 2}]}, "mark": {"type": "rule", "strokeWidth": 0.8}}
         layers.append({**border, "encoding": {"y": {**y, "bandPosition": 0}}})
-    spec = {
-        "params": [
-            {"name": "names", "value": [f"{chart_text(row['name'], 28)} ({row['positives']:,})" for row in ranked]}
-        ],
-        "title": f"{chart_text(found['set']['name'], 40)}: {title}",
-        "width": 460,
-        "height": 16 * len(ranked) + 10,
-        "data": {
-            "values": [
-                {"k": k} | {key: None if row[key] is None else round(100 * row[key], 2) for key in marks}
-                for k, row in enumerate(ranked)
-            ]
-        },
-        "layer": layers,
-    }
+    values = [
+        {"k": k} | {key: None if row[key] is None else round(100 * row[key], 2) for key in marks}
+        for k, row in enumerate(ranked)
+    ]
+    spec = chart_spec(
+        16 * len(ranked) + 10,
+        values,
+        {"names": [f"{chart_text(row['name'], 28)} ({row['positives']:,})" for row in ranked]},
+        title=f"{chart_text(found['set']['name'], 40)}: {title}",
+        width=460,
+        layer=layers,
+    )
     write_spec(spec, folder, "per_class", (".png",))
 
 
@@ -417,17 +414,13 @@ def write_mistakes(evaluation: Evaluation, folder: Path) -> None:
     predicted = known & (p >= evaluation.thresholds)
     wrong = np.where(predicted & ~labels, p, -1.0)
     missed = np.where(known & labels & ~predicted, p, 2.0)
-    groups = [
-        (
-            "Wrong labels with the highest probability (grey: the true labels)",
-            _photos(evaluation, wrong.argmax(1), -wrong.max(1), 1.0, labels),
-        ),
-        (
-            "Missed labels with the lowest probability (grey: the predicted labels)",
-            _photos(evaluation, missed.argmin(1), missed.min(1), 2.0, predicted),
-        ),
-    ]
-    groups = [group for group in groups if group[1]]
+    wrong_photos = _photos(evaluation, wrong.argmax(1), -wrong.max(1), 1.0, labels)
+    missed_photos = _photos(evaluation, missed.argmin(1), missed.min(1), 2.0, predicted)
+    groups = {
+        "Wrong labels with the highest probability (grey: the true labels)": wrong_photos,
+        "Missed labels with the lowest probability (grey: the predicted labels)": missed_photos,
+    }
+    groups = {heading: photos for heading, photos in groups.items() if photos}
     if not groups:
         return
     title = f"Mistakes on {listed([evaluation.labelled.name], 80)}"

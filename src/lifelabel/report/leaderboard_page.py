@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from rich.table import Table as RichTable
 
-from lifelabel.metrics.over_tasks import HEADLINE
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, RULE, SOURCES, Difference, Source, difference
 from lifelabel.report.tables import (
     ResultTable,
     Row,
-    best_mean,
     csv_text,
     find_column,
+    is_best,
     measurement_notes,
     text_columns,
 )
@@ -32,14 +31,10 @@ from lifelabel.utils.text import BELOW_ZERO, printable
 PICTURE = "leaderboard"
 """The name of the picture, without its suffix."""
 _SCORES = (
-    find_column("mAP"), find_column("CF1"), find_column("OF1"),
+    *map(find_column, ("mAP", "CF1", "OF1")),
     dataclasses.replace(find_column("forgetting_mAP"), head="forgetting ↓", short_head="forg ↓"),
-)  # fmt: skip
-_COSTS = (
-    find_column("stored_images"),
-    find_column("stored_bytes"),
-    find_column("seconds"),
 )
+_COSTS = tuple(map(find_column, ("stored_images", "stored_bytes", "seconds")))
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,9 @@ class StreamBoard:
     def first(self) -> ResultTable:
         return next(iter(self.tables.values()))
 
-    def row(self, fidelity: str, method: str) -> Row | None:
-        return next((row for row in self.tables[fidelity].rows if row.name == method), None)
+    def rows(self, method: str) -> dict[str, Row]:
+        """The row of a method for each fidelity; empty without this method."""
+        return {fidelity: row for fidelity, table in self.tables.items() for row in table.rows if row.name == method}
 
     def with_runs(self) -> StreamBoard:
         """The same without the methods that have no run at all."""
@@ -87,9 +83,13 @@ def _layout(board: StreamBoard) -> list[tuple[str, Column]]:
     mean_ap = {
         name: dataclasses.replace(_SCORES[0], head=f"{name} mAP ↑", short_head=f"{name} mAP") for name in board.tables
     }
-    of_first = [mean_ap[first], *_SCORES[1:]]
     of_others = [(other, mean_ap[other]) for other in others]
-    return [*((first, column) for column in of_first), *of_others, *((first, column) for column in _COSTS)]
+    return [
+        (first, mean_ap[first]),
+        *((first, each) for each in _SCORES[1:]),
+        *of_others,
+        *((first, each) for each in _COSTS),
+    ]
 
 
 def board_table(board: StreamBoard, joint: bool = False) -> Table | None:
@@ -99,16 +99,13 @@ def board_table(board: StreamBoard, joint: bool = False) -> Table | None:
     texts = text_columns(["rank", "method"])
     lines = []
     for name in names:
-        of_name = {fidelity: board.row(fidelity, name) for fidelity in board.tables}
-        figures = [(fidelity, column, of_name[fidelity]) for fidelity, column in layout]
-        cells = [row.stat(column.key) if row else "–" for _, column, row in figures]
-        is_best = [row and _is_best(board.tables[fidelity], row, column) for fidelity, column, row in figures]
-        rows = [row for row in of_name.values() if row]
-        counts = [", ".join(dict.fromkeys(row.n for row in rows))]
-        counts += [" / ".join(dict.fromkeys(row.passes for row in rows))] if board.has_passes else []
+        rows = board.rows(name)
+        cells = [rows[fidelity].stat(column.key) for fidelity, column in layout]
+        bold = (n for n, (f, column) in enumerate(layout, len(texts)) if is_best(board.tables[f], rows[f], column))
+        counts = [", ".join(dict.fromkeys(row.n for row in rows.values()))]
+        counts += [" / ".join(dict.fromkeys(row.passes for row in rows.values()))] if board.has_passes else []
         rank = "–" if ranks.get(name) is None else str(ranks[name])
-        bold = frozenset(len(texts) + number for number, each in enumerate(is_best) if each)
-        lines.append(Line([rank, name, *cells, *counts], bold))
+        lines.append(Line([rank, name, *cells, *counts], frozenset(bold)))
     counted = (Column("n"), Column("passes"))[: 1 + board.has_passes]
     return Table((*texts, *(column for _, column in layout), *counted), tuple(lines)) if lines else None
 
@@ -118,11 +115,6 @@ def terminal_table(board: StreamBoard) -> RichTable:
     tables = [found for joint in (False, True) if (found := board_table(board, joint))]
     lines = tuple(line for found in tables for line in found.lines)
     return rich_table(dataclasses.replace(tables[0], lines=lines, title=board.name))
-
-
-def _is_best(table: ResultTable, row: Row, column: Column) -> bool:
-    mean = row.stat(column.key).mean
-    return column.key in HEADLINE and not row.joint and mean is not None and mean == best_mean(table, column)
 
 
 # The published rankings
@@ -147,10 +139,9 @@ def _comparisons(boards: Sequence[StreamBoard]) -> list[_Comparison]:
         for upper, lower in source.claims:
             found = {}
             for board in boards:
-                for fidelity in board.tables:
-                    above, below = board.row(fidelity, upper), board.row(fidelity, lower)
-                    each = difference(above.stat("mAP"), below.stat("mAP")) if above and below else None
-                    if each:
+                above, below = board.rows(upper), board.rows(lower)
+                for fidelity in above.keys() & below.keys():
+                    if each := difference(above[fidelity].stat("mAP"), below[fidelity].stat("mAP")):
                         found[board.name, fidelity] = each
             comparisons.append(_Comparison(source, upper, lower, found))
     return comparisons

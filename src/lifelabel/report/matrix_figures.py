@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lifelabel.report.run_figures import seeds_note
+from lifelabel.report.score_figures import seeds_note
 from lifelabel.report.vega import (
     COLOURS,
     GRAY,
     SHAPES,
     Control,
     Figure,
+    calculate,
     chart_names,
+    chart_spec,
     chart_text,
     slug,
     thousandths,
@@ -72,15 +74,22 @@ class _Matrices(NamedTuple):
     def tasks(self) -> list[int]:
         return list(self.by_task)
 
-    def params(self, label: str) -> list[dict[str, Any]]:
+    @property
+    def height(self) -> int:
+        """The pixels of all rows."""
+        return len(self.names) * max(6, min(36, 560 // len(self.names)))
+
+    @property
+    def wide(self) -> int:
+        """The width in pixels from which a chart shows the true matrix beside the other."""
+        return max(400, self.height * 5 // 4)
+
+    def params(self, label: str) -> dict[str, Any]:
         """The parameters of a figure, with the last task."""
-        return [
-            {"name": "task", "value": self.tasks[-1]},
-            {"name": "method", "value": chart_text(label, 60)},
-            {"name": "names", "value": self.names},
-            {"name": "taskOf", "value": self.task_of.tolist()},
-            {"name": "taskTexts", "value": self.task_texts},
-        ]
+        return {
+            "task": self.tasks[-1], "method": chart_text(label, 60), "names": self.names,
+            "taskOf": self.task_of.tolist(), "taskTexts": self.task_texts,
+        }  # fmt: skip
 
     def task_slider(self) -> list[Control]:
         """The choice of a task, if there are several."""
@@ -91,28 +100,24 @@ class _Matrices(NamedTuple):
 
 def _run_matrices(run: FinishedRun) -> _Matrices | None:
     """The matrices of a run, with the classes of the strongest relations if there are too many to draw."""
-    arrays = run.matrices()
+    arrays = run.matrices
     if not arrays or len(arrays["classes"]) < 2:
         return None
-    sizes = [len(task) for task in run.metrics["tasks"]]
-    task_of = np.repeat(np.arange(1, len(sizes) + 1), sizes)[arrays["kept"]]
-    last = _off_diagonal(arrays[f"task_{len(sizes)}"])
+    numbers, total = range(1, len(run.tasks) + 1), sum(run.sizes)
+    task_of = np.repeat(numbers, run.sizes)[arrays["kept"]]
+    last = _off_diagonal(arrays[f"task_{len(run.tasks)}"])
     strength = np.maximum(last.max(0), last.max(1))
     kept = np.sort(np.argsort(-strength, kind="stable")[:_MAX_CLASSES])
     by_task = {}
-    for task in range(1, len(sizes) + 1):
+    for task in numbers:
         if f"task_{task}" in arrays:
             inside = kept[task_of[kept] <= task]
             by_task[task] = arrays[f"task_{task}"][np.ix_(inside, inside)].astype(float)
-    note = (
-        f"The {len(kept)} classes with the strongest relations, of {sum(sizes)}, in the order of the tasks."
-        if len(kept) < sum(sizes)
-        else ""
-    )
+    note = f"The {len(kept)} classes with the strongest relations, of {total}, in the order of the tasks."
     truth = arrays["truth"][np.ix_(kept, kept)].astype(float) if "truth" in arrays else None
     names = chart_names(arrays["classes"][kept].tolist())
-    texts = [chart_text(task_text(number, run.task_names), 30) for number in range(1, len(sizes) + 1)]
-    return _Matrices(names, task_of[kept], by_task, truth, note, texts)
+    texts = [chart_text(task_text(number, run.task_names), 30) for number in numbers]
+    return _Matrices(names, task_of[kept], by_task, truth, note if len(kept) < total else "", texts)
 
 
 def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
@@ -128,10 +133,10 @@ def _strongest_text(run: FinishedRun) -> str:
 
 def strongest_relations(run: FinishedRun, count: int = 12) -> list[Relation]:
     """The relations of the highest probability, one of each pair of classes. Empty without a matrix."""
-    arrays = run.matrices()
+    arrays = run.matrices
     if not arrays:
         return []
-    last = _off_diagonal(arrays[f"task_{len(run.metrics['tasks'])}"])
+    last = _off_diagonal(arrays[f"task_{len(run.tasks)}"])
     last = np.where(last >= last.T, last, -1)
     last[np.triu(last == last.T)] = -1  # of two equal directions, one
     order = np.argsort(-last, axis=None, kind="stable")[:count]
@@ -149,9 +154,9 @@ def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Chang
 
     Only the classes in `FinishedRun.matrices` are compared.
     """
-    arrays = run.matrices()
+    arrays = run.matrices
     names, count, changes = arrays["classes"].tolist() if arrays else [], 0, []
-    tasks = [task for task in range(1, len(run.metrics["tasks"]) + 1) if f"task_{task}" in arrays]
+    tasks = [task for task in range(1, len(run.tasks) + 1) if f"task_{task}" in arrays]
     for earlier, task in pairwise(tasks):
         before, after = arrays[f"task_{earlier}"], arrays[f"task_{task}"]
         size = len(before)
@@ -168,6 +173,13 @@ def changed_relations(run: FinishedRun, most: int = 20) -> tuple[int, list[Chang
     return count, [changes[n] for n in order[:most]]
 
 
+def compared_classes(run: FinishedRun) -> str:
+    """Which classes `changed_relations` compares, if not all."""
+    total, compared = sum(run.sizes), len(run.matrices.get("kept", ()))
+    text = f"Only the {compared:,} classes with the strongest relations, of {total:,}, are compared."
+    return text if compared < total else ""
+
+
 # The matrix as a heat map
 
 
@@ -177,22 +189,22 @@ def matrix(run: FinishedRun, label: str) -> Figure | None:
     if not found:
         return None
     tasks, count, known = found.tasks, len(found.names), found.truth is not None
-    height, wide = _height(found), _wide(found)
+    height, wide = found.height, found.wide
     shown = "look == 'truth' ? 'the true P(row | column)' : look == 'error' ? 'P(row | column) minus the true one' : "
     shown += "'P(row | column)' + (look == 'both' ? ', and the true one on the right' : '')"
-    spec = {
-        "params": [
-            *found.params(label),
-            {"name": "view", "value": "both" if known else "matrix"},
-            {"name": "look", "expr": f"view == 'both' && width < {wide} ? 'matrix' : view"},
-            {"name": "sizes", "value": [int((found.task_of <= task).sum()) for task in range(tasks[-1] + 1)]},
-            {"name": "truth", "value": thousandths(found.truth) if found.truth is not None else []},
-        ],
-        "title": title(f"method + ', after ' + taskTexts[task - 1] + ': ' + ({shown})"),
-        "width": "container",
-        "height": height,
-        "layer": [_cells(found), *_borders(found)],
-    }
+    spec = chart_spec(
+        height,
+        None,
+        {
+            **found.params(label),
+            "view": "both" if known else "matrix",
+            "look": {"expr": f"view == 'both' && width < {wide} ? 'matrix' : view"},
+            "sizes": [int((found.task_of <= task).sum()) for task in range(tasks[-1] + 1)],
+            "truth": thousandths(found.truth) if found.truth is not None else [],
+        },
+        title=title(f"method + ', after ' + taskTexts[task - 1] + ': ' + ({shown})"),
+        layer=[_cells(found), *_borders(found)],
+    )
     controls = found.task_slider()
     in_files = tasks if count <= _MAX_SERIES else tasks[-1:]
     static: dict[str, dict[str, Any]] = {f"-task-{task}": {"task": task, "view": "matrix"} for task in in_files}
@@ -211,23 +223,12 @@ def matrix(run: FinishedRun, label: str) -> Figure | None:
     )  # fmt: skip
 
 
-def _height(found: _Matrices) -> int:
-    """The pixels of all rows."""
-    count = len(found.names)
-    return count * max(6, min(36, 560 // count))
-
-
-def _wide(found: _Matrices) -> int:
-    """The width in pixels from which a chart shows the true matrix beside the other."""
-    return max(400, _height(found) * 5 // 4)
-
-
 def _bands(found: _Matrices, channel: str) -> dict[str, Any]:
     """The scale of the classes in rows and columns. In a wide chart, the columns of the true matrix follow."""
     count = len(found.names)
     domain: Any = list(range(count))
     if channel == "x" and found.truth is not None:
-        domain = {"expr": f"sequence(0, width < {_wide(found)} ? {count} : {2 * count + 1})"}
+        domain = {"expr": f"sequence(0, width < {found.wide} ? {count} : {2 * count + 1})"}
     return {"type": "ordinal", "scale": {"domain": domain, "paddingInner": 0, "paddingOuter": 0}}
 
 
@@ -237,7 +238,7 @@ def _cells(found: _Matrices) -> dict[str, Any]:
     no_name = f"datum.value >= {count} && (look != 'both' || datum.value == {count})"
     axis = {
         "labelExpr": f"{no_name} ? '' : names[datum.value % {count + 1}]",
-        "labelFontSize": max(6, min(11, _height(found) // count)), "labelOverlap": "greedy", "ticks": False,
+        "labelFontSize": max(6, min(11, found.height // count)), "labelOverlap": "greedy", "ticks": False,
         "domain": False, "labelLimit": 110 if count <= 40 else 75,
     }  # fmt: skip
     colour = {
@@ -248,6 +249,7 @@ def _cells(found: _Matrices) -> dict[str, Any]:
         },
         "legend": {"title": None, "gradientLength": 200, "tickCount": 5},
     }  # fmt: skip
+    names = [{"field": each, "type": "nominal"} for each in ("row", "column")]
     against_truth = tooltip(b=("truth", ".3f"), e=("error", "+.3f")) if known else []
     return {
         "data": {"values": _groups(found)},
@@ -255,20 +257,25 @@ def _cells(found: _Matrices) -> dict[str, Any]:
             {"filter": "datum.from <= task && task <= datum.to"},
             {"flatten": ["v"], "as": ["p"]},
             {"window": [{"op": "row_number", "as": "k"}]},
-            {"calculate": "floor((datum.k - 1) / datum.size)", "as": "i"},
-            {"calculate": "(datum.k - 1) % datum.size", "as": "j"},
+            *calculate(i="floor((datum.k - 1) / datum.size)", j="(datum.k - 1) % datum.size"),
             {"filter": "datum.i != datum.j && datum.i < sizes[task] && datum.j < sizes[task]"},
-            {"calculate": "isValid(datum.p) ? datum.p / 1000 : null", "as": "a"},
-            {"calculate": f"truth[datum.i * {count} + datum.j]", "as": "q"},
-            {"calculate": "isValid(datum.q) ? datum.q / 1000 : null", "as": "b"},
-            {"calculate": "isValid(datum.a) && isValid(datum.b) ? datum.a - datum.b : null", "as": "e"},
-            {"calculate": "look == 'both' ? [0, 1] : look == 'truth' ? [1] : [0]", "as": "sides"},
+            *calculate(
+                a="isValid(datum.p) ? datum.p / 1000 : null",
+                q=f"truth[datum.i * {count} + datum.j]",
+                b="isValid(datum.q) ? datum.q / 1000 : null",
+                e="isValid(datum.a) && isValid(datum.b) ? datum.a - datum.b : null",
+                sides="look == 'both' ? [0, 1] : look == 'truth' ? [1] : [0]",
+            ),
             {"flatten": ["sides"], "as": ["side"]},
-            {"calculate": "look == 'error' ? datum.e : datum.side ? datum.b : datum.a", "as": "shown"},
-            {"calculate": f"datum.j + (look == 'both' ? {count + 1} * datum.side : 0)", "as": "place"},
+            *calculate(
+                shown="look == 'error' ? datum.e : datum.side ? datum.b : datum.a",
+                place=f"datum.j + (look == 'both' ? {count + 1} * datum.side : 0)",
+            ),
             {"filter": "isValid(datum.shown)"},
-            {"calculate": "names[datum.i] + ' (' + taskTexts[taskOf[datum.i] - 1] + ')'", "as": "row"},
-            {"calculate": "names[datum.j] + ' (' + taskTexts[taskOf[datum.j] - 1] + ')'", "as": "column"},
+            *calculate(
+                row="names[datum.i] + ' (' + taskTexts[taskOf[datum.i] - 1] + ')'",
+                column="names[datum.j] + ' (' + taskTexts[taskOf[datum.j] - 1] + ')'",
+            ),
         ],
         "mark": "rect",
         "encoding": {
@@ -277,12 +284,7 @@ def _cells(found: _Matrices) -> dict[str, Any]:
             },
             "y": {**_bands(found, "y"), "field": "i", "title": "row", "axis": axis},
             "color": colour,
-            "tooltip": [
-                {"field": "row", "type": "nominal"},
-                {"field": "column", "type": "nominal"},
-                *tooltip(a=("P(row | column)", ".3f")),
-                *against_truth,
-            ],
+            "tooltip": [*names, *tooltip(a=("P(row | column)", ".3f")), *against_truth],
         },
     }  # fmt: skip
 
@@ -327,13 +329,13 @@ def label_graph(run: FinishedRun, label: str) -> Figure | None:
     lines, left_out = _lines(found)
     strengths = sorted((line["p"] for line in lines if line["to"] == found.tasks[-1]), reverse=True)
     default = _slider_value(strengths[min(len(strengths) - 1, count)] / 1000) if strengths else 0.5
-    spec = {
-        "params": [*found.params(label), {"name": "threshold", "value": default}],
-        "title": title("method + ', after ' + taskTexts[task - 1] + ': P of at least ' + format(threshold, '.2f')"),
-        "width": "container",
-        "height": 500,
-        "layer": [_edges(lines, count), *_nodes(found)],
-    }
+    spec = chart_spec(
+        500,
+        None,
+        {**found.params(label), "threshold": default},
+        title=title("method + ', after ' + taskTexts[task - 1] + ': P of at least ' + format(threshold, '.2f')"),
+        layer=[_edges(lines, count), *_nodes(found)],
+    )
     alt = f"Graph of {count} labels on a circle in the order of the tasks, for {chart_text(label, 60)}: a line between "
     alt += f"two labels is wider the higher P(one | other) is.{_strongest_text(run)}"
     slider = Control("threshold", "slider", "P of at least", (_MIN_RELATION, 1, 0.05), default)
@@ -350,9 +352,8 @@ def _edges(lines: list[dict[str, Any]], count: int) -> dict[str, Any]:
         "data": {"values": lines},
         "transform": [
             {"filter": "datum.from <= task && task <= datum.to && datum.p >= 1000 * threshold - 0.01"},
-            {"calculate": "datum.p / 1000", "as": "strength"},
-            {"calculate": "names[datum.i] + ' given ' + names[datum.j]", "as": "pair"},
-            {"calculate": "isValid(datum.q) ? datum.q / 1000 : null", "as": "back"},
+            *calculate(strength="datum.p / 1000", pair="names[datum.i] + ' given ' + names[datum.j]"),
+            *calculate(back="isValid(datum.q) ? datum.q / 1000 : null"),
             *_place("i", count),
             *_place("j", count),
         ],
@@ -378,12 +379,11 @@ def _nodes(found: _Matrices) -> list[dict[str, Any]]:
     nodes = {
         "data": {"sequence": {"start": 0, "stop": count, "as": "i"}},
         "transform": [
-            {"calculate": "taskOf[datum.i]", "as": "task"},
+            *calculate(task="taskOf[datum.i]"),
             {"filter": "datum.task <= task"},
-            {"calculate": "names[datum.i]", "as": "name"},
-            {"calculate": "taskTexts[datum.task - 1]", "as": "taskText"},
+            *calculate(name="names[datum.i]", taskText="taskTexts[datum.task - 1]"),
             *_place("i", count),
-            *({"calculate": f"1.06 * datum.{axis}i", "as": f"{axis}o"} for axis in ("x", "y")),
+            *calculate(xo="1.06 * datum.xi", yo="1.06 * datum.yi"),
         ],
     }
     points = {
@@ -412,7 +412,7 @@ def _nodes(found: _Matrices) -> list[dict[str, Any]]:
 def _place(name: str, count: int) -> list[dict[str, Any]]:
     """The place on the circle of the class whose number is the field `name`."""
     angle = f"2 * PI * datum.{name} / {count}"
-    return [{"calculate": f"{f}({angle})", "as": f"{axis}{name}"} for axis, f in (("x", "sin"), ("y", "cos"))]
+    return calculate(**{f"x{name}": f"sin({angle})", f"y{name}": f"cos({angle})"})
 
 
 def _position(name: str) -> dict[str, Any]:

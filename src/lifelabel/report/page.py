@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from lifelabel.report import matrix_figures, method_figures, run_figures, vega
+from lifelabel.report import matrix_figures, score_figures, vega
 from lifelabel.report.cost_figures import cost
-from lifelabel.report.method_figures import best_method
 from lifelabel.report.page_pictures import pictures
+from lifelabel.report.score_figures import best_method
 from lifelabel.report.tables import (
     ResultTable,
     Row,
@@ -51,76 +51,43 @@ _MAX_OPTIONS = 300
 """Options of one run that are listed."""
 _MAX_VALUE = 200
 """Characters of the value of an option."""
-_TITLES = {
-    "results": "Results",
-    "curves": "Learning curves",
-    "pictures": "What it sees",
-    "matrix": "Correlation matrix",
-    "graph": "Label graph",
-    "forgetting": "Forgetting",
-    "classes": "Classes",
-    "precision": "Precision and recall",
-    "calibration": "Calibration",
-    "cost": "Cost",
-    "configuration": "Configuration",
-    "notes": "Notes",
-    "failures": "Not finished",
+_SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "results": ("Results", ()),
+    "curves": ("Learning curves", ("curves",)),
+    "pictures": ("What it sees", ("pictures",)),
+    "matrix": ("Correlation matrix", ("matrix",)),
+    "graph": ("Label graph", ("graph",)),
+    "forgetting": ("Forgetting", ("forgetting",)),
+    "classes": ("Classes", ("class_ap", "changes")),
+    "precision": ("Precision and recall", ("precision",)),
+    "calibration": ("Calibration", ("reliability", "false_positives", "thresholds")),
+    "cost": ("Cost", ()),
+    "configuration": ("Configuration", ()),
+    "notes": ("Notes", ()),
+    "failures": ("Not finished", ("failures",)),
 }
-
-
-@dataclass(frozen=True)
-class _Content:
-    """Everything that the template shows."""
-
-    table: ResultTable
-    charts: dict[str, vega.Figure]
-    """The figures of several methods, by name."""
-    runs: dict[str, RunSection]
-    """The sections of one run, by name."""
-    errors: Table | None
-    configuration: Configuration
-    pictures: dict[str, Any] | None
-
-    @property
-    def figures(self) -> list[vega.Figure]:
-        panels = [panel for section in self.runs.values() for panel in section.panels]
-        return [*self.charts.values(), *(panel.figure for panel in panels if panel.figure)]
-
-    @property
-    def sections(self) -> dict[str, str]:
-        """The titles of the sections that have data, in order."""
-        has = {
-            "results": True,
-            "curves": "curves" in self.charts,
-            "pictures": self.pictures is not None,
-            **{name: name in self.runs for name in ("matrix", "graph", "forgetting")},
-            "classes": "class_ap" in self.charts or "changes" in self.runs,
-            "precision": "precision" in self.charts,
-            "calibration": bool({"reliability", "false_positives"} & self.charts.keys() or "thresholds" in self.runs),
-            "cost": True,
-            "configuration": True,
-            "notes": True,
-            "failures": bool(self.table.failures),
-        }
-        return {name: title for name, title in _TITLES.items() if has[name]}
+"""The sections by id: their titles, and the parts of which they show at least one."""
+_Parts = dict[str, Any]
+"""What the template shows, by name: figures, sections of one run, tables and data. Parts without data are left out."""
 
 
 def report_html(table: ResultTable) -> str:
     """The report of a table that has a run, as HTML."""
-    return _render(_collect(table))
+    return _render(table, _collect(table))
 
 
 def write_report(table: ResultTable, folder: Path, progress: Callable[[int, int], None] | None = None) -> list[str]:
     """Write report.html, and its figures as SVG, PDF and PNG into `folder`/figures. Returns the names."""
     figures_folder = below(folder, _FIGURES)
-    content = _collect(table)
-    write_text(folder / REPORT, _render(content))
+    parts = _collect(table)
+    write_text(folder / REPORT, _render(table, parts))
     figures_folder.mkdir(exist_ok=True)
     names: list[str] = []
-    for done, figure in enumerate(content.figures, 1):
+    figures = _figures(parts)
+    for done, figure in enumerate(figures, 1):
         names += vega.write_figure(figure, figures_folder)
         if progress:
-            progress(done, len(content.figures))
+            progress(done, len(figures))
     _remove_others(figures_folder, names)
     return [REPORT, *(f"{_FIGURES}/{name}" for name in names)]
 
@@ -135,26 +102,29 @@ def _remove_others(folder: Path, names: list[str]) -> None:
     write_text(record, "".join(f"{name}\n" for name in names))
 
 
-def _collect(table: ResultTable) -> _Content:
+def _collect(table: ResultTable) -> _Parts:
     rows = [row for row in table.rows if row.runs]
     runs = {row.name: row.first_run for row in rows}
-    charts = {
-        "curves": method_figures.learning_curves(rows),
-        "class_ap": method_figures.class_ap(runs),
-        "precision": method_figures.precision_recall(runs),
-        "reliability": method_figures.reliability(runs),
-        "false_positives": method_figures.false_positives(runs),
-        "cost": cost(rows),
-    }
     with_error = tuple(row for row in rows if row.stats["acm_error_all"].n)
-    return _Content(
-        table=table,
-        charts={name: figure for name, figure in charts.items() if figure},
-        runs=run_sections(rows),
-        errors=error_table(dataclasses.replace(table, rows=with_error)) if with_error else None,
-        configuration=configuration(table),
-        pictures=pictures(rows),
-    )
+    parts = {
+        "curves": score_figures.learning_curves(rows),
+        "class_ap": score_figures.class_ap(runs),
+        "precision": score_figures.precision_recall(runs),
+        "reliability": score_figures.reliability(runs),
+        "false_positives": score_figures.false_positives(runs),
+        "cost": cost(rows),
+        **run_sections(rows),
+        "errors": error_table(dataclasses.replace(table, rows=with_error)) if with_error else None,
+        "configuration": configuration(table),
+        "pictures": pictures(rows),
+        "failures": table.failures,
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _figures(parts: _Parts) -> list[vega.Figure]:
+    panels = [panel for part in parts.values() if isinstance(part, RunSection) for panel in part.panels]
+    return [each for each in (*parts.values(), *(p.content for p in panels)) if isinstance(each, vega.Figure)]
 
 
 # The sections. Nothing is escaped here: the template escapes all text
@@ -167,31 +137,15 @@ class _Panel:
     method: int
     """The number of the row of the table."""
     name: str
-    seed: int
-    figure: vega.Figure | None = None
-    text: _MatrixText | None = None
-    table: Table | None = None
-
-
-@dataclass(frozen=True)
-class _MatrixText:
-    """A correlation matrix in words."""
-
-    relations: list[matrix_figures.Relation]
-    changes: list[matrix_figures.Change]
-    changed: int
-    """The number of changes; `changes` has the largest ones."""
-    has_old: bool
-    """Whether the run has several tasks, so that an entry of old classes could change."""
-    part: str
-    """Which classes are compared, if not all."""
+    run: FinishedRun
+    content: vega.Figure | Table
 
 
 @dataclass(frozen=True)
 class RunSection:
     """A section that shows one run at a time: a panel for each method that has data, and the method shown first."""
 
-    panels: tuple[_Panel, ...]
+    panels: list[_Panel]
     chosen: int
 
 
@@ -207,43 +161,20 @@ class Configuration:
 
 def run_sections(rows: Sequence[Row]) -> dict[str, RunSection]:
     """The sections of one run, by their names. Those without data are left out."""
-    makers: dict[str, Callable[[FinishedRun, str], dict[str, Any] | None]] = {
-        "matrix": _matrix,
-        "graph": _figure_of(matrix_figures.label_graph),
-        "forgetting": _figure_of(run_figures.forgetting),
-        "changes": _figure_of(run_figures.class_changes),
+    makers: dict[str, Callable[[FinishedRun, str], vega.Figure | Table | None]] = {
+        "matrix": matrix_figures.matrix,
+        "graph": matrix_figures.label_graph,
+        "forgetting": score_figures.forgetting,
+        "changes": score_figures.class_changes,
         "thresholds": _thresholds,
     }
-    found = {}
+    runs, found = [row.first_run for row in rows], {}
     for name, make in makers.items():
-        made = {number: content for number, row in enumerate(rows) if (content := make(row.first_run, row.name))}
-        if made:
-            chosen = best_method((row.first_run for row in rows), made)
-            panels = (_Panel(n, rows[n].name, rows[n].first_run.seed, **content) for n, content in made.items())
-            found[name] = RunSection(tuple(panels), chosen)
+        made = ((number, make(row.first_run, row.name)) for number, row in enumerate(rows))
+        panels = [_Panel(n, rows[n].name, runs[n], content) for n, content in made if content]
+        if panels:
+            found[name] = RunSection(panels, best_method(runs, (panel.method for panel in panels)))
     return found
-
-
-def _figure_of(
-    make: Callable[[FinishedRun, str], vega.Figure | None],
-) -> Callable[[FinishedRun, str], dict[str, Any] | None]:
-    def panel(run: FinishedRun, label: str) -> dict[str, Any] | None:
-        figure = make(run, label)
-        return {"figure": figure} if figure else None
-
-    return panel
-
-
-def _matrix(run: FinishedRun, label: str) -> dict[str, Any] | None:
-    figure = matrix_figures.matrix(run, label)
-    if not figure:
-        return None
-    changed, changes = matrix_figures.changed_relations(run)
-    total, compared = sum(map(len, run.metrics["tasks"])), len(run.matrices().get("kept", ()))
-    part = f"Only the {compared:,} classes with the strongest relations, of {total:,}, are compared."
-    more = part if compared < total else ""
-    relations = matrix_figures.strongest_relations(run)
-    return {"figure": figure, "text": _MatrixText(relations, changes, changed, len(run.metrics["tasks"]) > 1, more)}
 
 
 _THRESHOLD_COLUMNS = (
@@ -252,7 +183,7 @@ _THRESHOLD_COLUMNS = (
 )  # fmt: skip
 
 
-def _thresholds(run: FinishedRun, label: str) -> dict[str, Any] | None:
+def _thresholds(run: FinishedRun, _: str) -> Table | None:
     """The threshold of each class with the best F1 on the test images. Unknown: the class has no positive image."""
     details = read_details(run)
     if details is None:
@@ -260,14 +191,14 @@ def _thresholds(run: FinishedRun, label: str) -> dict[str, Any] | None:
     recall = np.linspace(0, 1, details.precision.shape[1])
     precision = np.nan_to_num(details.precision.astype(float), nan=-1.0)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
-    names = [(name, number) for number, task in enumerate(run.metrics["tasks"], 1) for name in task]
+    names = [(name, number) for number, task in enumerate(run.tasks, 1) for name in task]
     lines = []
     for k, ((name, task), r) in enumerate(zip(names, f1.argmax(1), strict=True)):
         found = (details.thresholds[k, r], 100 * f1[k, r], 100 * precision[k, r], 100 * recall[r])
         known = not np.isnan(details.precision[k, r])
         stats = [Stat(float(value) if known else None, None, 1) for value in found]
-        lines.append(Line([str(name), task_cell(task, run.task_names), *stats]))
-    return {"table": Table(_THRESHOLD_COLUMNS, tuple(lines))} if lines else None
+        lines.append(Line([name, task_cell(task, run.task_names), *stats]))
+    return Table(_THRESHOLD_COLUMNS, tuple(lines)) if lines else None
 
 
 def configuration(table: ResultTable) -> Configuration:
@@ -301,7 +232,7 @@ def _value(value: Any) -> str:
 # HTML
 
 
-def _render(content: _Content) -> str:
+def _render(table: ResultTable, parts: _Parts) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -315,21 +246,26 @@ def _render(content: _Content) -> str:
     environment.tests["bold"] = lambda value: isinstance(value, Bold)
     environment.filters["json"] = lambda value: Markup(_script_json(value))
     scripts = [vega.bundle(), _template("report.js")]
-    lines = notes(content.table)
+    lines = notes(table)
     return environment.get_template("report.html.j2").render(
-        content=content,
-        table=content.table,
-        main=main_table(content.table),
-        sub_tables=sub_tables(content.table),
-        costs=cost_table(content.table),
-        copies=table_texts(content.table),
-        streams=sorted({run.stream for run in content.table.runs}),
+        parts=parts,
+        table=table,
+        sections={name: title for name, (title, of) in _SECTIONS.items() if not of or parts.keys() & {*of}},
+        matrix_figures=matrix_figures,
+        main=main_table(table),
+        sub_tables=sub_tables(table),
+        costs=cost_table(table),
+        copies=table_texts(table),
+        streams=sorted({run.stream for run in table.runs}),
         today=datetime.date.today().isoformat(),
-        provenance=provenance(content.table.runs),
+        provenance=provenance(table.runs),
         below_zero=BELOW_ZERO,
         warnings=[line for line in lines if line.startswith("NOT ")],
         notes=[line for line in lines[1:] if not line.startswith("NOT ")],
-        figure_data={figure.name: _figure_data(figure) for figure in content.figures},
+        figure_data={
+            figure.name: {"spec": figure.spec, "controls": list(map(asdict, figure.controls))}
+            for figure in _figures(parts)
+        },
         configs={"light": vega.config(dark=False), "dark": vega.config(dark=True)},
         policy=_policy(scripts),
         style=Markup(_template("report.css")),
@@ -339,10 +275,6 @@ def _render(content: _Content) -> str:
 
 def _template(name: str) -> str:
     return (resources.files("lifelabel.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _figure_data(figure: vega.Figure) -> dict[str, Any]:
-    return {"spec": figure.spec, "controls": [asdict(control) for control in figure.controls]}
 
 
 def _script_json(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lifelabel.report.method_figures import best_method
+from lifelabel.report.score_figures import best_method
 from lifelabel.report.tables import Row
 from lifelabel.runs.details import Example, RunDetails, read_details
 from lifelabel.runs.finished import FinishedRun
@@ -68,8 +68,7 @@ def pictures(rows: Sequence[Row]) -> dict[str, Any] | None:
 def _examples_key(run: FinishedRun, details: RunDetails) -> tuple[Any, ...]:
     """Equal for runs whose rows of `TaskDetails.scores` are the same images. An image that was left out moves them."""
     left_out = [run.environment.get(name) for name in ("images_missing", "images_skipped")]
-    classes = tuple(tuple(map(str, task)) for task in run.metrics["tasks"])
-    return run.stream, run.fingerprint, *map(str, left_out), classes, len(details.tasks[-1].scores)
+    return run.stream, run.fingerprint, *map(str, left_out), str(run.tasks), len(details.tasks[-1].scores)
 
 
 def _choose(runs: Sequence[RunDetails], count: int, size: int) -> list[Example]:
@@ -101,10 +100,9 @@ def _is_picture(data: bytes) -> bool:
 
 
 def _group(run: FinishedRun, chosen: Sequence[Example]) -> dict[str, Any]:
-    tasks = run.metrics["tasks"]
     return {
-        "classes": [printable(name)[:_MAX_NAME] for task in tasks for name in task],
-        "sizes": [len(task) for task in tasks],
+        "classes": [printable(name)[:_MAX_NAME] for name in run.classes],
+        "sizes": run.sizes,
         "pictures": [
             {
                 "name": printable(example.name)[-_MAX_NAME:],

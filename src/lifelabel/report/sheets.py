@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,16 +30,16 @@ class Photo(NamedTuple):
     labels: Sequence[tuple[str, bool]]
 
 
-def draw_sheet(title: str, key: str, groups: Sequence[tuple[str, Sequence[Photo]]]) -> Image.Image:
-    """A sheet with a title, a line that explains it, and groups of images. The heading of a group may be empty."""
+def draw_sheet(title: str, key: str, groups: Mapping[str, Sequence[Photo]]) -> Image.Image:
+    """A sheet with a title, a line that explains it, and groups of images by heading, which may be empty."""
     cell = _HEIGHT + _LINE * _CAPTION_LINES + _GAP
-    heights = [_HEADING * bool(heading) + -(-len(photos) // COLUMNS) * cell for heading, photos in groups]
+    heights = [_HEADING * bool(heading) + -(-len(photos) // COLUMNS) * cell for heading, photos in groups.items()]
     sheet = Image.new("RGB", (COLUMNS * (WIDTH + _GAP) + _GAP, _TITLE + sum(heights)), "white")
     draw = ImageDraw.Draw(sheet)
     _draw_text(draw, (_GAP, 8), title, _BLACK, 15, bold=True)
     _draw_text(draw, (_GAP, 29), key, _GREY, 12)
     begin = _TITLE
-    for (heading, photos), height in zip(groups, heights, strict=True):
+    for (heading, photos), height in zip(groups.items(), heights, strict=True):
         if heading:
             _draw_text(draw, (_GAP, begin + 2), heading, _BLACK, 14, bold=True)
         top = begin + _HEADING * bool(heading)

@@ -44,15 +44,13 @@ def describe(
     if decode is None:
         decode = stream.image_size is None and len(stream.train) + len(stream.test) <= MAX_OPENED
     tasks = _tasks(stream)
-    test = stream.test.labels.take(np.concatenate(stream.test.rows))
     return {
         "name": stream.name,
         "dataset": stream.dataset,
         "sha256": stream.fingerprint,
         "rules": json.loads(json.dumps(stream.rules, default=str), parse_constant=str),
         "splits": {"train": _split(stream.train), "test": _split(stream.test)},
-        "labels_per_image": {**_labels_per_image(stream, tasks), "test": _share(len(test.column), len(test))},
-        "hidden": _hidden(stream, tasks),
+        **_labels(stream, tasks),
         "tasks": tasks,
         "classes": _classes(stream, tasks),
         "cooccurrence": _cooccurrence(stream),
@@ -114,21 +112,17 @@ def _tasks(stream: Stream) -> list[dict[str, Any]]:
     return out
 
 
-def _labels_per_image(stream: Stream, tasks: list[dict[str, Any]]) -> dict[str, float | None]:
-    rows = sum(task["train"] for task in tasks)
-    visible = sum(task["labels"]["visible"] for task in tasks)
-    true = sum(task["labels"]["true"] for task in tasks) if stream.train.complete else None
-    return {"true": None if true is None else _share(true, rows), "visible": _share(visible, rows)}
-
-
-def _hidden(stream: Stream, tasks: list[dict[str, Any]]) -> dict[str, float | None]:
-    """The share of the training labels that is hidden, and the share of the training rows with a hidden label."""
+def _labels(stream: Stream, tasks: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """The labels per image, and the shares of hidden training labels and of training rows that have one."""
+    rows, visible = sum(task["train"] for task in tasks), sum(task["labels"]["visible"] for task in tasks)
+    test = stream.test.labels.take(np.concatenate(stream.test.rows))
+    per_image = {"true": None, "visible": _share(visible, rows), "test": _share(len(test.column), len(test))}
     if not stream.train.complete:
-        return {"labels": None, "images": None}
+        return {"labels_per_image": per_image, "hidden": {"labels": None, "images": None}}
     true = sum(task["labels"]["true"] for task in tasks)
-    hidden = true - sum(task["labels"]["visible"] for task in tasks)
-    rows = sum(task["rows_with_hidden_labels"] for task in tasks)
-    return {"labels": _share(hidden, true), "images": _share(rows, sum(task["train"] for task in tasks))}
+    with_hidden = sum(task["rows_with_hidden_labels"] for task in tasks)
+    hidden = {"labels": _share(true - visible, true), "images": _share(with_hidden, rows)}
+    return {"labels_per_image": {**per_image, "true": _share(true, rows)}, "hidden": hidden}
 
 
 def _classes(stream: Stream, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:

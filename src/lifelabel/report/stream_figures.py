@@ -17,7 +17,7 @@ from lifelabel.images.source import BadImage
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
 from lifelabel.report.stream import MAX_MATRIX_CLASSES, Progress
 from lifelabel.report.stream_text import listed
-from lifelabel.report.vega import COLOURS, chart_obstacle, chart_text, write_spec
+from lifelabel.report.vega import COLOURS, chart_obstacle, chart_spec, chart_text, names_channel, write_spec
 from lifelabel.streams.stream import Stream
 
 _ROWS = 4
@@ -25,6 +25,8 @@ _MAX_TRIES = 10 * COLUMNS * _ROWS
 """Images that are tried for one sheet. If all of them are bad, there is no sheet."""
 _MAX_NAMED_CLASSES = 80
 """Up to this many classes, a chart names each class."""
+_GAP = 0.16
+"""Between two bars, as a share of their distance."""
 
 
 def write_sheets(stream: Stream, folder: Path, progress: Progress | None = None) -> list[str]:
@@ -51,7 +53,7 @@ def _contact_sheet(stream: Stream, index: int) -> Image.Image | None:
     title = f"{listed([stream.name], 60)}, task {index + 1} of {len(stream.tasks)}: {listed(task.classes, 110)}"
     key = "black: visible labels" + ("; grey: hidden labels" if stream.train.complete else "")
     photos = [Photo(image, _label_names(stream, row, task.columns)) for row, image in images]
-    return draw_sheet(title, key, [("", photos)])
+    return draw_sheet(title, key, {"": photos})
 
 
 def _readable_images(stream: Stream, index: int) -> Iterator[tuple[int, Image.Image]]:
@@ -111,16 +113,10 @@ def _frequencies(description: dict[str, Any]) -> dict[str, Any]:
     names, colours = zip(*known.values(), strict=True)
     color = {"field": "s", "type": "nominal", "title": None, "scale": {"domain": names, "range": colours}}
     y = {"field": "n", "type": "quantitative", "title": "images", "stack": None}
-    return {
-        **_frame(description, "training images of each class"),
-        "width": min(80 + 14 * len(classes), 1500),
-        "height": 280,
-        "data": {"values": values},
-        "layer": [
-            {"mark": "bar", "encoding": {"x": _class_axis(description, "x", 0.16), "y": y, "color": color}},
-            _borders(description, "x", 0.16),
-        ],
-    }
+    x = _class_channel(description, "x", "c", _GAP)
+    layers = [{"mark": "bar", "encoding": {"x": x, "y": y, "color": color}}, _borders(description, "x", _GAP)]
+    width = min(80 + 14 * len(classes), 1500)
+    return _chart(description, "training images of each class", width, 280, values, layers)
 
 
 def _cooccurrence(description: dict[str, Any]) -> dict[str, Any]:
@@ -128,35 +124,30 @@ def _cooccurrence(description: dict[str, Any]) -> dict[str, Any]:
     matrix = description["cooccurrence"]["matrix"]
     cells = [{"i": i, "j": j, "p": p} for i, row in enumerate(matrix) for j, p in enumerate(row) if i != j]
     side = len(matrix) * max(4, min(24, 800 // len(matrix)))
-    axes = {channel: _class_axis(description, channel) for channel in ("x", "y")}
     color = {
         "field": "p", "type": "quantitative", "scale": {"scheme": "viridis", "domain": [0, 1]},
         "legend": {"title": "P(row | column)", "gradientLength": 200},
     }  # fmt: skip
-    encoding = {"x": {**axes["x"], "field": "j"}, "y": {**axes["y"], "field": "i"}, "color": color}
-    return {
-        **_frame(description, f"co-occurrence, {description['cooccurrence']['labels']}"),
-        "width": side,
-        "height": side,
-        "data": {"values": cells},
-        "layer": [{"mark": "rect", "encoding": encoding}, *(_borders(description, channel) for channel in ("x", "y"))],
-    }
+    axes = {channel: _class_channel(description, channel, field) for channel, field in (("x", "j"), ("y", "i"))}
+    borders = [_borders(description, channel) for channel in ("x", "y")]
+    layers = [{"mark": "rect", "encoding": {**axes, "color": color}}, *borders]
+    return _chart(description, f"co-occurrence, {description['cooccurrence']['labels']}", side, side, cells, layers)
 
 
-def _frame(description: dict[str, Any], title: str) -> dict[str, Any]:
-    names = {"name": "names", "value": [chart_text(each["name"], 24) for each in description["classes"]]}
-    return {"params": [names], "title": f"{chart_text(description['name'], 24)}: {title}"}
+def _chart(
+    description: dict[str, Any], title: str, width: int, height: int, values: list[dict[str, Any]], layers: list[Any]
+) -> dict[str, Any]:
+    names = [chart_text(each["name"], 24) for each in description["classes"]]
+    title = f"{chart_text(description['name'], 24)}: {title}"
+    return chart_spec(height, values, {"names": names}, width=width, title=title, layer=layers)
 
 
-def _class_axis(description: dict[str, Any], channel: str, padding: float = 0) -> dict[str, Any]:
-    """The channel of the classes by number, with their names if there are few enough."""
+def _class_channel(description: dict[str, Any], channel: str, field: str, padding: float = 0) -> dict[str, Any]:
+    """The channel of a field with the numbers of classes, with their names if there are few enough."""
     count = len(description["classes"])
-    axis = {
-        "labels": count <= _MAX_NAMED_CLASSES, "labelExpr": "names[datum.value]", "labelFontSize": 10, "ticks": False,
-        "labelAngle": -90 if channel == "x" else 0, "grid": False,
-    }  # fmt: skip
     scale = {"domain": [*range(count)], "paddingInner": padding, "paddingOuter": padding / 2}
-    return {"field": "c", "type": "ordinal", "title": None, "scale": scale, "axis": axis}
+    axis = {"labels": count <= _MAX_NAMED_CLASSES, "labelAngle": -90 if channel == "x" else 0, "grid": False}
+    return names_channel(field, axis, scale=scale)
 
 
 def _borders(description: dict[str, Any], channel: str, padding: float = 0) -> dict[str, Any]:
@@ -164,8 +155,6 @@ def _borders(description: dict[str, Any], channel: str, padding: float = 0) -> d
     sizes = [len(task["classes"]) for task in description["tasks"]]
     few = len(description["classes"]) <= MAX_MATRIX_CLASSES  # closer lines would hide the bars
     places = [{"b": border} for border in np.cumsum(sizes)[:-1].tolist()] if few else []
-    axis = {**_class_axis(description, channel, padding), "field": "b", "bandPosition": 0}
-    return {
-        "data": {"values": places}, "mark": {"type": "rule", "color": "#9aa0a8", "strokeWidth": 0.8},
-        "encoding": {channel: axis},
-    }  # fmt: skip
+    place = {**_class_channel(description, channel, "b", padding), "bandPosition": 0}
+    mark = {"type": "rule", "color": "#9aa0a8", "strokeWidth": 0.8}
+    return {"data": {"values": places}, "mark": mark, "encoding": {channel: place}}

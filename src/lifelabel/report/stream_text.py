@@ -24,7 +24,6 @@ _EXPLANATION = (
     "A mixed image has labels of other tasks too, which are hidden. P(C_i|C_j) is the share of the images with C_j "
     "that have C_i too."
 )
-_PAIR_HEADS = ["C_i", "given C_j", "P(C_i|C_j)", "P(C_i)", "images", "tasks i, j"]
 
 
 def _count(value: int | None) -> str:
@@ -94,28 +93,30 @@ def _label_lines(description: dict[str, Any]) -> list[str]:
     return [*lines, f"hidden labels: {share}"]
 
 
-def _pair_row(pair: dict[str, Any], names: Sequence[str]) -> list[str]:
-    tasks = ", ".join(task_cell(task, names) for task in pair["tasks"])
-    figures = [f"{pair['probability']:.2f}", f"{pair['prior']:.2f}", f"{pair['images']:,}", tasks]
-    return [listed([pair["class"]], 24), listed([pair["given"]], 24), *figures]
+def _pair_table(description: dict[str, Any], most: int | None = None) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the strongest co-occurrences."""
+    names, rows = _task_names(description), []
+    for pair in description["cooccurrence"]["strongest"][:most]:
+        tasks = ", ".join(task_cell(task, names) for task in pair["tasks"])
+        figures = [f"{pair['probability']:.2f}", f"{pair['prior']:.2f}", f"{pair['images']:,}", tasks]
+        rows.append([listed([pair["class"]], 24), listed([pair["given"]], 24), *figures])
+    return ["C_i", "given C_j", "P(C_i|C_j)", "P(C_i)", "images", "tasks i, j"], rows
 
 
 def terminal(description: dict[str, Any]) -> Group:
     """The summary for a terminal of TERMINAL_WIDTH columns. report.md has the complete lists."""
-    lines = [Text(printable(description["name"]), style="bold"), Text(f"sha256 {description['sha256']}")]
-    if description["rules"]:
-        lines.append(Text(", ".join(f"{printable(k)}: {_short_rule(v)}" for k, v in description["rules"].items())))
-    parts: list[RenderableType] = [*lines, Text(), _table(*_split_table(description), left=1), Text()]
-    parts += [Text(line) for line in _label_lines(description)]
-    parts += [Text(), _table(*_fitting_tasks(description), left=2), Text()]
-    parts += [Text(line) for line in _extremes(description)]
+    rules = ", ".join(f"{printable(key)}: {_short_rule(value)}" for key, value in description["rules"].items())
+    parts: list[RenderableType] = [Text(printable(description["name"]), style="bold")]
+    parts += [f"sha256 {description['sha256']}", *([rules] if rules else [])]
+    parts += ["", _table(*_split_table(description), left=1), "", *_label_lines(description)]
+    parts += ["", _table(*_fitting_tasks(description), left=2), "", *_extremes(description)]
     found = description["cooccurrence"]
     if found["strongest"]:
-        pairs = [_pair_row(pair, _task_names(description)) for pair in found["strongest"][:5]]
-        parts += [Text(), Text(f"strongest co-occurrence, from {found['labels']}"), _table(_PAIR_HEADS, pairs, left=2)]
-    parts += [Text(), *(Text(line) for line in _bad_lines(description))]
+        pairs = _table(*_pair_table(description, 5), left=2)
+        parts += ["", f"strongest co-occurrence, from {found['labels']}", pairs]
+    parts += ["", *_bad_lines(description)]
     parts += [Text(f"problem: {printable(line)}", style="yellow") for line in description["problems"]]
-    return Group(*parts)
+    return Group(*(Text(part) if isinstance(part, str) else part for part in parts))  # a text may look like markup
 
 
 def _fitting_tasks(description: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -197,24 +198,18 @@ def markdown(description: dict[str, Any], figures: Sequence[str] = ()) -> str:
     found = description["cooccurrence"]
     origin = f"From {found['labels']} ({counted(found['images'], 'images')})."
     lines += ["", "## Strongest co-occurrence", "", origin, ""]
-    lines += grid(_PAIR_HEADS, [_pair_row(pair, names) for pair in found["strongest"]], left=2)
-    if description["bad"] and (images := description["bad"]["images"]):
-        lines += ["", "## Images that cannot be used", ""]
-        lines += [
-            f"- {image['split']}: {escape(image['image'])}: {escape(image['reason'])}"
-            for image in images[:_MAX_BAD_IMAGES]
-        ]
-        lines += [f"- … (all {len(images):,} are in stream.json)"] * (len(images) > _MAX_BAD_IMAGES)
-    if equal := description["equal"]:
-        lines += [
-            "",
-            "## Images with equal pixels",
-            "",
-            *(f"- {escape(_same(each))}" for each in equal[:_MAX_BAD_IMAGES]),
-        ]
-        lines += [f"- … (all {len(equal):,} are in stream.json)"] * (len(equal) > _MAX_BAD_IMAGES)
-    if description["problems"]:
-        lines += ["", "## Problems", "", *(f"- {escape(line)}" for line in description["problems"])]
+    lines += grid(*_pair_table(description), left=2)
+    bad, equal = description["bad"] or {"images": []}, description["equal"] or []
+    texts = [f"{image['split']}: {image['image']}: {image['reason']}" for image in bad["images"]]
+    lines += _section("Images that cannot be used", texts, _MAX_BAD_IMAGES)
+    lines += _section("Images with equal pixels", list(map(_same, equal)), _MAX_BAD_IMAGES)
+    lines += _section("Problems", description["problems"])
     if figures:
         lines += ["", "## Figures", "", *(f"![{name}]({name})\n" for name in figures)]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section(title: str, lines: Sequence[str], most: int | None = None) -> list[str]:
+    """A heading and a list of at most so many lines; nothing without a line."""
+    more = [f"- … (all {len(lines):,} are in stream.json)"] if most and len(lines) > most else []
+    return ["", f"## {title}", "", *(f"- {escape(line)}" for line in lines[:most]), *more] if lines else []

@@ -180,10 +180,10 @@ class ResultTable:
 def _damage(run: FinishedRun) -> dict[str, str]:
     """The damaged parts of a run folder that its table does not need, and what is wrong with them."""
     found = {}
-    readers: dict[str, Callable[[FinishedRun], object]] = {MATRICES: FinishedRun.matrices, DETAILS: read_details}
+    readers: dict[str, Callable[[], object]] = {MATRICES: lambda: run.matrices, DETAILS: lambda: read_details(run)}
     for name, read in readers.items():
         try:
-            read(run)
+            read()
         except UserError as error:
             found[name] = str(error)
     return found
@@ -208,15 +208,11 @@ def main_table(table: ResultTable) -> Table:
     passes = (Column("passes"),) if table.has_passes else ()
     others = (*table.metric_columns, *(_COSTS if table.costs else ()))
     texts = text_columns(table.head)
-    best = {column.key: best_mean(table, column) for column in _SCORES}
     lines = []
     for row in table.rows:
         scores = [row.stats[column.key] for column in _SCORES]
         counts = [row.n, *([row.passes] if passes else [])]
-        is_best = [
-            not row.joint and s.mean is not None and s.mean == best[key] for key, s in zip(best, scores, strict=True)
-        ]
-        bold = frozenset(len(texts) + number for number, each in enumerate(is_best) if each)
+        bold = frozenset(n for n, column in enumerate(_SCORES, len(texts)) if is_best(table, row, column))
         lines.append(Line([*row.cells, *scores, *counts, *(row.stat(column.key) for column in others)], bold))
         if table.forgetting and any(row.stats[column.key].n for column in _FORGETTING):
             heads = [""] * len(texts)
@@ -241,10 +237,11 @@ def _stats_table(table: ResultTable, columns: tuple[Column, ...], title: str = "
     return Table((*text_columns(table.head), *columns), tuple(lines), title, short_title, has_short_numbers=False)
 
 
-def best_mean(table: ResultTable, column: Column) -> float | None:
-    """The highest mean of the lifelong rows; None if there is only one."""
-    means = [mean for row in table.rows if not row.joint and (mean := row.stats[column.key].mean) is not None]
-    return max(means) if len(means) > 1 else None
+def is_best(table: ResultTable, row: Row, column: Column) -> bool:
+    """Whether the column is a score, and the row has the highest mean of several lifelong rows."""
+    means = [mean for each in table.rows if not each.joint and (mean := each.stat(column.key).mean) is not None]
+    is_highest = len(means) > 1 and row.stat(column.key).mean == max(means)
+    return column.key in HEADLINE and not row.joint and is_highest
 
 
 def sub_tables(table: ResultTable) -> list[Table]:
@@ -281,11 +278,9 @@ def _order_table(table: ResultTable) -> Table | None:
     shown = orders if len(orders) <= _MAX_ORDERS else []
     lines = []
     for row in table.rows:
-        means, over = _order_means(row)
-        known = [stat.mean for stat in means.values() if stat.mean is not None]
-        ends = (over.mean, over.sd, min(known, default=None), max(known, default=None))
+        means, spread = _order_means(row)
         stats = [means.get(order, Stat(None, None, 0)) for order in shown]
-        lines.append(Line([*row.cells, *stats, *(Stat(value, None, 1) for value in ends)]))
+        lines.append(Line([*row.cells, *stats, *(Stat(value, None, 1) for value in spread.values())]))
     kinds = {kind for order in orders for kind, number in zip(("class", "task"), order, strict=True) if number}
     kind = f"{kinds.pop()} order" if len(kinds) == 1 else "order"
     note = (
@@ -297,11 +292,15 @@ def _order_table(table: ResultTable) -> Table | None:
     return Table(columns, tuple(lines), f"mAP ↑ by {kind}", note=note, has_short_numbers=False)
 
 
-def _order_means(row: Row) -> tuple[dict[tuple[int, int], Stat], Stat]:
-    """The mAP (%) of a row in each order, and mean and standard deviation of these means."""
+def _order_means(row: Row) -> tuple[dict[tuple[int, int], Stat], dict[str, float | None]]:
+    """The mAP (%) of a row in each order, and over the orders the spread of the means."""
     orders = sorted({run.order for run in row.runs})
     means = {o: Stat.from_values(run.figures()["mAP"] for run in row.runs if run.order == o) for o in orders}
-    return means, Stat.from_values(stat.mean for stat in means.values())
+    known = [stat.mean for stat in means.values() if stat.mean is not None]
+    over = Stat.from_values(known)
+    return means, {
+        "mean": over.mean, "sd": over.sd, "min": min(known, default=None), "max": max(known, default=None),
+    }  # fmt: skip
 
 
 def _order_name(order: tuple[int, int]) -> str:
@@ -490,14 +489,13 @@ def _orders(table: ResultTable) -> list[dict[str, float | int | None]]:
         return [{} for _ in table.rows]
     found = []
     for row in table.rows:
-        means, over = _order_means(row)
+        means, spread = _order_means(row)
         figures: dict[str, float | int | None] = {}
         for order, stat in means.items():
             name = _order_name(order).replace(" ", "_").replace(",", "")
             figures |= {f"mAP_{name}_mean": stat.mean, f"mAP_{name}_n": stat.n}
-        known = [stat.mean for stat in means.values() if stat.mean is not None]
-        spread = {"mean": over.mean, "sd": over.sd, "min": min(known, default=None), "max": max(known, default=None)}
-        found.append(figures | {f"mAP_orders_{name}": value for name, value in spread.items()} | {"orders": over.n})
+        figures |= {f"mAP_orders_{name}": value for name, value in spread.items()}
+        found.append({**figures, "orders": sum(stat.n > 0 for stat in means.values())})
     return found
 
 

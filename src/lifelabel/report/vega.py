@@ -32,7 +32,7 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross"
 LINE = {"type": "line", "strokeWidth": 1.8}
 POINT = {"type": "point", "filled": True, "size": 55, "opacity": 1}
 TASK_LABEL = "taskCells[datum.value - 1]"
-"""The label of a task on an axis, with `task_cells_param`."""
+"""The label of a task on an axis, with the parameter `taskCells`."""
 _NEEDED = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
 """Modules that the report needs, and their packages. The tables do not need them."""
 _LABEL_GAP = 6
@@ -111,9 +111,25 @@ def config(dark: bool) -> dict[str, Any]:
 # Parts of specifications
 
 
-def chart_spec(height: int, values: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-    """A specification as wide as its container."""
-    return {"width": "container", "height": height, "data": {"values": values}, **more}
+def chart_spec(
+    height: int, values: Sequence[Mapping[str, Any]] | None, params: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """A specification as wide as its container. None: its layers have their own data.
+
+    `params` has the value of each parameter, or `{"expr": ...}`.
+    """
+    data = {} if values is None else {"data": {"values": values}}
+    listed = [{"name": name, **(each if isinstance(each, dict) else {"value": each})} for name, each in params.items()]
+    return {"width": "container", "height": height, **data, "params": listed, **more}
+
+
+def calculate(**expressions: str) -> list[dict[str, str]]:
+    """The transforms that add fields.
+
+    >>> calculate(share="datum.p / 1000")
+    [{'calculate': 'datum.p / 1000', 'as': 'share'}]
+    """
+    return [{"calculate": expression, "as": name} for name, expression in expressions.items()]
 
 
 def tooltip(**fields: str | tuple[str, str]) -> list[dict[str, str]]:
@@ -129,11 +145,18 @@ def tooltip(**fields: str | tuple[str, str]) -> list[dict[str, str]]:
     return lines
 
 
-def percent_channel(text: str) -> dict[str, Any]:
-    """The channel of percentages with this title."""
+def percent_channel(field: str, text: str, **axis: Any) -> dict[str, Any]:
+    """The channel of a field of percentages with this title."""
     return {
-        "type": "quantitative", "title": text, "scale": {"domain": [0, 100]}, "axis": {"labelSeparation": _LABEL_GAP},
+        "field": field, "type": "quantitative", "title": text, "scale": {"domain": [0, 100]},
+        "axis": {"labelSeparation": _LABEL_GAP, **axis},
     }  # fmt: skip
+
+
+def names_channel(field: str, axis: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The channel of numbers of classes, which are drawn with their names: the parameter `names`."""
+    look = {"labelExpr": "names[datum.value]", "labelFontSize": 10, "ticks": False, **(axis or {})}
+    return {"field": field, "type": "ordinal", "title": None, "axis": look, **more}
 
 
 def title(expression: str) -> dict[str, Any]:
@@ -141,13 +164,9 @@ def title(expression: str) -> dict[str, Any]:
     return {"text": {"expr": expression}, "limit": {"expr": "width + 40"}}
 
 
-def methods_param(names: Iterable[str]) -> dict[str, Any]:
-    return {"name": "methods", "value": chart_names(names)}
-
-
-def task_cells_param(names: Sequence[str], tasks: int) -> dict[str, Any]:
-    """The name of each of so many tasks, or its number, as an array of a figure."""
-    return {"name": "taskCells", "value": [chart_text(task_cell(number, names), 20) for number in range(1, tasks + 1)]}
+def task_cells(names: Sequence[str], tasks: int) -> list[str]:
+    """The name of each of so many tasks, or its number: the parameter `taskCells`, for `TASK_LABEL`."""
+    return [chart_text(task_cell(number, names), 20) for number in range(1, tasks + 1)]
 
 
 def method_styles(joint: Sequence[bool], numbers: Sequence[int], label: str = "methods[datum.value]") -> dict[str, Any]:
@@ -215,11 +234,11 @@ def bundle() -> str:
 
 def write_figure(figure: Figure, folder: Path) -> list[str]:
     """Write the files of a figure as SVG, PDF and PNG into a folder. Returns their names."""
-    names = []
+    names, params = [], figure.spec["params"]
     for suffix, values in figure.static.items():
         spec = {
             **figure.spec,
-            "params": _with_values(figure.spec.get("params", ()), values),
+            "params": [{**each, "value": values[each["name"]]} if each["name"] in values else each for each in params],
             "width": values.get("width", figure.width),
             "autosize": {"type": "fit-x", "contains": "padding"},
         }
@@ -241,10 +260,6 @@ def write_spec(spec: Mapping[str, Any], folder: Path, name: str, suffixes: Seque
         with atomic_write(folder / f"{name}{suffix}") as file:
             file.write(makers[suffix]())
     return [f"{name}{suffix}" for suffix in suffixes]
-
-
-def _with_values(params: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{**param, **({"value": values[param["name"]]} if param["name"] in values else {})} for param in params]
 
 
 def chart_obstacle() -> str:

@@ -63,7 +63,7 @@ class RunDetails:
 
 def read_details(run: FinishedRun) -> RunDetails | None:
     """The details of a run; None if its folder has none."""
-    folder, sizes = RunFolder(run.path) / names.DETAILS, [len(task) for task in run.metrics["tasks"]]
+    folder, sizes = RunFolder(run.path) / names.DETAILS, run.sizes
     if names.DETAILS in run.unread or not (folder / names.details_of_task(len(sizes))).exists():
         return None
     try:

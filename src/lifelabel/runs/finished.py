@@ -40,29 +40,37 @@ class FinishedRun:
     config: dict[str, Any]
     metrics: Metrics
     environment: Environment
+    label: str
+    """The method and the options that are not the default."""
+    stream: str
+    seed: int
+    task_order: int
+    class_order: int
+    epochs: int
+    """The number of passes over the images of each task."""
+    fingerprint: str
+    precision: str
+    """The precision in effect: `auto` is bfloat16 on one machine and float32 on another."""
+    tasks: list[list[str]]
+    """The classes of each task."""
+    ap: dict[str, float]
+    """The AP of each class that has a positive test image."""
+    equal_options: dict[str, Any]
+    """The options that methods in a comparison should have in common."""
+    has_preset: bool
+    """Whether the options are those that `lifelabel tune` chose for the method."""
+    plugin_metrics: dict[str, float | None]
+    """The values of the metrics of plug-ins."""
+    skipped: dict[str, int]
+    """The numbers of training and of test images that could not be read."""
+    changed_options: list[str]
+    """The options that were changed during the run, as text."""
+    groups: dict[str, dict[str, float | None]]
+    """mAP, CF1 and OF1 (%) of groups of classes, by the names of the groups."""
+    task_names: list[str]
+    """The names of the tasks; empty if they have none."""
     unread: dict[str, str] = field(default_factory=dict)
     """What is wrong with damaged parts of the folder, `details` or `acm.npz`. They are not read again."""
-
-    @property
-    def label(self) -> str:
-        """The method and the options that are not the default."""
-        return str(self.environment["label"])
-
-    @property
-    def stream(self) -> str:
-        return str(self.metrics["stream"])
-
-    @property
-    def seed(self) -> int:
-        return int(self.metrics["seed"])
-
-    @property
-    def task_order(self) -> int:
-        return int(self.config["task_order"])
-
-    @property
-    def class_order(self) -> int:
-        return int(self.config.get("class_order", 0))  # a run of an earlier version has none
 
     @property
     def order(self) -> tuple[int, int]:
@@ -70,69 +78,18 @@ class FinishedRun:
         return self.class_order, self.task_order
 
     @property
-    def epochs(self) -> int:
-        """The number of passes over the images of each task."""
-        return int(self.config.get("epochs", 1))
+    def sizes(self) -> list[int]:
+        """The number of classes of each task."""
+        return [len(task) for task in self.tasks]
 
     @property
-    def fingerprint(self) -> str:
-        return str(self.environment.get("stream_fingerprint"))
-
-    @property
-    def precision(self) -> str:
-        """The precision in effect: `auto` is bfloat16 on one machine and float32 on another."""
-        return str(self.environment.get("precision", ""))
-
-    @property
-    def method_options(self) -> dict[str, Any]:
-        return self.config.get("method_options") or {}
-
-    @property
-    def equal_options(self) -> dict[str, Any]:
-        """The options that methods in a comparison should have in common."""
-        return self.environment["equal"]
-
-    @property
-    def has_preset(self) -> bool:
-        """Whether the options are those that `lifelabel tune` chose for the method."""
-        return bool(self.environment["preset"])
-
-    @property
-    def plugin_metrics(self) -> dict[str, float | None]:
-        """The values of the metrics of plug-ins."""
-        values = self.metrics["final"].get("conventions") or {}
-        return {str(name): _number(value) for name, value in values.items() if name not in BUILT_IN}
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The numbers of training and of test images that could not be read. A run of an earlier version has none."""
-        found = self.metrics.get("skipped") or {}
-        return {split: int(_number(found.get(split)) or 0) for split in ("train", "test")}
-
-    @property
-    def changed_options(self) -> list[str]:
-        """The options that were changed during the run, as text."""
-        return [change_text(change) for change in self.environment.get("changed_options", ())]
-
-    @property
-    def groups(self) -> dict[str, dict[str, float | None]]:
-        """mAP, CF1 and OF1 (%) of groups of classes, by the names of the groups."""
-        found = self.metrics["final"].get("groups") or {}
-        return {str(name): {m: _percent(scores[m]) for m in HEADLINE} for name, scores in found.items()}
-
-    @property
-    def task_names(self) -> list[str]:
-        """The names of the tasks; empty if they have none."""
-        titles = self.metrics.get("task_names") or []
-        if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
-            raise TypeError("not the names of tasks")
-        return [task_cell(number, titles) for number in range(1, len(titles) + 1)]
+    def classes(self) -> list[str]:
+        return [name for task in self.tasks for name in task]
 
     @property
     def joint(self) -> bool:
         """Whether the run trained on all tasks at once."""
-        tasks = len(self.metrics["tasks"])
-        return self.metrics["per_task"][0]["task"] == tasks > 1
+        return self.metrics["per_task"][0]["task"] == len(self.tasks) > 1
 
     def figures(self) -> dict[str, float | None]:
         """All figures by name: scores and forgetting in %, the others in the unit of their name. None: unknown."""
@@ -163,20 +120,17 @@ class FinishedRun:
         scores = records[-1]["cumulative"] if self.joint else [record["seen"] for record in records]
         return [_percent(score[name]) for score in scores]
 
+    @functools.cached_property
     def matrices(self) -> dict[str, np.ndarray]:
         """The arrays in acm.npz; empty if the method has no matrix.
 
         Of a matrix of more than 1,000 classes, only the 1,000 classes with the strongest relations are in memory.
         `kept` has their columns.
         """
-        return self._matrices
-
-    @functools.cached_property
-    def _matrices(self) -> dict[str, np.ndarray]:
         path = RunFolder(self.path) / names.MATRICES
         if names.MATRICES in self.unread or not path.exists():
             return {}
-        sizes = np.cumsum([len(task) for task in self.metrics["tasks"]]).tolist()
+        sizes = np.cumsum(self.sizes).tolist()
         shapes: dict[str, tuple[int, ...]] = {f"task_{number}": (size, size) for number, size in enumerate(sizes, 1)}
         shapes |= {"truth": (sizes[-1], sizes[-1]), "classes": (sizes[-1],)}
         headers = {name: header for name, header in read_headers(path, _MAX_MATRIX_BYTES).items() if name in shapes}
@@ -192,8 +146,7 @@ class FinishedRun:
         else:
             kept = _strongest_classes(path, f"task_{len(sizes)}")
             found = {name: _part(path, name, kept[kept < shapes[name][0]]) for name in matrices}
-        classes = np.array([name for task in self.metrics["tasks"] for name in task], object)
-        return {**found, "classes": classes[kept], "kept": kept}
+        return {**found, "classes": np.array(self.classes, object)[kept], "kept": kept}
 
 
 def _strongest_classes(path: Path, name: str) -> np.ndarray:
@@ -252,24 +205,56 @@ def read_run(path: str | Path) -> FinishedRun:
     config, environment = folder.read_config(), folder.read_json(names.ENVIRONMENT)
     try:
         json.dumps([metrics, environment], allow_nan=False)  # raises ValueError for NaN, which is not JSON
-        run = FinishedRun(folder.path, _plain(config), metrics, cast(Environment, environment))
-        _check_tasks(metrics["tasks"])
-        by_task = dict(metrics.get("by_task") or {})
-        [_percent(value) for rows in by_task.values() for row in rows for value in row]
-        run.figures(), [run.curve(name) for name in HEADLINE], run.label, run.has_preset, provenance([run])
-        run.method_options.keys(), run.equal_options.keys(), run.skipped, run.epochs
-        _ = run.changed_options, run.task_names
+        run = _parse(folder.path, _plain(config), metrics, cast(Environment, environment))
+        [_percent(value) for rows in dict.values(metrics.get("by_task", {})) for row in rows for value in row]
+        run.figures(), [run.curve(name) for name in HEADLINE], provenance([run])
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         files = f"{names.CONFIG}, {names.METRICS} or {names.ENVIRONMENT}"
         raise UserError(f"{files} of {path} is damaged, or of another version of lifelabel") from None
     return run
 
 
-def _check_tasks(tasks: Any) -> None:
-    """Raise TypeError unless `tasks` is a list of lists of names, none of them empty."""
+def _parse(path: Path, config: dict[str, Any], metrics: Metrics, environment: Environment) -> FinishedRun:
+    """A run with the values of its files. A run of an earlier version may lack those that are read with `get`."""
+    dict.keys(config.get("method_options") or {})  # raises TypeError for another type
+    final, skipped = metrics["final"], metrics.get("skipped") or {}
+    metrics_of_plugins = {str(k): v for k, v in (final.get("conventions") or {}).items() if k not in BUILT_IN}
+    return FinishedRun(
+        path, config, metrics, environment,
+        label=str(environment["label"]),
+        stream=str(metrics["stream"]),
+        seed=int(metrics["seed"]),
+        task_order=int(config["task_order"]),
+        class_order=int(config.get("class_order", 0)),
+        epochs=int(config.get("epochs", 1)),
+        fingerprint=str(environment.get("stream_fingerprint")),
+        precision=str(environment.get("precision", "")),
+        tasks=_tasks(metrics["tasks"]),
+        ap={str(name): ap for name, ap in (final.get("ap") or {}).items() if ap is not None and 0 <= ap <= 1},
+        equal_options={**environment["equal"]},
+        has_preset=bool(environment["preset"]),
+        plugin_metrics={name: _number(value) for name, value in metrics_of_plugins.items()},
+        skipped={split: int(_number(skipped.get(split)) or 0) for split in ("train", "test")},
+        changed_options=[change_text(change) for change in environment.get("changed_options", ())],
+        groups={
+            str(name): {key: _percent(scores[key]) for key in HEADLINE}
+            for name, scores in (final.get("groups") or {}).items()
+        },
+        task_names=_task_names(metrics.get("task_names") or []),
+    )  # fmt: skip
+
+
+def _task_names(names: Any) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("not the names of tasks")
+    return [task_cell(number, names) for number in range(1, len(names) + 1)]
+
+
+def _tasks(tasks: Any) -> list[list[str]]:
     fit = isinstance(tasks, list) and tasks and all(isinstance(task, list) and task for task in tasks)
     if not fit or not all(isinstance(name, str) for task in tasks for name in task):
         raise TypeError("not the classes of tasks")
+    return tasks
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:

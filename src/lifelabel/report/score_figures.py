@@ -1,4 +1,4 @@
-"""Figures that compare methods: learning curves, and the classes after the last task.
+"""Figures of scores: learning curves, forgetting, and the classes after their own task and after the last one.
 
 `rows` are those of the table. `runs` has one run of each label; a run without the data of a figure is left out of it.
 """
@@ -12,7 +12,6 @@ import numpy as np
 
 from lifelabel.metrics.curves import BINS
 from lifelabel.metrics.over_tasks import HEADLINE
-from lifelabel.report.run_figures import reading, seeds_note
 from lifelabel.report.tables import Row
 from lifelabel.report.vega import (
     COLOURS,
@@ -22,25 +21,30 @@ from lifelabel.report.vega import (
     TASK_LABEL,
     Control,
     Figure,
+    calculate,
     chart_names,
     chart_spec,
+    chart_text,
     method_styles,
-    methods_param,
+    names_channel,
     percent_channel,
     rounded,
     slug,
-    task_cells_param,
+    task_cells,
     thousandths,
     title,
     tooltip,
 )
 from lifelabel.runs.details import RunDetails, TaskDetails, read_details
 from lifelabel.runs.finished import FinishedRun, check_same_tasks
+from lifelabel.utils.text import task_text
 
 _FEW_CURVES = 6
 """Up to this many curves, each has a band from its lowest to its highest run. More bands would hide each other."""
 _MAX_BARS = 50
 """Of many classes, this many of the highest and of the lowest are drawn."""
+_MAX_CHANGES = 25
+"""Of many classes, this many that lost most and that gained most are drawn."""
 _MAX_POINTS = 60_000
 """Points of the curves of all classes and methods. More classes have fewer points each."""
 _SHARES = 10
@@ -55,7 +59,13 @@ def best_method(runs: Iterable[FinishedRun], numbers: Iterable[int]) -> int:
     return max(numbers, key=lambda number: (not found[number].joint, found[number].figures()["mAP"] or 0.0))
 
 
-# Learning curves
+def seeds_note(runs: Iterable[FinishedRun]) -> str:
+    """Which of the runs of a method a figure of one run shows."""
+    seeds = sorted({run.seed for run in runs})
+    return f"Seed {seeds[0]}." if len(seeds) == 1 else f"Seeds {', '.join(map(str, seeds))}: the lowest of each method."
+
+
+# Tasks
 
 
 def learning_curves(rows: Sequence[Row]) -> Figure | None:
@@ -85,19 +95,18 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
     spec = chart_spec(
         320,
         values,
-        params=[
-            {"name": "methods", "value": names},
-            {"name": "metric", "value": 0},
-            {"name": "metrics", "value": list(HEADLINE)},
-            {"name": "shown", "value": list(range(len(rows)))},
-            task_cells_param(_common_names(rows), tasks),
-            {"name": "final", "value": [[rounded(mean, 1) for mean in of_metric] for of_metric in means]},
-        ],
+        {
+            "methods": names,
+            "metric": 0,
+            "metrics": list(HEADLINE),
+            "shown": list(range(len(rows))),
+            "taskCells": task_cells(_common_names(rows), tasks),
+            "final": [[rounded(mean, 1) for mean in of_metric] for of_metric in means],
+        },
         title=title("metrics[metric] + ' of the classes seen so far (%)'"),
         transform=[
             {"filter": "datum.s == metric && indexof(shown, datum.m) >= 0"},
-            {"calculate": "methods[datum.m]", "as": "name"},
-            {"calculate": "taskCells[datum.t - 1]", "as": "taskCell"},
+            *calculate(name="methods[datum.m]", taskCell="taskCells[datum.t - 1]"),
         ],
         encoding={"x": _tasks_axis(1, tasks, labelExpr=TASK_LABEL), "y": y, "color": style["color"]},
         layer=[*([band] if several else []), *_curves(style, tip)],  # without data of the band, Vega warns
@@ -126,7 +135,7 @@ def _curve_points(number: int, row: Row) -> list[dict[str, Any]]:
     points = []
     for metric, name in enumerate(HEADLINE):
         curves = [run.curve(name) for run in row.runs]
-        first = len(row.runs[0].metrics["tasks"]) - len(curves[0]) + 1
+        first = len(row.runs[0].tasks) - len(curves[0]) + 1
         for task, found in enumerate(zip(*curves, strict=True), first):
             known = [value for value in found if value is not None]
             if known:
@@ -152,44 +161,95 @@ def _curves(style: Mapping[str, Any], tip: list[dict[str, str]]) -> list[dict[st
     ]
 
 
+def forgetting(run: FinishedRun, label: str) -> Figure | None:
+    """mAP of the classes of each task after each task. A run of one task, or of all at once, has no forgetting."""
+    tasks = len(run.tasks)
+    if run.joint or tasks < 2:
+        return None
+    cells = [
+        {"t": t, "j": j, "v": round(100 * value, 2)}
+        for t, row in enumerate(run.metrics.get("by_task", {}).get("mAP", []), 1)
+        for j, value in enumerate(row, 1)
+        if value is not None
+    ]
+    if not cells:
+        return None
+    own = {int(cell["j"]): cell["v"] for cell in cells if cell["t"] == cell["j"]}
+    scale = {"domain": list(range(1, tasks + 1)), "paddingInner": 0, "paddingOuter": 0}
+    axis = {"labelExpr": TASK_LABEL, "labelAngle": 0, "ticks": False, "domain": False, "labelOverlap": "greedy"}
+    shared = {"type": "ordinal", "scale": scale, "axis": axis}
+    colour = {
+        "field": "v", "type": "quantitative", "scale": {"scheme": "viridis", "domain": [0, 100]},
+        "legend": {"title": None, "gradientLength": 200},
+    }  # fmt: skip
+    number = {
+        "text": {"field": "v", "format": ".1f" if tasks <= 12 else ".0f"},
+        "color": {"condition": {"test": "datum.v > 55", "value": "#111111"}, "value": "#ffffff"},
+    }
+    spec = chart_spec(
+        tasks * max(16, min(44, 480 // tasks)),
+        cells,
+        {
+            "method": chart_text(label, 60),
+            "own": [own.get(task) for task in range(tasks + 1)],
+            "taskCells": task_cells(run.task_names, tasks),
+        },
+        title=title("method + ': mAP (%) of the classes of each task'"),
+        transform=calculate(
+            own="own[datum.j]", tName="taskCells[datum.t - 1]", jName="taskCells[datum.j - 1]",
+            change="isValid(datum.own) ? datum.v - datum.own : null",
+        ),
+        encoding={
+            "x": {**shared, "field": "j", "title": "classes of task"},
+            "y": {**shared, "field": "t", "title": "after task"},
+            "tooltip": tooltip(
+                tName="after task", jName="classes of task", v=("mAP (%)", ".2f"),
+                own=("after their own task (%)", ".2f"), change=("change", "+.2f"),
+            ),
+        },
+        layer=[
+            {"mark": "rect", "encoding": {"color": colour}},
+            {"mark": {"type": "text", "fontSize": 12 if tasks <= 12 else 9}, "encoding": number},
+        ],
+    )  # fmt: skip
+    last = {cell["j"]: cell["v"] for cell in cells if cell["t"] == tasks}
+    each = "; ".join(
+        f"{task_text(j, run.task_names)} from {own[j]:.1f} to {last[j]:.1f}" for j in own if j in last and j < tasks
+    )
+    alt = f"Heat map of mAP (%) of the classes of each task after each of {tasks} tasks, for {chart_text(label, 60)}."
+    alt += f" From their own task to the last: {each}." if each else ""
+    return Figure(f"forgetting-{slug(label)}", "Forgetting", alt, spec, (), seeds_note([run]), width=520, max_width=680)
+
+
 # Classes
 
 
 def class_ap(runs: _Runs) -> Figure | None:
     """The AP of each class after the last task, the highest first."""
-    found = {number: ap for number, run in enumerate(runs.values()) if (ap := _final_ap(run))}
+    found = {number: ap for number, run in enumerate(runs.values()) if (ap := run.ap)}
     if not found:
         return None
     names = list(dict.fromkeys(name for ap in found.values() for name in ap))
     chosen = best_method(runs.values(), found)
     bar = {
-        "y": {
-            "field": "c", "type": "ordinal", "title": None, "sort": {"field": "rank", "op": "min"},
-            "axis": {"labelExpr": "names[datum.value]", "labelFontSize": 10, "ticks": False},
-        },
-        "x": {**percent_channel("AP (%)"), "field": "ap"},
+        "y": names_channel("c", sort={"field": "rank", "op": "min"}),
+        "x": percent_channel("ap", "AP (%)"),
         "tooltip": tooltip(name="class", ap=("AP (%)", ".1f"), rank="rank"),
-    }  # fmt: skip
+    }
     spec = chart_spec(
         15 * min(2 * _MAX_BARS, max(len(ap) for ap in found.values())) + 10,
         [
             {"m": number, "v": thousandths(np.array([ap.get(name, np.nan) for name in names]))}
             for number, ap in found.items()
         ],
-        params=[
-            methods_param(runs),
-            {"name": "names", "value": chart_names(names)},
-            {"name": "method", "value": chosen},
-        ],
+        {"methods": chart_names(runs), "names": chart_names(names), "method": chosen},
         title=title("'AP of each class: ' + methods[method]"),
         transform=[
             {"filter": "datum.m == method"},
             {"flatten": ["v"], "as": ["p"]},
             {"window": [{"op": "row_number", "as": "k"}]},
             {"filter": "isValid(datum.p)"},
-            {"calculate": "datum.k - 1", "as": "c"},
-            {"calculate": "names[datum.c]", "as": "name"},
-            {"calculate": "datum.p / 10", "as": "ap"},
+            *calculate(c="datum.k - 1", name="names[datum.c]", ap="datum.p / 10"),
             {"window": [{"op": "row_number", "as": "rank"}], "sort": [{"field": "p", "order": "descending"}]},
             {"joinaggregate": [{"op": "count", "as": "all"}, {"op": "mean", "field": "ap", "as": "mean"}]},
             {"filter": f"datum.rank <= {_MAX_BARS} || datum.rank > datum.all - {_MAX_BARS}"},
@@ -208,9 +268,77 @@ def class_ap(runs: _Runs) -> Figure | None:
     if any(len(ap) > 2 * _MAX_BARS for ap in found.values()):
         note += f" Only the {_MAX_BARS} highest and the {_MAX_BARS} lowest classes are drawn."
     return Figure(
-        "class-ap", "AP of each class", alt, spec, _method_choice(runs, [*found], chosen), note, _files(runs, found),
-        width=520, max_width=840,
+        "class-ap", "AP of each class", alt, spec, note=note, width=520, max_width=840,
+        **_one_at_a_time(runs, found, chosen),
     )  # fmt: skip
+
+
+def class_changes(run: FinishedRun, label: str) -> Figure | None:
+    """The AP of each class after its own task and after the last one, the largest loss first."""
+    details = read_details(run)
+    found = sorted(_changes(run, details), key=lambda each: each["b"] - each["a"]) if details else []
+    if not details or not found:
+        return None
+    drawn = found if len(found) <= 2 * _MAX_CHANGES else found[:_MAX_CHANGES] + found[-_MAX_CHANGES:]
+    styles = {"after its own task": (GRAY, "square"), "after the last task": (COLOURS[0], "circle")}
+    color, shape = (
+        {"type": "nominal", "title": None, "scale": {"domain": [*styles], "range": list(each)}}
+        for each in zip(*styles.values(), strict=True)
+    )
+    x = {name: percent_channel(name, "AP (%)") for name in "ab"}
+    points = [
+        {
+            "mark": {**POINT, "size": 60},
+            "encoding": {"x": x[name], "color": {"datum": when, **color}, "shape": {"datum": when, **shape}},
+        }
+        for name, when in zip("ab", styles, strict=True)
+    ]
+    spec = chart_spec(
+        16 * len(drawn) + 10,
+        [{"c": c, **{key: each[key] for key in "tab"}} for c, each in enumerate(drawn)],
+        {"method": chart_text(label, 60), "names": chart_names(each["name"] for each in drawn)},
+        title=title("method"),
+        transform=calculate(name="names[datum.c]", change="datum.b - datum.a"),
+        encoding={
+            "y": names_channel("c", {"grid": True}),
+            "tooltip": tooltip(
+                name="class", t="task", a=("AP after its own task (%)", ".1f"), b=("AP after the last task (%)", ".1f"),
+                change=("change", "+.1f"),
+            ),
+        },
+        layer=[
+            {
+                "mark": {"type": "rule", "color": GRAY, "strokeWidth": 2},
+                "encoding": {"x": x["a"], "x2": {"field": "b"}},
+            },
+            *points,
+        ],
+    )  # fmt: skip
+    alt = f"AP of {len(found)} classes after their own task and after the last task, for {chart_text(label, 60)}."
+    for each, word, sign in ((found[0], "lost", -1), (found[-1], "gained", 1)):
+        if sign * (each["b"] - each["a"]) > 0:
+            alt += f" {chart_text(each['name'], 40)} {word} most: from {each['a']} to {each['b']} %."
+    note = f"{seeds_note([run])} The classes of the last task are left out"
+    first_task = details.tasks[0].task
+    note += f", and those of the tasks before task {first_task}, learned in another run." if first_task > 1 else "."
+    if len(drawn) < len(found):
+        note += f" Of {len(found)} classes, the {_MAX_CHANGES} that lost most and the {_MAX_CHANGES} that gained most."
+    return Figure(
+        f"class-changes-{slug(label)}", "Classes that gained and lost", alt, spec, note=note, width=520,
+        max_width=840,
+    )  # fmt: skip
+
+
+def _changes(run: FinishedRun, details: RunDetails) -> list[dict[str, Any]]:
+    """For each class but those of the last task: its task, its AP (%) after that task and after the last one."""
+    last, names, changes = details.tasks[-1], run.classes, []
+    starts = np.cumsum([0, *run.sizes])
+    for task in details.tasks[:-1]:
+        for c in range(starts[task.task - 1], starts[task.task]):
+            own, final = (rounded(100 * float(each.ap[c]), 1) for each in (task, last))
+            if own is not None and final is not None:
+                changes.append({"t": task.task, "a": own, "b": final, "name": names[c]})
+    return changes
 
 
 def precision_recall(runs: _Runs) -> Figure | None:
@@ -218,13 +346,13 @@ def precision_recall(runs: _Runs) -> Figure | None:
     details, labels = _details(runs), list(runs)
     classes: dict[str, int] = {}
     for number in details:
-        for name in _names(runs[labels[number]]):
+        for name in runs[labels[number]].classes:
             classes.setdefault(name, len(classes) + 1)
     step = next(s for s in (1, 2, 4, 5, 10) if len(classes) * len(details) * (100 // s + 1) <= _MAX_POINTS or s == 10)
     values: list[dict[str, Any]] = []
     ap = np.full((len(classes) + 1, len(runs)), np.nan)
     for number, found in details.items():
-        columns = [classes[name] for name in _names(runs[labels[number]])]
+        columns = [classes[name] for name in runs[labels[number]].classes]
         known = ~np.isnan(found.precision).any(1)
         curves = [(c, curve) for c, curve, has in zip(columns, found.precision, known, strict=True) if has]
         if known.any():
@@ -240,30 +368,22 @@ def precision_recall(runs: _Runs) -> Figure | None:
     for channel in style.values():
         channel["legend"]["symbolSize"] = 400  # long enough to show the dashes
     names = ["mean of all classes", *chart_names(classes)]
-    recall = percent_channel("recall (%)")
     spec = chart_spec(
         320,
         values,
-        params=[
-            methods_param(runs),
-            {"name": "names", "value": names},
-            {"name": "ap", "value": [thousandths(row) for row in ap]},
-            {"name": "chosen", "value": 0},
-        ],
+        {"methods": chart_names(runs), "names": names, "ap": [thousandths(row) for row in ap], "chosen": 0},
         title=title("'Class: ' + names[chosen]"),
         transform=[
             {"filter": "datum.c == chosen"},
             {"flatten": ["v"], "as": ["p"]},
             {"window": [{"op": "row_number", "as": "k"}], "groupby": ["m"]},
-            {"calculate": f"(datum.k - 1) * {step}", "as": "recall"},
-            {"calculate": "datum.p / 10", "as": "precision"},
-            {"calculate": "methods[datum.m]", "as": "name"},
-            {"calculate": "ap[chosen][datum.m] / 10", "as": "score"},
+            *calculate(recall=f"(datum.k - 1) * {step}", precision="datum.p / 10"),
+            *calculate(name="methods[datum.m]", score="ap[chosen][datum.m] / 10"),
         ],
         mark=LINE,
         encoding={
-            "x": {**recall, "field": "recall", "axis": {**recall["axis"], "grid": False}},
-            "y": {**percent_channel("precision (%)"), "field": "precision"},
+            "x": percent_channel("recall", "recall (%)", grid=False),
+            "y": percent_channel("precision", "precision (%)"),
             "color": style["color"],
             "strokeDash": style["strokeDash"],
             "tooltip": tooltip(name="method", score=("AP (%)", ".1f")),
@@ -310,11 +430,11 @@ def reliability(runs: _Runs) -> Figure | None:
     spec = chart_spec(
         380,
         values,
-        params=[
-            methods_param(runs),
-            {"name": "errors", "value": [rounded(errors.get(number), 3) for number in range(len(runs))]},
-            {"name": "method", "value": chosen},
-        ],
+        {
+            "methods": chart_names(runs),
+            "errors": [rounded(errors.get(number), 3) for number in range(len(runs))],
+            "method": chosen,
+        },
         title=title("methods[method] + ': expected calibration error ' + format(errors[method], '.3f')"),
         encoding=position,
         layer=[
@@ -333,8 +453,8 @@ def reliability(runs: _Runs) -> Figure | None:
         f"probability of a bin is computed from the centres of {BINS} narrower bins."
     )
     return Figure(
-        "reliability", "Reliability", alt, spec, _method_choice(runs, [*errors], chosen), note, _files(runs, errors),
-        width=440, max_width=560,
+        "reliability", "Reliability", alt, spec, note=note, width=440, max_width=560,
+        **_one_at_a_time(runs, errors, chosen),
     )  # fmt: skip
 
 
@@ -353,12 +473,9 @@ def false_positives(runs: _Runs) -> Figure | None:
     spec = chart_spec(
         280,
         values,
-        params=[methods_param(runs), {"name": "threshold", "value": 0.5}],
+        {"methods": chart_names(runs), "threshold": 0.5},
         title=title("'false-positive rate (%) at threshold ' + format(threshold, '.2f')"),
-        transform=[
-            {"calculate": "datum.v[round(threshold * 20) - 1]", "as": "rate"},
-            {"calculate": "methods[datum.m]", "as": "name"},
-        ],
+        transform=calculate(rate="datum.v[round(threshold * 20) - 1]", name="methods[datum.m]"),
         encoding={
             "x": _tasks_axis(2, tasks, format="d"),
             "y": {"field": "rate", "type": "quantitative", "title": None, "axis": {"tickCount": 5}},
@@ -380,26 +497,12 @@ def false_positives(runs: _Runs) -> Figure | None:
 # Parts
 
 
-def _method_choice(runs: _Runs, numbers: Sequence[int], chosen: int) -> tuple[Control, ...]:
-    """The choice of a method by its number, if there are several."""
-    names = chart_names(runs)
-    options = tuple((number, names[number]) for number in numbers)
-    return (Control("method", "choice", "method", options, chosen),) if len(numbers) > 1 else ()
-
-
-def _final_ap(run: FinishedRun) -> dict[str, float]:
-    """The AP of each class that has a positive test image."""
-    with reading(run):
-        return {
-            str(name): float(ap)
-            for name, ap in (run.metrics["final"].get("ap") or {}).items()
-            if ap is not None and 0 <= ap <= 1
-        }
-
-
-def _names(run: FinishedRun) -> list[str]:
-    with reading(run):
-        return [str(name) for task in run.metrics["tasks"] for name in task]
+def _one_at_a_time(runs: _Runs, numbers: Iterable[int], chosen: int) -> dict[str, Any]:
+    """The choice of a method by its number, if there are several, and a file for each."""
+    options = tuple((number, chart_names(runs)[number]) for number in numbers)
+    control = Control("method", "choice", "method", options, chosen)
+    static = {f"-{slug(list(runs)[number])}": {"method": number} for number, _ in options}
+    return {"controls": (control,) if len(options) > 1 else (), "static": static}
 
 
 def _details(runs: _Runs) -> dict[int, RunDetails]:
@@ -434,9 +537,3 @@ def _false_positive_rates(task: TaskDetails) -> list[float]:
 def _each(runs: _Runs, values: Mapping[int, float], digits: int = 1) -> str:
     names = chart_names(runs)
     return ", ".join(f"{names[number]} {value:.{digits}f}" for number, value in values.items())
-
-
-def _files(runs: _Runs, numbers: Sequence[int] | Mapping[int, Any]) -> dict[str, dict[str, int]]:
-    """One file for each method."""
-    labels = list(runs)
-    return {f"-{slug(labels[number])}": {"method": number} for number in numbers}
