@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError
+from lifelabel.images.decode import IMAGE_SUFFIXES
 from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Problems
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export, load, split_in
+from lifelabel.streams.label_files import SPLITS, Entry, Export, load, split_in
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import list_of_texts, shorten
 from lifelabel.utils.yaml_reader import parse_yaml

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lifelabel.errors import UserError
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export
+from lifelabel.images.decode import IMAGE_SUFFIXES
+from lifelabel.streams.label_files import SPLITS, Entry, Export
 from lifelabel.utils.text import shorten
 
 _ADDED_COLUMNS = {

@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.images.decode import IMAGE_SUFFIXES
 from lifelabel.images.source import Problems
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
-
-__all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "Export", "load", "parse_json", "read_lines", "split_in"]
 
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
 SPLITS |= {"dev": "val", "test": "test", "testing": "test"}
