@@ -126,7 +126,7 @@ def test_problems_are_counted(tmp_path):
 def parse(text):
     """The names and labels of a file, and its problems."""
     problems = Problems()
-    table = published._parse(text if isinstance(text, bytes) else text.encode(), "f.csv", problems)
+    table = published._parse(text if isinstance(text, bytes) else text.encode(), "f.csv", problems, {})
     return dict(zip(table.names, map(list, table.labels), strict=True)), problems.lines()
 
 
@@ -200,7 +200,7 @@ def test_many_rows_are_read_as_single_rows_are():
     rng = np.random.default_rng(0)
     dense = rng.random((500, 7)) < 0.3
     text = "\n".join(f"{i * i}.jpg," + ",".join(map(str, row.astype(int))) for i, row in enumerate(dense))
-    table = published._parse(text.encode(), "", Problems())
+    table = published._parse(text.encode(), "", Problems(), {})
     assert np.array_equal(table.labels.dense(), dense)
     assert table.names == [f"{i * i}.jpg" for i in range(500)]
 

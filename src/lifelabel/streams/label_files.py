@@ -30,6 +30,11 @@ _TYPE_NAMES = {
 }  # fmt: skip
 
 
+def as_list(value: Any) -> list[Any]:
+    """The value itself if it is a list, else a list of it alone."""
+    return value if isinstance(value, list) else [value]
+
+
 def split_in(path: str) -> str | None:
     """The split that a folder of an image's path names."""
     return next((SPLITS[part.lower()] for part in path.split("/")[:-1] if part.lower() in SPLITS), None)

@@ -263,7 +263,11 @@ def _split(
             raise UserError(f"{where}: {kind} names the image '{shorten(name)}': {error}") from None
     names = Names(row_of)
     labels = _labels(np.concatenate(rows), columns_of, len(names), classes)
-    unknown = _unknown(manifest.get(f"unknown_{kind}"), row_of, classes, f"{where}: unknown_{kind}")
+    unknown = None
+    if (block := manifest.get(f"unknown_{kind}")) is not None:
+        unknown = Unknown.of_entries(
+            _listed(block, f"{where}: unknown_{kind}", row_of, classes, "an image of the stream")
+        )
     later = manifest.get("later_classes_unknown", [])
     if not isinstance(later, list):
         raise UserError(f"{where}: later_classes_unknown must be a list of train and test, not {shorten(later)}")
@@ -278,19 +282,17 @@ def _split(
     return Split(find_images(root, names), names, labels, tuple(rows), unknown=unknown), row_of
 
 
-def _unknown(block: Any, row_of: dict[str, int], classes: int, where: str) -> Unknown | None:
-    """The unknown labels of a split."""
-    if block is None:
-        return None
+def _listed(block: Any, where: str, row_of: dict[str, int], classes: int, kind: str) -> Labels:
+    """More labels of the images of a split, which are `kind` in messages."""
     if not isinstance(block, str):
         raise UserError(f"{where} must be a block of text")
     rows, columns_of = [], []
     for columns, name in _lines(block, where, range(classes)):
         if name not in row_of:
-            raise UserError(f"{where} names '{shorten(name)}', which is not an image of the stream")
+            raise UserError(f"{where} names '{shorten(name)}', which is not {kind}")
         rows.append(row_of[name])
         columns_of.append(columns)
-    return Unknown.of_entries(_labels(np.array(rows, np.int64), columns_of, len(row_of), classes))
+    return _labels(np.array(rows, np.int64), columns_of, len(row_of), classes)
 
 
 def _lines(block: str, where: str, allowed: range) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -326,20 +328,12 @@ def _labels(row: np.ndarray, columns_of: Sequence[tuple[int, ...]], images: int,
 def _with_hidden(split: Split, found: Any, row_of: dict[str, int], visible: Sequence[range], where: str) -> Split:
     """The training images with their hidden labels added."""
     block, block_name = found["hidden"], f"{where}: hidden"
-    if not isinstance(block, str):
-        raise UserError(f"{block_name} must be a block of text")
-    if _sha256(block.split("\n")[:-1]) != found.get("hidden_sha256"):
+    if isinstance(block, str) and _sha256(block.split("\n")[:-1]) != found.get("hidden_sha256"):
         raise UserError(
             f"{where} was changed by hand or damaged: hidden does not match hidden_sha256; get the manifest again"
         )
-    rows = split.labels.row().tolist()
-    columns_of: list[tuple[int, ...]] = [(column,) for column in split.labels.column.tolist()]
-    for columns, name in _lines(block, block_name, range(split.labels.classes)):
-        if name not in row_of:
-            raise UserError(f"{block_name} names '{shorten(name)}', which is not a training image")
-        rows.append(row_of[name])
-        columns_of.append(columns)
-    labels = _labels(np.array(rows, np.int64), columns_of, len(split), split.labels.classes)
+    hidden = _listed(block, block_name, row_of, split.labels.classes, "a training image")
+    labels = split.labels.with_keys(hidden.keys())
     for number, (allowed_columns, of_task) in enumerate(zip(visible, split.rows, strict=True), start=1):
         allowed = slice(allowed_columns.start, allowed_columns.stop)
         if labels.take(of_task).within(allowed) != split.labels.take(of_task).within(allowed):

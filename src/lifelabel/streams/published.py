@@ -10,18 +10,19 @@ from __future__ import annotations
 import codecs
 import contextlib
 import dataclasses
+import itertools
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.images.photographs import safe_path
+from lifelabel.images.photographs import FileImages, safe_path
 from lifelabel.images.shards import find_images, folder_of
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams import coco, nus_wide, paper
@@ -69,8 +70,7 @@ def read(path: Path, root: Path | None) -> Stream:
             folder_of(root), classes, training, testing, problems
         )
     labels = training.labels if extra.labels is None else _complete(tasks, training, extra.labels, problems)
-    file_names = extra.files or (_file_names(training.names), _file_names(testing.names))
-    train_images, test_images = (find_images(root, Names(names)) for names in file_names)
+    train_images, test_images = _find_images(root, training.names, testing.names, extra)
     stream = Stream(
         {"coco": "split-coco", "nus-wide": "split-wide"}.get(dataset, "published"),
         tasks,
@@ -103,21 +103,18 @@ def find_numbered_images(
     if not all(_NUMBER.fullmatch(name) for split in (train, test) for name in split.names):
         return train, test
     extra = _from_nus_wide(folder_of(root), classes, train, test, problems)
-    files = extra.files or (_file_names(train.names), _file_names(test.names))
-    train_images, test_images = (find_images(root, Names(names)) for names in files)
+    train_images, test_images = _find_images(root, train.names, test.names, extra)
     return dataclasses.replace(train, images=train_images), dataclasses.replace(test, images=test_images)
 
 
-@dataclass(frozen=True)
-class _Table:
+class _Table(NamedTuple):
     """One file: its images, each once, and their labels over the columns of the file."""
 
     names: list[str]
     labels: Labels
 
 
-@dataclass(frozen=True)
-class _Merged:
+class _Merged(NamedTuple):
     """All training or all test files: the images, their labels over all classes, and the rows of each task."""
 
     names: list[str]
@@ -241,10 +238,10 @@ def _find(path: Path, names: Sequence[str]) -> tuple[str, int]:
     return folder, tasks
 
 
-def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str] | None = None) -> _Table:
+def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str]) -> _Table:
     """The images and labels of one file. `known` caches checked names, because test files repeat them.
 
-    >>> table = _parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems())
+    >>> table = _parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems(), {})
     >>> table.names, table.labels.dense().astype(int).tolist()
     (['a.jpg', 'b.jpg'], [[0, 1], [1, 1]])
     """
@@ -254,18 +251,15 @@ def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str] | 
         raise ValueError("has no row with an image and labels: a row must look like 'a.jpg,0,1'")
     width = len(first_row[1]) // 2
     invalid = f"rows left out because they are not an image and {width} times 0 or 1"
-    rows = []
+    columns_of: dict[str, list[int]] = {}
+    names, columns = [], []
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.removesuffix("\r")
         name, flags = line[: -2 * width], line[-2 * width :]
-        if name and _FLAGS.fullmatch(flags):
-            rows.append((number, name, flags))
-        elif line:
-            problems.add(invalid, f"{where} line {number}")
-    known = {} if known is None else known
-    columns_of: dict[str, list[int]] = {}
-    names, columns = [], []
-    for number, name, flags in rows:
+        if not name or not _FLAGS.fullmatch(flags):
+            if line:
+                problems.add(invalid, f"{where} line {number}")
+            continue
         try:
             names.append(known.get(name) or known.setdefault(name, _checked_name(name)))
         except ValueError as error:
@@ -287,19 +281,16 @@ def _checked_name(text: str) -> str:
 
 def _unite(names: list[str], columns: list[list[int]], width: int, where: str, problems: Problems) -> _Table:
     """Each image once, with the labels of all its rows."""
-    earlier: dict[str, list[int]] = {}
-    labels: dict[str, list[int]] = {}
+    rows_of: dict[str, list[list[int]]] = {}
     for name, row in zip(names, columns, strict=True):
-        if name not in earlier:
-            earlier[name] = labels[name] = row
-            continue
-        same = row == earlier[name]
-        kind = (
-            "rows that repeat an earlier one" if same else "rows that give an image other labels; the labels are united"
-        )
-        problems.add(kind, f"{name} in {where} of {counted(len(names), 'rows')}")
-        labels[name] = sorted({*labels[name], *row})
-    return _Table(list(labels), Labels.from_lists(labels.values(), width))
+        rows = rows_of.setdefault(name, [])
+        rows.append(row)
+        if len(rows) > 1:
+            differs = "rows that give an image other labels; the labels are united"
+            kind = "rows that repeat an earlier one" if row == rows[0] else differs
+            problems.add(kind, f"{name} in {where} of {counted(len(names), 'rows')}")
+    labels = Labels.from_lists((itertools.chain(*rows) for rows in rows_of.values()), width)
+    return _Table(list(rows_of), labels)
 
 
 # From files to a stream
@@ -399,22 +390,22 @@ def _report(classes: tuple[str, ...], training: _Merged, testing: _Merged, probl
 # Labels and file names of the data set
 
 
-def _file_names(names: Sequence[str]) -> list[str]:
-    """File names without a list of NUS-WIDE: number 137 is the file 137.jpg."""
-    return [f"{name}.jpg" if _NUMBER.fullmatch(name) else name for name in names]
+def _find_images(root: Path | None, train: Sequence[str], test: Sequence[str], extra: _Extra) -> list[FileImages]:
+    """The training and the test photographs. Without a list of NUS-WIDE, number 137 is the file 137.jpg."""
+    named = ([f"{name}.jpg" if _NUMBER.fullmatch(name) else name for name in names] for names in (train, test))
+    return [find_images(root, Names(names)) for names in extra.files or named]
 
 
 def _from_coco(root: Path, classes: tuple[str, ...], training: _Merged, _: _Merged, problems: Problems) -> _Extra:
     found = coco.labels_by_name(root, classes)
     if found is None:
         return _Extra()
-    full = [found.get(name, found.get(coco.number(name))) for name in training.names]
-    for name, labels in zip(training.names, full, strict=True):
-        if labels is None:
-            problems.add("training images that COCO's annotations do not have; no labels are completed", name)
-    if None in full:
+    labels_of = {name: found.get(name, found.get(coco.number(name))) for name in training.names}
+    missing = [name for name, labels in labels_of.items() if labels is None]
+    problems.add_all("training images that COCO's annotations do not have; no labels are completed", missing)
+    if missing:
         return _Extra()
-    return _Extra(Labels.from_lists((labels or () for labels in full), len(classes)))
+    return _Extra(Labels.from_lists((labels or () for labels in labels_of.values()), len(classes)))
 
 
 def _from_nus_wide(
@@ -479,13 +470,10 @@ def _misfits(classes: tuple[str, ...], agreement: np.ndarray, problems: Problems
 
 def _complete(tasks: tuple[Task, ...], training: _Merged, full: Labels, problems: Problems) -> Labels:
     """Complete labels. For the classes of an image's own tasks, the labels in the files of the split are used."""
-    classes = full.classes
-    task_of = task_of_class(tasks)
     own = np.concatenate([rows * len(tasks) + task for task, rows in enumerate(training.rows)])
-    row = full.row()
-    keys, in_own_task = row * classes + full.column, np.isin(row * len(tasks) + task_of[full.column], own)
-    visible = _keys(training.labels, np.arange(len(training.names)), classes)
-    for image in np.unique(np.setxor1d(keys[in_own_task], visible) // classes):
+    in_own_task = np.isin(full.row() * len(tasks) + task_of_class(tasks)[full.column], own)
+    keys, visible = full.keys(), training.labels.keys()
+    for image in np.unique(np.setxor1d(keys[in_own_task], visible) // full.classes):
         kind = "training images that the data set labels differently; the labels of the split are used"
         problems.add(kind, training.names[image])
-    return Labels.from_keys(np.append(keys[~in_own_task], visible), len(full), classes)
+    return Labels.from_keys(np.append(keys[~in_own_task], visible), len(full), full.classes)

@@ -6,7 +6,6 @@ if no stream can be made of it. See docs/streams/table.md.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import functools
 import hashlib
@@ -211,8 +210,7 @@ class _Builder:
         self.unknown: list[tuple[int, ...]] = []
         self.split: list[str] = []
         self.task: list[str] = []
-        self.class_names: dict[str, tuple[str, bool]] = {}
-        """For each text in the column `labels`: the class name, and whether the label is unknown."""
+        self.entry = functools.cache(_entry)
         self.has_text = False
         """Whether a field of the column `labels` is text. Parquet can contain lists, which need no separator."""
 
@@ -299,9 +297,8 @@ class _Builder:
             self.has_text |= texts is None
             cell = cell.split(self.separator) if texts is None else texts
         parts = [part for part in cell if part.strip()]
-        cache = self.class_names
         try:
-            entries = [cache.get(part) or cache.setdefault(part, _entry(part)) for part in parts]
+            entries = list(map(self.entry, parts))
         except ValueError as error:
             raise _RowProblem("rows with a class name that is not allowed", str(error)) from None
         columns = tuple(self.classes.setdefault(name, len(self.classes)) for name, _ in entries)
@@ -621,17 +618,13 @@ def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_
 
 
 def _first_bad_byte(path: Path) -> str:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    line = 1
-    with open_regular(path) as file:
-        while True:
-            chunk = file.read(1 << 16)
-            try:
-                decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                line += error.object[: error.start].count(b"\n")
-                return f"line {line} has the byte 0x{error.object[error.start]:02X}"
-            line += chunk.count(b"\n")
+    number = 1
+    with open_regular(path, "r", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        for text in iter(functools.partial(file.readline, _MAX_LINE), ""):
+            if bad := re.search("[\udc80-\udcff]", text):
+                return f"line {number} has the byte 0x{ord(bad[0]) - 0xDC00:02X}"
+            number += text.endswith("\n")
+    return "it changes while it is read"
 
 
 def _text(value: Any) -> _Cell:
