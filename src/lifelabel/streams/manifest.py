@@ -222,7 +222,6 @@ def _task_names(manifest: dict[str, Any], tasks: int, where: str) -> list[str]:
 
 
 def _groups(found: Any, classes: tuple[str, ...], where: str) -> dict[str, tuple[str, ...]]:
-    """The groups of classes."""
     if not isinstance(found, dict):
         raise UserError(f"{where}: groups must be lines 'group: [class, …]', not {shorten(found)}")
     known = set(classes)

@@ -105,20 +105,17 @@ class _Lists:
     def find(self, name: str) -> Path | None:
         return next((path for each in self.folders if (path := each / name).is_file()), None)
 
-    def path(self, name: str) -> Path:
-        """The path of a file. Raises `UserError` if there is none."""
-        if path := self.find(name):
-            return path
-        stem = name.removesuffix(".json")
-        if other := next((path for end in _OTHER_FORMATS if (path := self.find(stem + end))), None):
-            raise UserError(f"{other} is not read: lists must be JSON, a list of ids in {name}, as PRS publishes them")
-        raise UserError(
-            f"{self.folder} has no {name}: give the folder of PRS's lists, dataset/data_source/{self.release.folder} "
-            "of its repository (cdjkim/PRS)"
-        )
-
     def load(self, name: str, fits: Callable[[Any], bool], what: str) -> Any:
-        path = self.path(name)
+        """The content of a file. Raises `UserError` if there is none, or if the content does not fit."""
+        path = self.find(name)
+        others = filter(None, (self.find(name.removesuffix(".json") + end) for end in _OTHER_FORMATS))
+        if path is None and (other := next(others, None)):
+            raise UserError(f"{other} is not read: lists must be JSON, a list of ids in {name}, as PRS publishes them")
+        if path is None:
+            raise UserError(
+                f"{self.folder} has no {name}: give the folder of PRS's lists, dataset/data_source/"
+                f"{self.release.folder} of its repository (cdjkim/PRS)"
+            )
         value = parse_json(read_limited(path, _MAX_BYTES), path)
         if not fits(value):
             raise UserError(f"{path} must hold {what}, not {shorten(value)}")

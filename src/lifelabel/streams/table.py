@@ -175,8 +175,7 @@ def _layout(path: Path, header: Sequence[_Cell], problems: Problems) -> _Layout:
     elif not others:
         raise UserError(f"{path} has no labels: add a column 'labels' (a;b;c) or a 0/1 column for each class")
     similar = tuple(position for position in others if lower[position] in _SIMILAR_COLUMNS)
-    columns = image, special["labels"], special["split"], special["task"]
-    return _Layout(len(names), *columns, _classes(path, others), similar)
+    return _Layout(len(names), image, **special, classes=_classes(path, others), similar=similar)
 
 
 def _classes(path: Path, columns: dict[int, str]) -> dict[int, str]:
