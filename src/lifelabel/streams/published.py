@@ -197,8 +197,6 @@ class _Files:
             if info.file_size > _MAX_BYTES:
                 raise UserError(f"{where} has more than {_MAX_BYTES:,} bytes: this cannot be the right file")
             return self.zip.read(name)
-        except KeyError:
-            raise UserError(f"{where} is missing") from None
         except OSError as error:
             raise UserError(f"{where} cannot be read: {error.strerror or error}") from None
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:

@@ -534,11 +534,11 @@ def _ordered_tasks(tasks: list[str], problems: Problems) -> tuple[np.ndarray | N
     return np.array([index_of.get(text, -1) for text in tasks], np.int64), names
 
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = re.compile(
-    r"(?<![a-z])(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)(?![a-z])\.?"
+    r"(?<![a-z])(?:(jan(?:uary)?)|(feb(?:ruary)?)|(mar(?:ch)?)|(apr(?:il)?)|(may)|(june?)|(july?)|(aug(?:ust)?)|"
+    r"(sept?(?:ember)?)|(oct(?:ober)?)|(nov(?:ember)?)|(dec(?:ember)?))(?![a-z])\.?"
 )
+"""The name of a month. The number of its group is that of the month."""
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)(?:[-/.](\d\d?)(?:[T ][0-9:.,Z+-]+)?)?", re.IGNORECASE)
 _YEAR_LAST = re.compile(r"\d\d?[-/. ]\d\d?[-/. ]\d{4}")
 _MAX_DIGITS = 18
@@ -558,7 +558,7 @@ def _sort_keys(texts: Sequence[str]) -> dict[str, Any]:
         return {text: Decimal(text) for text in texts}
     if all(_YEAR_FIRST.fullmatch(text) for text in texts):
         return {text: tuple(map(int, re.findall(r"[0-9]+", text))) for text in texts}
-    lower = {text: _MONTH.sub(lambda match: f"<{_MONTHS.index(match[1][:3]) + 1}>", text.lower()) for text in texts}
+    lower = {text: _MONTH.sub(lambda match: f"<{match.lastindex}>", text.lower()) for text in texts}
     shapes = {re.sub(r"[0-9]+", "0", text) for text in lower.values()}
     if len(shapes) > 1 or "0" not in min(shapes) or any(map(_YEAR_LAST.fullmatch, texts)):
         return {}
