@@ -114,7 +114,7 @@ def parse(text):
     """The names and labels of a file, and its problems."""
     problems = Problems()
     table = published._parse(text if isinstance(text, bytes) else text.encode(), "f.csv", problems, {})
-    return dict(zip(table.names, map(list, table.labels), strict=True)), problems.lines()
+    return {name: sorted(columns) for name, columns in table.labels.items()}, problems.lines()
 
 
 LEFT_OUT = "rows left out because they are not an image and 2 times 0 or 1: f.csv line"

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -244,7 +245,8 @@ def _split(
         raise UserError(f"{where}: {kind} must be a list of {len(tasks)} blocks of text, one per task")
     classes = tasks[-1].end
     row_of: dict[str, int] = {}
-    rows, columns_of = [], []
+    columns_of: defaultdict[int, list[int]] = defaultdict(list)
+    rows = []
     for task, allowed, block in zip(tasks, visible, found, strict=True):
         task_rows, before = [], len(row_of)
         for columns, name in _lines(block, f"{where}: {kind} of task {task.index + 1}", allowed):
@@ -253,7 +255,7 @@ def _split(
                     f"{where}: test of task {task.index + 1} names '{shorten(name)}', which an earlier task has too"
                 )
             task_rows.append(row_of.setdefault(name, len(row_of)))
-            columns_of.append(columns)
+            columns_of[task_rows[-1]] += columns
         rows.append(np.array(task_rows, np.int64))
     for name in row_of:
         try:
@@ -261,7 +263,7 @@ def _split(
         except ValueError as error:
             raise UserError(f"{where}: {kind} names the image '{shorten(name)}': {error}") from None
     names = Names(row_of)
-    labels = _labels(np.concatenate(rows), columns_of, len(names), classes)
+    labels = Labels.from_lists(columns_of.values(), classes)
     unknown = None
     if (block := manifest.get(f"unknown_{kind}")) is not None:
         unknown = Unknown.of_entries(
@@ -285,13 +287,12 @@ def _listed(block: Any, where: str, row_of: dict[str, int], classes: int, kind: 
     """More labels of the images of a split, which are `kind` in messages."""
     if not isinstance(block, str):
         raise UserError(f"{where} must be a block of text")
-    rows, columns_of = [], []
+    columns_of: list[tuple[int, ...]] = [()] * len(row_of)
     for columns, name in _lines(block, where, range(classes)):
         if name not in row_of:
             raise UserError(f"{where} names '{shorten(name)}', which is not {kind}")
-        rows.append(row_of[name])
-        columns_of.append(columns)
-    return _labels(np.array(rows, np.int64), columns_of, len(row_of), classes)
+        columns_of[row_of[name]] = columns
+    return Labels.from_lists(columns_of, classes)
 
 
 def _lines(block: str, where: str, allowed: range) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -315,13 +316,6 @@ def _lines(block: str, where: str, allowed: range) -> Iterator[tuple[tuple[int, 
             raise UserError(f"{where}, line {number}: '{shorten(name)}' is named twice")
         names.add(name)
         yield known[text], name
-
-
-def _labels(row: np.ndarray, columns_of: Sequence[tuple[int, ...]], images: int, classes: int) -> Labels:
-    """Labels from rows and the columns of each. A row may occur several times."""
-    row = np.repeat(row, [len(columns) for columns in columns_of])
-    column = np.array([column for columns in columns_of for column in columns], np.int64)
-    return Labels.from_keys(row * classes + column, images, classes)
 
 
 def _with_hidden(split: Split, found: Any, row_of: dict[str, int], visible: Sequence[range], where: str) -> Split:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import dataclasses
-import itertools
 import re
 import zipfile
 import zlib
@@ -108,10 +107,10 @@ def find_numbered_images(
 
 
 class _Table(NamedTuple):
-    """One file: its images, each once, and their labels over the columns of the file."""
+    """One file: the labels of each image, and the number of its columns of labels."""
 
-    names: list[str]
-    labels: Labels
+    labels: dict[str, frozenset[int]]
+    width: int
 
 
 class _Merged(NamedTuple):
@@ -239,9 +238,8 @@ def _find(path: Path, names: Sequence[str]) -> tuple[str, int]:
 def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str]) -> _Table:
     """The images and labels of one file. `known` caches checked names, because test files repeat them.
 
-    >>> table = _parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems(), {})
-    >>> table.names, table.labels.dense().astype(int).tolist()
-    (['a.jpg', 'b.jpg'], [[0, 1], [1, 1]])
+    >>> _parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems(), {})
+    _Table(labels={'a.jpg': frozenset({1}), 'b.jpg': frozenset({0, 1})}, width=2)
     """
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     first_row = _ROW.search(text)
@@ -249,8 +247,8 @@ def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str]) -
         raise ValueError("has no row with an image and labels: a row must look like 'a.jpg,0,1'")
     width = len(first_row[1]) // 2
     invalid = f"rows left out because they are not an image and {width} times 0 or 1"
-    columns_of: dict[str, list[int]] = {}
-    names, columns = [], []
+    columns_of: dict[str, frozenset[int]] = {}
+    rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.removesuffix("\r")
         name, flags = line[: -2 * width], line[-2 * width :]
@@ -259,16 +257,16 @@ def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str]) -
                 problems.add(invalid, f"{where} line {number}")
             continue
         try:
-            names.append(known.get(name) or known.setdefault(name, _checked_name(name)))
+            name = known.get(name) or known.setdefault(name, _checked_name(name))
         except ValueError as error:
             problems.add(invalid, f"{where} line {number}: {error}")
             continue
         if flags not in columns_of:
-            columns_of[flags] = [column for column in range(width) if flags[2 * column + 1] == "1"]
-        columns.append(columns_of[flags])
-    if not names:
+            columns_of[flags] = frozenset(column for column in range(width) if flags[2 * column + 1] == "1")
+        rows.append((name, columns_of[flags]))
+    if not rows:
         raise ValueError("has no row that can be used: a row must look like 'a.jpg,0,1'")
-    return _unite(names, columns, width, where, problems)
+    return _Table(_unite(rows, where, problems), width)
 
 
 def _checked_name(text: str) -> str:
@@ -277,81 +275,67 @@ def _checked_name(text: str) -> str:
     return safe_path(text.strip())
 
 
-def _unite(names: list[str], columns: list[list[int]], width: int, where: str, problems: Problems) -> _Table:
-    """Each image once, with the labels of all its rows."""
-    rows_of: dict[str, list[list[int]]] = {}
-    for name, row in zip(names, columns, strict=True):
-        rows = rows_of.setdefault(name, [])
-        rows.append(row)
-        if len(rows) > 1:
-            differs = "rows that give an image other labels; the labels are united"
-            kind = "rows that repeat an earlier one" if row == rows[0] else differs
-            problems.add(kind, f"{name} in {where} of {counted(len(names), 'rows')}")
-    labels = Labels.from_lists((itertools.chain(*rows) for rows in rows_of.values()), width)
-    return _Table(list(rows_of), labels)
+def _unite(rows: list[tuple[str, frozenset[int]]], where: str, problems: Problems) -> dict[str, frozenset[int]]:
+    """The labels of all rows of each image."""
+    first = dict(reversed(rows))
+    labels: dict[str, frozenset[int]] = {}
+    for name, columns in rows:
+        if name not in labels:
+            labels[name] = columns
+            continue
+        differs = "rows that give an image other labels; the labels are united"
+        kind = "rows that repeat an earlier one" if columns == first[name] else differs
+        problems.add(kind, f"{name} in {where} of {counted(len(rows), 'rows')}")
+        labels[name] |= columns
+    return labels
 
 
 # From files to a stream
 
 
-def _rows(names: Sequence[str], row_of: dict[str, int]) -> np.ndarray:
-    """The row of each name. New names are added to `row_of`."""
-    return np.array([row_of.setdefault(name, len(row_of)) for name in names], np.int64)
-
-
-def _keys(labels: Labels, rows: np.ndarray, classes: int, offset: int = 0) -> np.ndarray:
-    """row * classes + column of every label. `rows` are the rows of the images, `offset` is the first column."""
-    return rows[labels.row()] * classes + labels.column + offset
-
-
 def _task_sizes(path: Path, train: list[_Table], test: list[_Table]) -> list[int]:
     """The number of classes of each task, by the training files. The test files must agree."""
-    sizes = [table.labels.classes for table in train]
+    sizes = [table.width for table in train]
     for task, table in enumerate(test):
         expected = sum(sizes[: task + 1])
-        if table.labels.classes != expected:
+        if table.width != expected:
             raise UserError(
-                f"{path}: task{task}/test.csv has {table.labels.classes} labels per row, but the training files up to "
+                f"{path}: task{task}/test.csv has {table.width} labels per row, but the training files up to "
                 f"task {task} have {expected}: a test file must have the labels of all classes up to its task"
             )
     return sizes
 
 
 def _merge_training(sizes: list[int], tables: list[_Table], problems: Problems) -> _Merged:
-    row_of: dict[str, int] = {}
-    keys, rows = [], []
+    labels: dict[str, set[int]] = {}
     for task, table in enumerate(tables):
-        old = len(row_of)
-        rows.append(_rows(table.names, row_of))
-        keys.append(_keys(table.labels, rows[task], sum(sizes), sum(sizes[:task])))
-        for repeated in np.flatnonzero(rows[task] < old):
-            name = table.names[repeated]
-            problems.add("training images that an earlier task has too", f"{name} in task{task}/train.csv")
-    return _Merged(list(row_of), Labels.from_keys(np.concatenate(keys), len(row_of), sum(sizes)), tuple(rows))
+        repeated = [f"{name} in task{task}/train.csv" for name in table.labels if name in labels]
+        problems.add_all("training images that an earlier task has too", repeated)
+        offset = sum(sizes[:task])
+        for name, columns in table.labels.items():
+            labels.setdefault(name, set()).update(offset + column for column in columns)
+    row_of = {name: row for row, name in enumerate(labels)}
+    rows = tuple(np.array([row_of[name] for name in table.labels], np.int64) for table in tables)
+    return _Merged(list(labels), Labels.from_lists(labels.values(), sum(sizes)), rows)
 
 
 def _merge_test(sizes: list[int], tables: list[_Table], problems: Problems) -> _Merged:
     """Each test image belongs to the first file that has it, and has the labels of the last file that has it."""
-    classes, row_of = sum(sizes), dict[str, int]()
-    keys, rows, before = np.array([], np.int64), [], np.array([], np.int64)
-    for task, table in enumerate(tables):
-        old = len(row_of)
-        now = _rows(table.names, row_of)
-        rows.append(now[now >= old])
-        names, in_file = list(row_of), np.zeros(len(row_of), bool)
-        in_file[now] = True
-        for row in before[~in_file[before]]:
-            problems.add("test images that a later test file does not have", f"{names[row]} in task{task}/test.csv")
-        new_keys = _keys(table.labels, now, classes)
-        repeated = np.zeros(len(row_of), bool)
-        repeated[before] = in_file[before]
-        known = repeated[new_keys // classes] & (new_keys % classes < sum(sizes[:task]))
-        changed = np.setxor1d(keys[repeated[keys // classes]], new_keys[known]) // classes
-        for row in np.unique(changed):
-            kind = "test images whose labels differ in a later test file; the later labels are used"
-            problems.add(kind, f"{names[row]} in task{task}/test.csv")
-        keys, before = np.append(keys[~in_file[keys // classes]], new_keys), now
-    return _Merged(list(row_of), Labels.from_keys(keys, len(row_of), classes), tuple(rows))
+    labels: dict[str, frozenset[int]] = {}
+    before: dict[str, frozenset[int]] = {}
+    rows = []
+    for task, (now, _) in enumerate(tables):
+        gone = [f"{name} in task{task}/test.csv" for name in before if name not in now]
+        problems.add_all("test images that a later test file does not have", gone)
+        old = sum(sizes[:task])
+        both = [name for name in labels if name in before and name in now]
+        changed = [name for name in both if before[name] != {column for column in now[name] if column < old}]
+        kind = "test images whose labels differ in a later test file; the later labels are used"
+        problems.add_all(kind, [f"{name} in task{task}/test.csv" for name in changed])
+        rows.append(np.arange(len(labels), len(labels | now)))
+        labels |= now
+        before = now
+    return _Merged(list(labels), Labels.from_lists(labels.values(), sum(sizes)), tuple(rows))
 
 
 def _classes(
