@@ -17,7 +17,7 @@ from lifelabel.errors import UserError
 from lifelabel.images.decode import IMAGE_SUFFIXES
 from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Problems
-from lifelabel.streams.label_files import SPLITS, Entry, Export, as_list, load, split_in
+from lifelabel.streams.label_files import LABEL_FIELDS, SPLITS, Entry, Export, as_list, load, split_in
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import list_of_texts, shorten
 from lifelabel.utils.yaml_reader import parse_yaml
@@ -27,8 +27,6 @@ _NAME_FILES = ("classes.txt", "obj.names")
 """Files of class names that tools write in place of data.yaml, one name per line."""
 _MAX_BYTES = 16 << 20
 _METADATA_FILES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-_FIELDS = ("label", "labels", "tag", "tags", "class", "classes", "category", "categories")
-"""Names of labels. `objects`, the boxes of an image, has one of them too."""
 
 
 # YOLO
@@ -240,7 +238,7 @@ def _field(rows: Sequence[Mapping[str, Any]], export: Export) -> str:
     parts = (part for row in rows for part in as_list(row.get("objects")))
     fields |= dict.fromkeys(f"objects.{name}" for part in parts if isinstance(part, dict) for name in part)
     export.check_field(fields)
-    found = [name for name in fields if name.removeprefix("objects.").lower() in _FIELDS]
+    found = [name for name in fields if name.removeprefix("objects.").lower() in LABEL_FIELDS]
     if export.field is None and len(found) != 1:
         names = ", ".join(map(shorten, found or fields))
         reason = "several columns" if found else "no column"

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from lifelabel.errors import UserError
 from lifelabel.images.decode import IMAGE_SUFFIXES
-from lifelabel.streams.label_files import SPLITS, Entry, Export, as_list
+from lifelabel.streams.label_files import LABEL_FIELDS, SPLITS, Entry, Export, as_list
 from lifelabel.utils.text import shorten
 
 _ADDED_COLUMNS = {
@@ -24,7 +24,7 @@ _ADDED_COLUMNS = {
 """Columns that Label Studio adds to the fields of a task and to the labels."""
 _MARKS = {"annotator", "annotation_id", "lead_time"}
 """Columns by which its exports are recognised."""
-_LABEL_COLUMNS = {"choice", "choices", "label", "labels", "class", "classes", "category", "categories", "tag", "tags"}
+_LABEL_COLUMNS = {"choice", "choices", *LABEL_FIELDS}
 """Columns whose plain text is a label. In another column it can also be a comment."""
 _FIFTYONE_LISTS = ("classifications", "detections", "polylines", "keypoints")
 

@@ -22,6 +22,9 @@ SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "
 SPLITS |= {"dev": "val", "test": "test", "testing": "test"}
 """The names of splits in tables, folders, file names, tags and `--rows`, and what each of them means."""
 
+LABEL_FIELDS = ("label", "labels", "tag", "tags", "class", "classes", "category", "categories")
+"""Usual names of the labels of an image in tables, metadata and exports."""
+
 _MAX_BYTES = 4 << 30
 """As for the files of COCO, of which the largest has 0.4 GiB."""
 _TYPE_NAMES = {

@@ -26,7 +26,7 @@ from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams import parquet
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.label_files import SPLITS
+from lifelabel.streams.label_files import LABEL_FIELDS, SPLITS
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import MAX_TASK_NAME, list_of_texts, printable, shorten
@@ -35,9 +35,6 @@ _IMAGE_COLUMNS = ("image", "file", "file_name", "filename", "path")
 _FLAGS: dict[str, bool | None] = {"0": False, "0.0": False, "false": False, "no": False}
 _FLAGS |= {"1": True, "1.0": True, "true": True, "yes": True, "": None, "?": None}
 """The values of a column of a class. None: whether the image has the class is unknown."""
-
-_SIMILAR_COLUMNS = ("label", "tag", "tags", "class", "classes", "category", "categories")
-"""Names that are often used for the column `labels`. Each may also be the name of a class."""
 
 _SEPARATOR = ";"
 _OTHER_SEPARATORS = (",", "|", "/", ":", "+", "&", " ")
@@ -134,7 +131,7 @@ class _RowProblem(Exception):
 class _Layout:
     """The positions of the columns in a row. `classes` has the class of each 0/1 column, if there are any.
 
-    `similar` are those of them whose name is often used for the column `labels`.
+    `similar` are those of them whose name is also a usual name of labels.
     """
 
     width: int
@@ -174,7 +171,7 @@ def _layout(path: Path, header: Sequence[_Cell], problems: Problems) -> _Layout:
         others = {}
     elif not others:
         raise UserError(f"{path} has no labels: add a column 'labels' (a;b;c) or a 0/1 column for each class")
-    similar = tuple(position for position in others if lower[position] in _SIMILAR_COLUMNS)
+    similar = tuple(position for position in others if lower[position] in LABEL_FIELDS)
     return _Layout(len(names), image, **special, classes=_classes(path, others), similar=similar)
 
 
