@@ -90,8 +90,9 @@ def convert(
         raise UserError(f"{source} is not a folder: --format folders needs a folder with one folder per class")
     problems = Problems()
     described = source.suffix.lower() in YAML_SUFFIXES or is_metadata(source.name)
-    no_file = described or format in ("folders", "yolo", "imagefolder")
-    if files := [] if no_file else _read_files(source, format, field, problems):
+    is_folder = described or format in ("folders", "yolo", "imagefolder")
+    files = [] if is_folder else _read_files(source, format, field, problems)
+    if files:
         kind, (root, entries) = files[0].kind, _placed(files, source, root, problems)
     elif data_set := _data_set(source, format, root, field, problems):
         kind, root, entries = data_set

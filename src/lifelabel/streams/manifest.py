@@ -263,7 +263,7 @@ def _split(
         except ValueError as error:
             raise UserError(f"{where}: {kind} names the image '{shorten(name)}': {error}") from None
     names = Names(row_of)
-    labels = Labels.from_lists(columns_of.values(), classes)
+    labels = Labels.from_lists((columns_of[row] for row in range(len(names))), classes)
     unknown = None
     if (block := manifest.get(f"unknown_{kind}")) is not None:
         unknown = Unknown.of_entries(
@@ -284,7 +284,7 @@ def _split(
 
 
 def _listed(block: Any, where: str, row_of: dict[str, int], classes: int, kind: str) -> Labels:
-    """More labels of the images of a split, which are `kind` in messages."""
+    """The labels in a block of lines for some images of a split. Messages call such an image `kind`."""
     if not isinstance(block, str):
         raise UserError(f"{where} must be a block of text")
     columns_of: list[tuple[int, ...]] = [()] * len(row_of)

@@ -332,8 +332,9 @@ def _merge_test(sizes: list[int], tables: list[_Table], problems: Problems) -> _
         changed = [name for name in both if before[name] != {column for column in now[name] if column < old}]
         kind = "test images whose labels differ in a later test file; the later labels are used"
         problems.add_all(kind, [f"{name} in task{task}/test.csv" for name in changed])
-        rows.append(np.arange(len(labels), len(labels | now)))
+        seen = len(labels)
         labels |= now
+        rows.append(np.arange(seen, len(labels)))
         before = now
     return _Merged(list(labels), Labels.from_lists(labels.values(), sum(sizes)), tuple(rows))
 
