@@ -83,7 +83,6 @@ def test_the_test_set_with_the_original_distribution(data):
 
 def test_the_tasks_are_in_the_order_of_the_experiments_of_the_release(data, tmp_path):
     """With four lists, as COCOseq has them: 0, 3, 1, 2."""
-    write_lists(tmp_path / "lists")
     ids = tmp_path / "lists/ids"
     for kind, taken in (("train", {2, 8, 14, 20, 26}), ("test", {50})):  # images of the class fork
         every = json.loads((ids / f"{kind}_task2_id_coco.json").read_text())
