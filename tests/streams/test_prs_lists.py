@@ -83,7 +83,6 @@ def test_the_test_set_with_the_original_distribution(data):
 
 def test_the_tasks_are_in_the_order_of_the_experiments_of_the_release(data, tmp_path):
     """With four lists, as COCOseq has them: 0, 3, 1, 2."""
-    write_lists(tmp_path / "lists")
     ids = tmp_path / "lists/ids"
     for kind, taken in (("train", {2, 8, 14, 20, 26}), ("test", {50})):  # images of the class fork
         every = json.loads((ids / f"{kind}_task2_id_coco.json").read_text())
@@ -183,24 +182,14 @@ def test_a_manifest_keeps_the_groups(data, tmp_path):
 # NUS-WIDE
 
 
-@pytest.fixture
-def wide(tmp_path):
-    """The names of the images, and the rows of the split: its lists are in another order than that of all images."""
+@pytest.mark.parametrize("all_labels", [False, True])
+def test_ids_of_nus_wide_are_places_in_the_lists_of_its_split(tmp_path, all_labels):
+    """The lists of the split are in another order than that of all images."""
     names = [f"{'abc'[n % 3]}/{n:04}.jpg" for n in range(60)]
     train, test = [*range(39, -1, -1)], [*range(59, 39, -1)]
-
-    def write(all_labels):
-        lists = {"Train": [names[n] for n in train], "Test": [names[n] for n in test]}
-        labels = {name: labels_of(n) for n, name in enumerate(names)}
-        write_nus_wide(tmp_path / "wide", ("person", *CLASSES), labels, lists, all_labels, not all_labels)
-        return names, train, test
-
-    return write
-
-
-@pytest.mark.parametrize("all_labels", [False, True])
-def test_ids_of_nus_wide_are_places_in_the_lists_of_its_split(wide, tmp_path, all_labels):
-    names, train, test = wide(all_labels)
+    lists = {"Train": [names[n] for n in train], "Test": [names[n] for n in test]}
+    labels = {name: labels_of(n) for n, name in enumerate(names)}
+    write_nus_wide(tmp_path / "wide", ("person", *CLASSES), labels, lists, all_labels, not all_labels)
     places = {"train": range(len(train)), "test": range(10), "teorg": range(20)}
     write(tmp_path / "lists/multihot_map.json", {name: k for k, name in enumerate(CLASSES)})
     for kind, numbers in places.items():
@@ -209,8 +198,8 @@ def test_ids_of_nus_wide_are_places_in_the_lists_of_its_split(wide, tmp_path, al
             chosen = [place for place in numbers if rows[place] % 3 == task]
             write(tmp_path / "lists" / f"{kind}_task{task}_id_nuswide.json", chosen)
     if all_labels:  # an image that Imagelist.txt does not have moves no other place
-        lists = tmp_path / "wide/ImageList/TrainImagelist.txt"
-        lists.write_text(lists.read_text().replace(names[train[3]].replace("/", "\\"), "c/gone.jpg"))
+        path = tmp_path / "wide/ImageList/TrainImagelist.txt"
+        path.write_text(path.read_text().replace(names[train[3]].replace("/", "\\"), "c/gone.jpg"))
     stream = build("nuswideseq", {"root": str(tmp_path / "wide"), "lists": str(tmp_path / "lists")})
     assert (stream.name, stream.dataset) == ("nuswideseq", "nus-wide")
     assert [task.classes for task in stream.tasks] == [ANIMALS, KITCHEN, TRAVEL]
@@ -244,7 +233,7 @@ FIRST = "train_task0_id_coco.json"
         (remove("test_task2*"), r"has lists of 3 training tasks and of 2 test tasks: add them$"),
         (
             remove("t*.json"),
-            r"has no train_task0_id_coco.json: give the folder of PRS's lists, dataset/data_source/COCO",
+            "has no train_task0_id_coco.json: give the folder of PRS's lists, dataset/data_source/COCO",
         ),
         (remove("multihot_map.json"), r"has no multihot_map.json: give the folder of PRS's lists"),
         (replace(FIRST, "[1, 2"), r"train_task0_id_coco.json is damaged: it is not valid JSON; download it again$"),
@@ -256,7 +245,7 @@ FIRST = "train_task0_id_coco.json"
         (replace(FIRST, [999]), r"^task 0 of the lists has no class: no training image of it in .* shows one"),
         (
             lambda ids: [write(path, []) for path in ids.glob("test_*")],
-            r"^no test image of the lists is in the data set",
+            "^no test image of the lists is in the data set",
         ),
     ],
 )

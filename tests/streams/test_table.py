@@ -127,10 +127,8 @@ def test_val_rows_are_neither_training_nor_test(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["photos.tsv", "photos.txt"])
 def test_tabs_separate_columns_if_the_header_has_one(tmp_path, name):
-    found = table.read(
-        write(tmp_path, "file_name\tlabels\tsplit\na,b.jpg\tx, y;z\ttrain\nc.jpg\tz\ttest\n", name), None
-    )
-    assert all_labels(found) == {"a,b.jpg": "x, y;z", "c.jpg": "z"}
+    path = write(tmp_path, "file_name\tlabels\tsplit\na,b.jpg\tx, y;z\ttrain\nc.jpg\tz\ttest\n", name)
+    assert all_labels(table.read(path, None)) == {"a,b.jpg": "x, y;z", "c.jpg": "z"}
 
 
 @pytest.mark.parametrize(
@@ -160,22 +158,19 @@ def test_tasks_are_in_the_order_of_numbers_and_dates_or_of_appearance(tmp_path, 
 
 def test_without_a_split_column_test_images_do_not_depend_on_other_rows(tmp_path):
     names = [f"{i}.jpg" for i in range(2000)]
-    few, many = (
-        read(tmp_path, "image,labels\n" + "".join(f"{name},x\n" for name in some))
-        for some in (names[:1000], names[::-1])
-    )
-    assert set(few.test.names) == set(many.test.names) & set(names[:1000])
-    assert 330 < len(many.test.names) < 470
-    other = table.read(tmp_path / "photos.csv", None, seed=1)
-    assert set(other.test.names) != set(many.test.names)
-    half = table.read(tmp_path / "photos.csv", None, test_share=0.5)
-    assert set(many.test.names) < set(half.test.names)
+    rows = [f"{name},x" for name in names]
+    few, many = (read(tmp_path, "\n".join(["image,labels", *some])) for some in (rows[:1000], rows[::-1]))
+    drawn = set(many.test.names)
+    assert set(few.test.names) == drawn & set(names[:1000]) and 330 < len(drawn) < 470
+    assert set(table.read(tmp_path / "photos.csv", None, seed=1).test.names) != drawn
+    assert set(table.read(tmp_path / "photos.csv", None, test_share=0.5).test.names) > drawn
 
 
 def test_rows_that_cannot_be_used_are_skipped_and_counted_with_their_lines(tmp_path):
     rows = (
         "image,cat,dog,split\nok.jpg,1,0,train\n,1,0,train\nshort.jpg,1\nmaybe.jpg,1,perhaps,train\n"
         "where.jpg,1,0,somewhere\n../out.jpg,1,0,train\n/etc/x.jpg,1,0,test\n\nfine.jpg,0,1,test\n"
+        "https://host/a.jpg,1,0,train\n"
     )
     found = read(tmp_path, rows)
     assert set(all_labels(found)) == {"ok.jpg", "fine.jpg"}
@@ -187,6 +182,7 @@ def test_rows_that_cannot_be_used_are_skipped_and_counted_with_their_lines(tmp_p
         "line 6: 'somewhere'",
         "2 rows with an image path that is not allowed: line 7: '../out.jpg': leads out",
         "line 8: '/etc/x.jpg': an absolute path",
+        "1 row whose image is a URL; images must be files: download them first: line 11: https://host/a.jpg\n",
         "1 class without a training image: dog",
     ):
         assert expected in lines + "\n", expected
@@ -267,35 +263,44 @@ def test_files_that_are_not_tables_are_refused(tmp_path):
         table.read(write(tmp_path, "x", "photos.xlsx"), None)
 
 
-def test_parquet_gives_the_same_result_as_text(tmp_path):
+@pytest.fixture
+def write_parquet(tmp_path):
+    """Writes columns into a Parquet file, with options of pyarrow, and returns its path."""
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
+
+    def write(columns, **options):
+        path = tmp_path / "photos.parquet"
+        parquet.write_table(arrow.table(columns), path, **options)
+        return path
+
+    return write
+
+
+def test_parquet_gives_the_same_result_as_text(tmp_path, write_parquet):
     columns = {"image": ["a.jpg", "b.jpg", None], "cat": [1.0, None, 1.0], "dog": [True, False, True]}
     columns |= {"task": [2, 1, 1], "split": ["train", "test", "test"]}
-    parquet.write_table(arrow.table(columns), tmp_path / "a.parquet")
-    found = table.read(tmp_path / "a.parquet", None)
+    found = table.read(write_parquet(columns), None)
     assert all_labels(found) == {"a.jpg": "cat;dog", "b.jpg": "?cat"}
     assert np.array_equal(found.train.task, [1])
     assert found.problems.lines()[0] == "1 row without an image: row 3"
 
     lists = {"file": ["a.jpg", "b.jpg"], "labels": [["x;y", " z ", "?w", None], []], "split": ["train", "test"]}
-    parquet.write_table(arrow.table(lists), tmp_path / "b.parquet")
-    found = table.read(tmp_path / "b.parquet", None)
-    assert all_labels(found) == {"a.jpg": "x;y;z;?w", "b.jpg": ""}
+    path = write_parquet(lists)
+    assert all_labels(table.read(path, None)) == {"a.jpg": "x;y;z;?w", "b.jpg": ""}
 
-    data = (tmp_path / "b.parquet").read_bytes()
+    data = path.read_bytes()
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         table.read(write(tmp_path, data[: len(data) // 2], "c.parquet"), None)
 
 
-def test_parquet_that_unpacks_to_more_than_it_can_be_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+def test_parquet_that_unpacks_to_more_than_it_can_be_is_refused_before_it_is_unpacked(write_parquet, monkeypatch):
     arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
 
     def refused(message, **columns):
-        parquet.write_table(arrow.table(columns), tmp_path / "a.parquet", compression="zstd", write_statistics=False)
+        path = write_parquet(columns, compression="zstd", write_statistics=False)
         with pytest.raises(UserError, match=message):
-            table.read(tmp_path / "a.parquet", None)
+            table.read(path, None)
 
     def repeated(value, count):
         return arrow.array([value] * count).dictionary_encode()
@@ -316,9 +321,7 @@ def test_parquet_that_unpacks_to_more_than_it_can_be_is_refused_before_it_is_unp
     refused("has more than 1 rows: use a smaller table", image=["a.jpg", "b.jpg"], labels=["x", "x"])
 
 
-def test_parquet_reads_only_the_columns_of_the_table_in_any_encoding(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_parquet_reads_only_the_columns_of_the_table_in_any_encoding(write_parquet):
     columns = {
         "file": [f"{i}.jpg" for i in range(3000)],
         "labels": [["x"], ["y", None], None] * 1000,
@@ -327,10 +330,8 @@ def test_parquet_reads_only_the_columns_of_the_table_in_any_encoding(tmp_path):
     }
     plain = {"use_dictionary": False, "column_encoding": {"file": "DELTA_BYTE_ARRAY"}}
     for encoding, version in itertools.product((plain, {"row_group_size": 700}), ("1.0", "2.0")):
-        pages = {"data_page_version": version, "data_page_size": 999}
-        parquet.write_table(arrow.table(columns), tmp_path / "a.parquet", **pages, **encoding)
-        expected = {f"{i}.jpg": ("x", "y", "")[i % 3] for i in range(3000)}
-        assert all_labels(table.read(tmp_path / "a.parquet", None)) == expected
+        path = write_parquet(columns, data_page_version=version, data_page_size=999, **encoding)
+        assert all_labels(table.read(path, None)) == {f"{i}.jpg": ("x", "y", "")[i % 3] for i in range(3000)}
 
 
 def test_parquet_without_pyarrow_names_the_package_to_install(tmp_path, monkeypatch):
@@ -399,12 +400,8 @@ def test_another_separator_is_found_in_few_labels_and_in_sorted_ones(tmp_path, l
         ["dog", "hot dog", "traffic light", "stop sign", "stop light", "24/7 shop", "R&B", "1:1"],
         ["black, white", *("black", "white", "red", "green", "blue", "grey") * 3],
         ["black, white;red", "black, red;white", "red, white;black", "red", "white"],
-        [
-            f"{colour} {thing}"
-            for colour in ("red", "blue", "green", "black")
-            for thing in ("car", "bus", "bike", "hat")
-        ],
-        [f"{plant}/{state}" for plant in ("apple", "corn", "grape") for state in ("healthy", "rust", "rot")],
+        [f"{a} {b}" for a in ("red", "blue", "green", "black") for b in ("car", "bus", "bike", "hat")],
+        [f"{a}/{b}" for a in ("apple", "corn", "grape") for b in ("healthy", "rust", "rot")],
         ["table", "chair", "table, dining", "table, coffee", "chair, garden", "lamp, floor"],
         ["tench, Tinca tinca", "great white shark, white shark, man-eater", "jay", "bee"],
         list(COCO_CLASSES),
@@ -466,8 +463,3 @@ def test_absolute_paths_under_the_root_become_relative(tmp_path):
     assert "leads out of its folder" in reasons
     assert f"'/etc/5.jpg': an absolute path that is not under the root {root}" in reasons
     assert list(table.read(path, None).train.names) == ["photos/a/1.jpg", "disk/2.jpg", "3.jpg", "photos-2/4.jpg"]
-
-
-def test_images_must_be_files(tmp_path):
-    some = listed(["x", "x"]) + "https://host/a.jpg,x,train\n"
-    assert "1 row whose image is a URL" in read(tmp_path, some).problems.lines()[0]

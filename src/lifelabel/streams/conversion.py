@@ -8,28 +8,21 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.images.decode import HEIC_SUFFIXES
+from lifelabel.images.decode import HEIC_SUFFIXES, IMAGE_SUFFIXES
 from lifelabel.images.photographs import FileImages, safe_path
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.export_folders import YAML_SUFFIXES, is_metadata, is_yolo, read_image_folder, read_yolo
-from lifelabel.streams.export_paths import (
-    below,
-    best_place,
-    common_folder,
-    images_by_stem,
-    is_absolute,
-    prefixes_of,
-    walk,
-)
 from lifelabel.streams.exports import READERS, kind_of
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export, load
+from lifelabel.streams.label_files import SPLITS, Entry, Export, load
 from lifelabel.streams.table import class_name
 from lifelabel.utils.files import atomic_write
 from lifelabel.utils.text import shorten
@@ -41,8 +34,13 @@ _COCO_FORMATS = ("auto", "coco", "label-studio", "cvat", "fiftyone")
 """COCO's own, and the tools that can export it."""
 _FILE_SUFFIXES = (".json", ".csv", ".tsv")
 _MAX_FILES = 100
+_SAMPLE = 200
+"""The number of images that are searched to find the folder of the images of a file."""
 _UNLABELLED = "_unlabeled"
 """FiftyOne's folder for images without a label."""
+
+_Rows = dict[str, tuple[tuple[str, ...], str | None]]
+"""The labels and the split of each image, by its path."""
 
 
 @dataclass(frozen=True)
@@ -88,114 +86,101 @@ def convert(
         raise UserError(f"--out {out} is the source itself: give another --out")
     if root is not None and not root.is_dir():
         raise UserError(f"there is no folder {root}: give another --root DIR")
+    if format == "folders" and not source.is_dir():
+        raise UserError(f"{source} is not a folder: --format folders needs a folder with one folder per class")
     problems = Problems()
-    rows = _Rows(problems)
     described = source.suffix.lower() in YAML_SUFFIXES or is_metadata(source.name)
-    files = [] if described or format in ("yolo", "imagefolder") else _read_files(source, format, field, problems)
-    data_set = None if files else _data_set(source, format, root, field, problems)
-    if data_set:
+    is_folder = described or format in ("folders", "yolo", "imagefolder")
+    files = [] if is_folder else _read_files(source, format, field, problems)
+    if files:
+        kind, (root, entries) = files[0].kind, _placed(files, source, root, problems)
+    elif data_set := _data_set(source, format, root, field, problems):
         kind, root, entries = data_set
-        for entry in entries:
-            rows.add(entry.image, entry)
-    elif files:
-        kind = files[0].kind
-        root = _add_files(rows, files, source, root, problems)
     elif source.is_dir() and format in _TREE_FORMATS:
         if root is not None:
             raise UserError(f"the folders of {source} are the classes, so the images are in it: leave out --root")
-        kind, root = "folders", source
-        for entry in _read_folders(source, problems):
-            rows.add(entry.image, entry)
+        kind, root, entries = "folders", source, _read_folders(source, problems)
     else:
         raise UserError(f"{source} has no {format} export (.json or .csv): give the exported file")
-    return rows.write(out, kind, root)
+    return _write(out, kind, root, _rows(entries, problems), problems)
 
 
-class _Rows:
-    """The rows of the table, one per image."""
-
-    def __init__(self, problems: Problems):
-        self.problems = problems
-        self.rows: dict[str, tuple[tuple[str, ...], str | None]] = {}
-        self.class_names: dict[str, str] = {}
-        """The class name of each text in the source."""
-
-    def add(self, name: str, entry: Entry) -> None:
-        """Add one image called `name`. If it occurred before, its labels are united."""
-        problems = self.problems
+def _rows(entries: Iterable[Entry], problems: Problems) -> _Rows:
+    """The rows of the table. The labels of an image that occurs several times are united."""
+    rows: _Rows = {}
+    as_class = functools.cache(_class)
+    for entry in entries:
         try:
-            path = safe_path(name)
+            path = safe_path(entry.image)
             path.encode()  # a file name that is not UTF-8 cannot be in a table
         except ValueError as error:
             reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
-            problems.add("images with a path that is not allowed", f"{shorten(name)!r}: {reason}")
-            return
+            problems.add("images with a path that is not allowed", f"{shorten(entry.image)!r}: {reason}")
+            continue
         if path != path.strip():
             problems.add("images with a path that begins or ends with a space", repr(shorten(path)))
-            return
+            continue
         try:
-            labels = tuple(dict.fromkeys(self._class(text) for text in entry.labels))
+            labels = tuple(dict.fromkeys(map(as_class, entry.labels)))
         except ValueError as error:
             problems.add("images with a class name that is not allowed", f"{path}: {error}")
-            return
-        earlier = self.rows.get(path)
-        if earlier is None:
-            self.rows[path] = labels, entry.split
-        elif earlier[1] != entry.split:
+            continue
+        earlier, split = rows.get(path, ((), entry.split))
+        if split != entry.split:
             problems.add("images that occur again in another split; the first one counts", path)
-        else:
-            self.rows[path] = tuple(dict.fromkeys((*earlier[0], *labels))), entry.split
+            continue
+        if path in rows:
             problems.add("images that occur again; their labels are united", path)
+        rows[path] = tuple(dict.fromkeys((*earlier, *labels))), split
+    return rows
 
-    def _class(self, text: str) -> str:
-        name = self.class_names.get(text)
-        if name is None:
-            name = class_name(text)
-            if ";" in name or name.startswith("?"):
-                reason = "contains ';', which separates labels" if ";" in name else "begins with '?', which is reserved"
-                raise UserError(f"class '{shorten(name)}' {reason} in a table: rename it in the source")
-            self.class_names[text] = name
-        return name
 
-    def write(self, out: Path, kind: str, root: Path) -> Conversion:
-        """Write the table. It has a column `split` if the source has training images and other images."""
-        stated = {split for _, split in self.rows.values() if split}
-        has_splits = "train" in stated and len(stated) > 1
-        if has_splits:
-            left_out = [name for name, (_, split) in self.rows.items() if not split]
-            self.problems.add_all("images without a split, left out because other images have one", left_out)
-            self.rows = {name: row for name, row in self.rows.items() if row[1]}
-        if not self.rows:
-            raise UserError(f"{kind}: there is no image that can be used{self.problems.brief()}")
-        classes = dict.fromkeys(name for labels, _ in self.rows.values() for name in labels)
-        if not classes:
-            raise UserError(f"{kind}: none of the images has a label{self.problems.brief()}")
-        images = FileImages(root, Names(self.rows))
-        present = images.present
-        self.problems.add_all("images without a file in the folder of images", list(self.rows), ~present)
-        self.problems.add_from(images.problems)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot write to {out.parent}: {error.strerror}; choose another --out") from None
-        with atomic_write(out) as handle:
-            text = io.TextIOWrapper(handle, "utf-8", newline="")
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(["image", "labels", *(["split"] if has_splits else [])])
-            for name, (labels, split) in self.rows.items():
-                writer.writerow([name, ";".join(labels), *([split] if has_splits else [])])
-            text.detach()
-        counts = [split for _, split in self.rows.values()] if has_splits else []
-        return Conversion(
-            kind,
-            root,
-            len(self.rows),
-            int(present.sum()),
-            tuple(classes),
-            sum(len(labels) for labels, _ in self.rows.values()),
-            {split: counts.count(split) for split in ("train", "val", "test") if split in counts},
-            self.problems,
-        )
+def _class(text: str) -> str:
+    name = class_name(text)
+    if ";" in name or name.startswith("?"):
+        reason = "contains ';', which separates labels" if ";" in name else "begins with '?', which is reserved"
+        raise UserError(f"class '{shorten(name)}' {reason} in a table: rename it in the source")
+    return name
+
+
+def _write(out: Path, kind: str, root: Path, rows: _Rows, problems: Problems) -> Conversion:
+    """Write the table. It has a column `split` if the source has training images and other images."""
+    stated = {split for _, split in rows.values() if split}
+    has_splits = "train" in stated and len(stated) > 1
+    if has_splits:
+        left_out = [name for name, (_, split) in rows.items() if not split]
+        problems.add_all("images without a split, left out because other images have one", left_out)
+        rows = {name: row for name, row in rows.items() if row[1]}
+    if not rows:
+        raise UserError(f"{kind}: there is no image that can be used{problems.brief()}")
+    classes = dict.fromkeys(name for labels, _ in rows.values() for name in labels)
+    if not classes:
+        raise UserError(f"{kind}: none of the images has a label{problems.brief()}")
+    images = FileImages(root, Names(rows))
+    problems.add_all("images without a file in the folder of images", list(rows), ~images.present)
+    problems.add_from(images.problems)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {out.parent}: {error.strerror}; choose another --out") from None
+    columns = 3 if has_splits else 2
+    with atomic_write(out) as handle:
+        text = io.TextIOWrapper(handle, "utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("image", "labels", "split")[:columns])
+        writer.writerows((name, ";".join(labels), split)[:columns] for name, (labels, split) in rows.items())
+        text.detach()
+    splits = [split for _, split in rows.values()] if has_splits else []
+    return Conversion(
+        format=kind,
+        root=root,
+        images=len(rows),
+        found=int(images.present.sum()),
+        classes=tuple(classes),
+        labels=sum(len(labels) for labels, _ in rows.values()),
+        splits={split: splits.count(split) for split in ("train", "val", "test") if split in splits},
+        problems=problems,
+    )
 
 
 # Folders of images
@@ -203,7 +188,7 @@ class _Rows:
 
 def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
     """The images of class folders, or of class folders in the folders of splits."""
-    names = sorted(walk(source, problems))
+    names = sorted(_walk(source, problems))
     images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     others = [name for name in names if not name.lower().endswith(IMAGE_SUFFIXES)]
     _add_heic(others, problems)
@@ -223,6 +208,37 @@ def _read_folders(source: Path, problems: Problems) -> Iterator[Entry]:
             yield Entry(name, (folder,), SPLITS[top.lower()] if top else None)
 
 
+def _walk(root: Path, problems: Problems) -> Iterator[str]:
+    """The paths of all files below a folder, relative to it. Hidden files and folders are left out.
+
+    Each folder is listed once, also if links lead to it. Folders come before links, so a link to a folder below `root`
+    does not replace it.
+    """
+    seen: set[tuple[int, int]] = set()
+    folders, links = [""], list[str]()
+    while folders or links:
+        links.sort(reverse=True)
+        prefix = folders.pop() if folders else links.pop()
+        try:
+            status = os.stat(root / prefix)
+            if (status.st_dev, status.st_ino) in seen:
+                problems.add("links to a folder that was already read", prefix)
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(root / prefix) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_symlink() and os.path.isdir(entry):
+                        links.append(f"{prefix}{entry.name}/")
+                    elif entry.is_dir(follow_symlinks=False):
+                        folders.append(f"{prefix}{entry.name}/")
+                    else:
+                        yield prefix + entry.name
+        except OSError as error:
+            problems.add("folders that cannot be read", f"{prefix}: {error.strerror}")
+
+
 def _add_heic(names: Sequence[str], problems: Problems) -> None:
     found = [name for name in names if name.lower().endswith(HEIC_SUFFIXES)]
     problems.add_all("photographs in HEIC, which is not read; convert to JPEG first", found)
@@ -239,7 +255,7 @@ def _data_set(
         return None
     folder = source if source.is_dir() else root or source.parent
     found = Problems()
-    names = list(walk(folder, found))
+    names = list(_walk(folder, found))
     is_yaml = source.suffix.lower() in YAML_SUFFIXES and not source.is_dir()
     if format == "yolo" or (format != "imagefolder" and (is_yaml or is_yolo(names))):
         kind, entries = "yolo", read_yolo(folder, source if is_yaml else None, names, problems)
@@ -259,8 +275,7 @@ def _data_set(
 # Exported files
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     """An exported file: its layout, its entries, and the split that its name or its folder states."""
 
     path: Path
@@ -271,44 +286,33 @@ class _File:
 
 def _read_files(source: Path, format: str, field: str | None, problems: Problems) -> list[_File]:
     """The files of an export. Empty if `source` is a folder without a file of a known layout."""
-    if format == "folders":
-        if not source.is_dir():
-            raise UserError(f"{source} is not a folder: --format folders needs a folder with one folder per class")
-        return []
-    paths = _candidates(source)
-    if not paths and (source / "annotations.xml").is_file():
-        paths = [source / "annotations.xml"]
     files, unused = [], []
-    for path in paths:
+    for path in _candidates(source):
         try:
-            kind, entries = _read_file(path, format, field, problems)
+            _check_suffix(path)
+            content = load(path)
+            kind = kind_of(content, path.suffix.lower() != ".json", format)
+            if kind is None:
+                unused.append(path)
+                continue
+            if format not in (_COCO_FORMATS if kind == "coco" else ("auto", kind.split()[0])):
+                raise UserError(f"{path} is an export of another format ({kind}): leave out --format {format}")
+            entries = READERS[kind](content, Export(path, problems, field))
         except UserError as error:
             hint = "; if its folders are classes, give --format folders" if source.is_dir() and format == "auto" else ""
             raise UserError(f"{error}{hint}") from None
-        if kind is not None:
-            files.append(_File(path, kind, entries, _split_of(path, source)))
-        elif path == source:
-            raise UserError(f"{path} is not an export that is known: {_hint(path)}")
-        else:
-            unused.append(path.name)
+        files.append(_File(path, kind, entries, _split_of(path, source)))
+    if source in unused:
+        hint = "give an export of COCO, Label Studio, CVAT (COCO or Datumaro) or FiftyOne"
+        if source.suffix.lower() != ".json":
+            hint = f"if it is a table already, use it as it is (lifelabel data inspect {source})"
+        raise UserError(f"{source} is not an export that is known: {hint}")
     kinds = sorted({file.kind for file in files})
     if len(kinds) > 1:
         raise UserError(f"{source} has exports of several formats ({', '.join(kinds)}): give one of the files")
     if files:
-        problems.add_all("files that are not an export, not used", unused)
+        problems.add_all("files that are not an export, not used", [path.name for path in unused])
     return sorted(files, key=lambda file: file.split != "train")  # an image in two splits is a training image
-
-
-def _read_file(path: Path, format: str, field: str | None, problems: Problems) -> tuple[str | None, list[Entry]]:
-    """The layout of a file and its entries; None if the layout is not known."""
-    _check_suffix(path)
-    content = load(path)
-    kind = kind_of(content, path.suffix.lower() != ".json", format)
-    if kind is None:
-        return None, []
-    if format not in (_COCO_FORMATS if kind == "coco" else ("auto", kind.split()[0])):
-        raise UserError(f"{path} is an export of another format ({kind}): leave out --format {format}")
-    return kind, READERS[kind](content, Export(path, problems, field))
 
 
 def _split_of(path: Path, source: Path) -> str | None:
@@ -339,7 +343,8 @@ def _candidates(source: Path) -> list[Path]:
             f"{source} has {len(found):,} JSON and CSV files: give one exported file, or --format folders if its "
             "folders are classes"
         )
-    return sorted(found)
+    xml = source / "annotations.xml"
+    return [xml] if not found and xml.is_file() else sorted(found)
 
 
 def _check_suffix(path: Path) -> None:
@@ -355,36 +360,102 @@ def _check_suffix(path: Path) -> None:
         raise UserError(f"{path} cannot be read: give a folder of images, or an export as .json or .csv")
 
 
-def _hint(path: Path) -> str:
-    if path.suffix.lower() != ".json":
-        return f"if it is a table already, use it as it is (lifelabel data inspect {path})"
-    return "give an export of COCO, Label Studio, CVAT (COCO or Datumaro) or FiftyOne"
+# Where the images of exported files are
 
 
-def _add_files(rows: _Rows, files: Sequence[_File], source: Path, root: Path | None, problems: Problems) -> Path:
-    """Add the entries of all files. Returns the folder of the images."""
+def _placed(
+    files: Sequence[_File], source: Path, root: Path | None, problems: Problems
+) -> tuple[Path, Iterator[Entry]]:
+    """The folder of the images, and the entries of all files with the paths of their images below it."""
     texts = [entry.image.replace("\\", "/") for file in files for entry in file.entries]
-    absolute = [text for text in texts if is_absolute(text)]
-    common = common_folder(absolute)
+    absolute = [text for text in texts if _is_absolute(text)]
+    folders = [text.split("/")[:-1] for text in absolute] or [[]]
+    shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(folders), max(folders), strict=False))
+    common = "/".join(part for part, _ in shared) + "/"
     if root is None and absolute and len(absolute) == len(texts):
         root = Path(common)
     elif root is None:
         folder = source if source.is_dir() else source.parent
         root = folder.parent if folder.name == "annotations" else folder
-    bases = [f"{root.absolute().as_posix().rstrip('/')}/", common]
-    images_below = functools.cache(lambda: images_by_stem(root))
-    for file in files:
-        named = [(entry, below(entry.image.replace("\\", "/"), bases)) for entry in file.entries]
-        prefixes = prefixes_of(file.path, root)
-        place = best_place([name for entry, name in named if not entry.is_id], root, prefixes, file.kind)
-        for entry, name in named:
-            if entry.is_id:
-                found = (images_below().get(prefix + name) for prefix in prefixes)
-                name = next((path for path in found if path), "")
-                if not name:
-                    problems.add("images that have no file", f"{shorten(entry.image)} in {file.path.name}")
-                    continue
-            else:
-                name = place(name)
-            rows.add(name, entry if entry.split else entry._replace(split=file.split))
-    return root
+    bases = f"{root.absolute().as_posix().rstrip('/')}/", common
+    by_stem = functools.cache(functools.partial(_images_by_stem, root))
+    return root, (entry for file in files for entry in _entries(file, root, bases, by_stem, problems))
+
+
+def _entries(
+    file: _File, root: Path, bases: Sequence[str], by_stem: Callable[[], dict[str, str]], problems: Problems
+) -> Iterator[Entry]:
+    """The entries of a file with paths below the root. `bases` are the folders that absolute paths are relative to."""
+    names = [_below(entry.image.replace("\\", "/"), bases) for entry in file.entries]
+    prefixes = _prefixes_of(file.path, root)
+    listed = [name for entry, name in zip(file.entries, names, strict=True) if not entry.is_id]
+    place = _best_place(listed, root, prefixes, file.kind)
+    for entry, name in zip(file.entries, names, strict=True):
+        if not entry.is_id:
+            path = place(name)
+        elif not (path := next(filter(None, (by_stem().get(prefix + name) for prefix in prefixes)), "")):
+            problems.add("images that have no file", f"{shorten(entry.image)} in {file.path.name}")
+            continue
+        yield entry._replace(image=path, split=entry.split or file.split)
+
+
+def _is_absolute(text: str) -> bool:
+    return text.startswith("/") or (text[1:2] == ":" and text[0].isalpha())
+
+
+def _below(text: str, bases: Sequence[str]) -> str:
+    """An absolute path relative to the first of the folders that contains it. Other paths are unchanged."""
+    return next((text.removeprefix(base) for base in bases if _is_absolute(text) and text.startswith(base)), text)
+
+
+def _prefixes_of(path: Path, root: Path) -> list[str]:
+    """The folders that can have the images of a file, each with a slash at its end, relative to the root.
+
+    An export has its images beside the file, in `images` or `data`, or there in a folder with the name of the subset.
+    """
+    folder = path.parent.absolute()
+    own = f"{folder.relative_to(root.absolute()).as_posix()}/" if folder.is_relative_to(root.absolute()) else ""
+    subsets = dict.fromkeys(("", f"{path.stem}/", f"{path.stem.rpartition('_')[2]}/"))
+    outer = dict.fromkeys(("", own.removeprefix("./")))
+    return [top + kind + subset for top in outer for kind in ("", "images/", "data/") for subset in subsets]
+
+
+def _best_place(names: Sequence[str], root: Path, prefixes: Sequence[str], kind: str) -> Callable[[str], str]:
+    """The function from a name in the file to a path below the root that finds the most files.
+
+    Label Studio puts uploads into folders and adds eight digits to their names. So the file name is tried too, with and
+    without these digits.
+    """
+    changes = (str, _file_name, _uploaded_name) if kind.startswith("label-studio") else (str,)
+    places = [functools.partial(_place, prefix, change) for change in changes for prefix in prefixes]
+    return max(places, key=lambda place: sum(_is_file(root, place(name)) for name in names[:_SAMPLE]))
+
+
+def _place(prefix: str, change: Callable[[str], str], name: str) -> str:
+    return prefix + change(name)
+
+
+def _file_name(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _uploaded_name(name: str) -> str:
+    """The name that an uploaded file had before.
+
+    >>> _uploaded_name("upload/3/0a1b2c3d-dog.jpg")
+    'dog.jpg'
+    """
+    return re.sub("^[0-9a-f]{8}-", "", _file_name(name))
+
+
+def _is_file(root: Path, name: str) -> bool:
+    try:
+        return os.path.isfile(root / safe_path(name))
+    except ValueError:
+        return False
+
+
+def _images_by_stem(root: Path) -> dict[str, str]:
+    """The paths of the images in a folder and its subfolders. The keys are the paths without suffix."""
+    images = (name for name in sorted(_walk(root, Problems())) if name.lower().endswith(IMAGE_SUFFIXES))
+    return {name.rpartition(".")[0]: name for name in images}

@@ -8,14 +8,16 @@ metadata.csv beside the images.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lifelabel.errors import UserError
+from lifelabel.images.decode import IMAGE_SUFFIXES
 from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Problems
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export, load, split_in
+from lifelabel.streams.label_files import LABEL_FIELDS, SPLITS, Entry, Export, as_list, load, split_in
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import list_of_texts, shorten
 from lifelabel.utils.yaml_reader import parse_yaml
@@ -25,8 +27,6 @@ _NAME_FILES = ("classes.txt", "obj.names")
 """Files of class names that tools write in place of data.yaml, one name per line."""
 _MAX_BYTES = 16 << 20
 _METADATA_FILES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-_FIELDS = ("label", "labels", "tag", "tags", "class", "classes", "category", "categories")
-"""Names of labels. `objects`, the boxes of an image, has one of them too."""
 
 
 # YOLO
@@ -38,12 +38,12 @@ def is_yolo(names: Sequence[str]) -> bool:
     >>> is_yolo(["images/a.jpg", "labels/a.txt"]), is_yolo(["dog/a.jpg", "dog/a.txt"]), is_yolo(["data.yaml"])
     (True, False, True)
     """
-    if "data.yaml" in names or "data.yml" in names:
-        return True
     files = set(names)
-    places = ((name, _label_file(name)) for name in names if name.lower().endswith(IMAGE_SUFFIXES))
-    beside = any(name in files for name in _NAME_FILES)
-    return any(place in files and (beside or "labels" in place.split("/")[:-1]) for _, place in places)
+    if not files.isdisjoint(("data.yaml", "data.yml")):
+        return True
+    found = files.intersection(_label_file(name) for name in names if name.lower().endswith(IMAGE_SUFFIXES))
+    beside = not files.isdisjoint(_NAME_FILES)
+    return any(beside or "labels" in place.split("/")[:-1] for place in found)
 
 
 def read_yolo(root: Path, yaml: Path | None, names: Sequence[str], problems: Problems) -> Iterator[Entry]:
@@ -55,18 +55,18 @@ def read_yolo(root: Path, yaml: Path | None, names: Sequence[str], problems: Pro
     files = set(names)
     classes, splits = _description(root, yaml, files, problems)
     split_of = _split_images(root, splits, images, files, problems) if splits else {n: split_in(n) for n in images}
-    labelled = [name for name in split_of if _label_file(name) in files]
+    labelled = {name for name in split_of if _label_file(name) in files}
     if not labelled:
         raise UserError(
             f"{root} has no label file of an image (such as {_label_file(next(iter(split_of), 'images/a.jpg'))}): give "
             "the folder that has the images and the labels"
         )
     problems.add_all("images that are in no split of data.yaml", [name for name in images if name not in split_of])
-    without = [name for name in split_of if _label_file(name) not in files]
+    without = [name for name in split_of if name not in labelled]
     problems.add_all("images without a label file, read as images without labels", without)
     for name, split in split_of.items():
-        place = _label_file(name)
-        yield Entry(name, list(_labels(root, place, classes, problems)) if place in files else [], split)
+        labels = _labels(root, _label_file(name), classes, problems) if name in labelled else ()
+        yield Entry(name, list(labels), split)
 
 
 def _label_file(image: str) -> str:
@@ -95,16 +95,14 @@ def _description(
             base = ""  # it leads out of the folder, or is that of another machine
         splits: dict[str, list[str]] = {}
         for key, split in SPLITS.items():
-            given = content.get(key)
-            for text in given if isinstance(given, list) else [given]:
-                if text:
-                    place = _inside(root, base, export.expect(text, (str,), "%s", key), files)
-                    if place is None and split == "train":
-                        raise UserError(f"{path}: {key} is '{shorten(text)}', which is not in {root}: correct the path")
-                    if place is None:
-                        problems.add("splits of data.yaml without a folder", f"{key}: {shorten(text)}")
-                    else:
-                        splits.setdefault(split, []).append(place)
+            for text in filter(None, as_list(content.get(key))):
+                place = _inside(root, base, export.expect(text, (str,), "%s", key), files)
+                if place is not None:
+                    splits.setdefault(split, []).append(place)
+                elif split == "train":
+                    raise UserError(f"{path}: {key} is '{shorten(text)}', which is not in {root}: correct the path")
+                else:
+                    problems.add("splits of data.yaml without a folder", f"{key}: {shorten(text)}")
         return _class_names(content["names"], export), splits
     for name in _NAME_FILES:
         if name in files:
@@ -138,10 +136,8 @@ def _inside(root: Path, base: str, text: str, files: set[str]) -> str | None:
         text = path_below(text, (root.absolute(), root.resolve())) if text.startswith("/") else text
     except ValueError:
         return None
-    stripped = text.replace("\\", "/")
-    while stripped.startswith("../"):
-        stripped = stripped.removeprefix("../")
-    for joined in (posixpath.join(base, text.replace("\\", "/")), stripped):
+    text = text.replace("\\", "/")
+    for joined in (posixpath.join(base, text), re.sub(r"^(\.\./)+", "", text)):
         place = posixpath.normpath(joined)
         if place in files or any(name.startswith(f"{place}/") for name in files) or place == ".":
             return place
@@ -239,11 +235,10 @@ def read_image_folder(root: Path, names: Sequence[str], problems: Problems, fiel
 def _field(rows: Sequence[Mapping[str, Any]], export: Export) -> str:
     """The given field of labels, else the only one that has a usual name."""
     fields = dict.fromkeys(name for row in rows for name in row)
-    objects = (row.get("objects") for row in rows)
-    parts = (part for each in objects for part in (each if isinstance(each, list) else [each]))
+    parts = (part for row in rows for part in as_list(row.get("objects")))
     fields |= dict.fromkeys(f"objects.{name}" for part in parts if isinstance(part, dict) for name in part)
     export.check_field(fields)
-    found = [name for name in fields if name.removeprefix("objects.").lower() in _FIELDS]
+    found = [name for name in fields if name.removeprefix("objects.").lower() in LABEL_FIELDS]
     if export.field is None and len(found) != 1:
         names = ", ".join(map(shorten, found or fields))
         reason = "several columns" if found else "no column"
@@ -265,14 +260,12 @@ def _value(row: Mapping[str, Any], field: str) -> Any:
 
 
 def _metadata_labels(value: Any, export: Export, where: str) -> list[str] | None:
-    if isinstance(value, str):
-        parts: list[Any] | None = list_of_texts(value)
-        parts = value.split(";") if parts is None else parts
-    else:
-        parts = value if isinstance(value, list) else None if value is None else [value]
-    if parts is None:
+    if value is None:
         return None
-    labels = [export.expect(part, (str, int), "%s", where) for part in parts if part is not None]
+    if isinstance(value, str):
+        texts = list_of_texts(value)
+        value = value.split(";") if texts is None else texts
+    labels = [export.expect(part, (str, int), "%s", where) for part in as_list(value) if part is not None]
     if any(isinstance(label, int) for label in labels):
         export.skip("images whose labels are numbers, which become the names of the classes", where)
     return [str(label) for label in labels if str(label).strip()]

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lifelabel.errors import UserError
-from lifelabel.streams.label_files import IMAGE_SUFFIXES, SPLITS, Entry, Export
+from lifelabel.images.decode import IMAGE_SUFFIXES
+from lifelabel.streams.label_files import LABEL_FIELDS, SPLITS, Entry, Export, as_list
 from lifelabel.utils.text import shorten
 
 _ADDED_COLUMNS = {
@@ -23,7 +24,7 @@ _ADDED_COLUMNS = {
 """Columns that Label Studio adds to the fields of a task and to the labels."""
 _MARKS = {"annotator", "annotation_id", "lead_time"}
 """Columns by which its exports are recognised."""
-_LABEL_COLUMNS = {"choice", "choices", "label", "labels", "class", "classes", "category", "categories", "tag", "tags"}
+_LABEL_COLUMNS = {"choice", "choices", *LABEL_FIELDS}
 """Columns whose plain text is a label. In another column it can also be a comment."""
 _FIFTYONE_LISTS = ("classifications", "detections", "polylines", "keypoints")
 
@@ -34,23 +35,22 @@ def kind_of(content: Any, is_csv: bool, tool: str = "auto") -> str | None:
     >>> kind_of([{"data": {"image": "a.jpg"}, "annotations": []}], is_csv=False)
     'label-studio JSON'
     """
-    if isinstance(content, list):
-        keys = content[0].keys() if content and isinstance(content[0], dict) else set()
-        if not is_csv and isinstance(content[0] if keys else None, dict) and isinstance(content[0].get("data"), dict):
+    match content:
+        case [{"data": dict()}, *_] if not is_csv:
             return "label-studio JSON"
-        if keys & _MARKS or (keys and tool == "label-studio"):
+        case [dict() as first, *_] if first.keys() & _MARKS or (first and tool == "label-studio"):
             return "label-studio CSV" if is_csv else "label-studio JSON-MIN"
-        return "fiftyone CSV" if is_csv and "filepath" in keys else None
-    if not isinstance(content, dict):
-        return None
-    has = {name: type(content.get(name)) for name in ("images", "annotations", "categories", "items", "samples")}
-    if has["images"] is list and has["annotations"] is list and has["categories"] is list:
-        return "coco"
-    if has["items"] is list and has["categories"] is dict:
-        return "cvat Datumaro"
-    if has["samples"] is list:
-        return "fiftyone samples"
-    return "fiftyone labels" if "classes" in content and isinstance(content.get("labels"), dict) else None
+        case [{"filepath": _}, *_] if is_csv:
+            return "fiftyone CSV"
+        case {"images": list(), "annotations": list(), "categories": list()}:
+            return "coco"
+        case {"items": list(), "categories": dict()}:
+            return "cvat Datumaro"
+        case {"samples": list()}:
+            return "fiftyone samples"
+        case {"classes": _, "labels": dict()}:
+            return "fiftyone labels"
+    return None
 
 
 def _coco(content: Any, export: Export) -> list[Entry]:
@@ -166,7 +166,7 @@ def _fiftyone_labels(content: Any, export: Export) -> list[Entry]:
             export.skip("images without a label", where)
             continue
         labels = []
-        for item in target if isinstance(target, list) else [target]:
+        for item in as_list(target):
             label = export.expect(item.get("label") if isinstance(item, dict) else item, (int, str), "%s", where)
             if isinstance(label, int) and not 0 <= label < len(names):
                 export.problems.add("labels that are not in the list of classes", f"{where} is {shorten(label)}")
@@ -297,7 +297,7 @@ def _label_studio_rows(content: Any, export: Export) -> list[Entry]:
         labels: list[str] = []
         for name in columns:
             value = record.get(name)
-            for part in value if isinstance(value, list) else [value]:
+            for part in as_list(value):
                 if isinstance(part, dict):
                     labels += _named_labels(part, export, f"rows[{i}].{name}")
                 elif part:
@@ -327,15 +327,10 @@ def _label_columns(records: list[dict[str, Any]], image: str, export: Export) ->
     sure: dict[str, bool] = {}
     for record in records:
         for name, value in record.items():
-            parts = value if isinstance(value, list) else [value]
-            if (
-                name == image
-                or name in _ADDED_COLUMNS
-                or not any(isinstance(part, (str, dict)) and part for part in parts)
-            ):
-                continue
-            has_labels = any(isinstance(part, dict) and any(map(_is_label_key, part)) for part in parts)
-            sure[name] = sure.get(name, name.lower() in _LABEL_COLUMNS) or has_labels
+            parts = [part for part in as_list(value) if part and isinstance(part, (str, dict))]
+            if parts and name != image and name not in _ADDED_COLUMNS:
+                has_labels = any(isinstance(part, dict) and any(map(_is_label_key, part)) for part in parts)
+                sure[name] = sure.get(name, name.lower() in _LABEL_COLUMNS) or has_labels
     export.check_field(sure)
     chosen = [export.field] if export.field else [name for name in sure if sure[name]] or list(sure)
     if len(chosen) > 1 and not any(sure.values()):

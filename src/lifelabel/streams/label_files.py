@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lifelabel.errors import UserError, unknown
-from lifelabel.images.decode import IMAGE_SUFFIXES
 from lifelabel.images.source import Problems
 from lifelabel.utils.files import read_limited
 from lifelabel.utils.text import shorten
 
-__all__ = ["IMAGE_SUFFIXES", "SPLITS", "Entry", "Export", "load", "parse_json", "read_lines", "split_in"]
-
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val"}
 SPLITS |= {"dev": "val", "test": "test", "testing": "test"}
 """The names of splits in tables, folders, file names, tags and `--rows`, and what each of them means."""
+
+LABEL_FIELDS = ("label", "labels", "tag", "tags", "class", "classes", "category", "categories")
+"""Usual names of the labels of an image in tables, metadata and exports."""
 
 _MAX_BYTES = 4 << 30
 """As for the files of COCO, of which the largest has 0.4 GiB."""
@@ -31,6 +31,11 @@ _TYPE_NAMES = {
     dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a fraction", bool: "true or false",
     type(None): "missing",
 }  # fmt: skip
+
+
+def as_list(value: Any) -> list[Any]:
+    """The value itself if it is a list, else a list of it alone."""
+    return value if isinstance(value, list) else [value]
 
 
 def split_in(path: str) -> str | None:

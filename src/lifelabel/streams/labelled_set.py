@@ -109,13 +109,12 @@ def from_table(
     Without `rows` these are the `first` ones ("test" or "val"), or the others if there are none; if there is no column
     `split`, all rows. `names` are `alias`, `merge_case` and `known` of `table.read`.
     """
-    every = 1.0  # all rows are test rows, unless there is a column `split`
-    found = table.read(path, root, test_share=every, separator=separator, required=(), **names)
+    # with this share all rows are test rows, unless there is a column `split`
+    found = table.read(path, root, test_share=1.0, separator=separator, required=(), **names)
     assert found.val is not None
     pools = {"test": found.test, "val": found.val, "train": found.train}
     if rows is None:
-        used = [name for name in (first, "test", "val") if len(pools[name].names)]
-        rows = used[0] if used else "test"
+        rows = next((name for name in (first, "test", "val") if len(pools[name].names)), "test")
     if rows == "test" and len(found.test.names) == sum(len(pool.names) for pool in pools.values()):
         rows = "all"
     chosen = [pool for name, pool in pools.items() if rows in (name, "all") and len(pool.names)]

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,6 @@ def _task_names(manifest: dict[str, Any], tasks: int, where: str) -> list[str]:
 
 
 def _groups(found: Any, classes: tuple[str, ...], where: str) -> dict[str, tuple[str, ...]]:
-    """The groups of classes."""
     if not isinstance(found, dict):
         raise UserError(f"{where}: groups must be lines 'group: [class, …]', not {shorten(found)}")
     known = set(classes)
@@ -245,7 +245,8 @@ def _split(
         raise UserError(f"{where}: {kind} must be a list of {len(tasks)} blocks of text, one per task")
     classes = tasks[-1].end
     row_of: dict[str, int] = {}
-    rows, columns_of = [], []
+    columns_of: defaultdict[int, list[int]] = defaultdict(list)
+    rows = []
     for task, allowed, block in zip(tasks, visible, found, strict=True):
         task_rows, before = [], len(row_of)
         for columns, name in _lines(block, f"{where}: {kind} of task {task.index + 1}", allowed):
@@ -254,7 +255,7 @@ def _split(
                     f"{where}: test of task {task.index + 1} names '{shorten(name)}', which an earlier task has too"
                 )
             task_rows.append(row_of.setdefault(name, len(row_of)))
-            columns_of.append(columns)
+            columns_of[task_rows[-1]] += columns
         rows.append(np.array(task_rows, np.int64))
     for name in row_of:
         try:
@@ -262,8 +263,12 @@ def _split(
         except ValueError as error:
             raise UserError(f"{where}: {kind} names the image '{shorten(name)}': {error}") from None
     names = Names(row_of)
-    labels = _labels(np.concatenate(rows), columns_of, len(names), classes)
-    unknown = _unknown(manifest.get(f"unknown_{kind}"), row_of, classes, f"{where}: unknown_{kind}")
+    labels = Labels.from_lists((columns_of[row] for row in range(len(names))), classes)
+    unknown = None
+    if (block := manifest.get(f"unknown_{kind}")) is not None:
+        unknown = Unknown.of_entries(
+            _listed(block, f"{where}: unknown_{kind}", row_of, classes, "an image of the stream")
+        )
     later = manifest.get("later_classes_unknown", [])
     if not isinstance(later, list):
         raise UserError(f"{where}: later_classes_unknown must be a list of train and test, not {shorten(later)}")
@@ -278,19 +283,16 @@ def _split(
     return Split(find_images(root, names), names, labels, tuple(rows), unknown=unknown), row_of
 
 
-def _unknown(block: Any, row_of: dict[str, int], classes: int, where: str) -> Unknown | None:
-    """The unknown labels of a split."""
-    if block is None:
-        return None
+def _listed(block: Any, where: str, row_of: dict[str, int], classes: int, kind: str) -> Labels:
+    """The labels in a block of lines for some images of a split. Messages call such an image `kind`."""
     if not isinstance(block, str):
         raise UserError(f"{where} must be a block of text")
-    rows, columns_of = [], []
+    columns_of: list[tuple[int, ...]] = [()] * len(row_of)
     for columns, name in _lines(block, where, range(classes)):
         if name not in row_of:
-            raise UserError(f"{where} names '{shorten(name)}', which is not an image of the stream")
-        rows.append(row_of[name])
-        columns_of.append(columns)
-    return Unknown.of_entries(_labels(np.array(rows, np.int64), columns_of, len(row_of), classes))
+            raise UserError(f"{where} names '{shorten(name)}', which is not {kind}")
+        columns_of[row_of[name]] = columns
+    return Labels.from_lists(columns_of, classes)
 
 
 def _lines(block: str, where: str, allowed: range) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -316,30 +318,15 @@ def _lines(block: str, where: str, allowed: range) -> Iterator[tuple[tuple[int, 
         yield known[text], name
 
 
-def _labels(row: np.ndarray, columns_of: Sequence[tuple[int, ...]], images: int, classes: int) -> Labels:
-    """Labels from rows and the columns of each. A row may occur several times."""
-    row = np.repeat(row, [len(columns) for columns in columns_of])
-    column = np.array([column for columns in columns_of for column in columns], np.int64)
-    return Labels.from_keys(row * classes + column, images, classes)
-
-
 def _with_hidden(split: Split, found: Any, row_of: dict[str, int], visible: Sequence[range], where: str) -> Split:
     """The training images with their hidden labels added."""
     block, block_name = found["hidden"], f"{where}: hidden"
-    if not isinstance(block, str):
-        raise UserError(f"{block_name} must be a block of text")
-    if _sha256(block.split("\n")[:-1]) != found.get("hidden_sha256"):
+    if isinstance(block, str) and _sha256(block.split("\n")[:-1]) != found.get("hidden_sha256"):
         raise UserError(
             f"{where} was changed by hand or damaged: hidden does not match hidden_sha256; get the manifest again"
         )
-    rows = split.labels.row().tolist()
-    columns_of: list[tuple[int, ...]] = [(column,) for column in split.labels.column.tolist()]
-    for columns, name in _lines(block, block_name, range(split.labels.classes)):
-        if name not in row_of:
-            raise UserError(f"{block_name} names '{shorten(name)}', which is not a training image")
-        rows.append(row_of[name])
-        columns_of.append(columns)
-    labels = _labels(np.array(rows, np.int64), columns_of, len(split), split.labels.classes)
+    hidden = _listed(block, block_name, row_of, split.labels.classes, "a training image")
+    labels = split.labels.with_keys(hidden.keys())
     for number, (allowed_columns, of_task) in enumerate(zip(visible, split.rows, strict=True), start=1):
         allowed = slice(allowed_columns.start, allowed_columns.stop)
         if labels.take(of_task).within(allowed) != split.labels.take(of_task).within(allowed):

@@ -188,43 +188,36 @@ def _read_headers(handle: IO[bytes], chunk: Any) -> _Pages:
     while place < end and pages.values < chunk.num_values:
         handle.seek(place)
         header = _thrift_struct(handle)
-        kind, unpacked, packed = (header.numbers.get(number, -1) for number in (1, 2, 3))
+        kind, unpacked, packed = (header.get((number, _I32), -1) for number in (1, 2, 3))
         if min(kind, unpacked, packed) < 0:
             raise ValueError("damaged page")
         if kind == _DICTIONARY_PAGE:
             pages.dictionary = max(pages.dictionary, unpacked)
         else:
-            version_1, version_2 = (header.structs.get(number, _Struct()).numbers for number in (5, 8))
+            version_1, version_2 = (header.get((number, _STRUCT), {}) for number in (5, 8))
             pages.largest = max(pages.largest, unpacked)
             pages.unpacked += unpacked
-            pages.values += max(version_1.get(1, 0), version_2.get(1, 0))
-            pages.encodings |= {version_1.get(2, -1), version_2.get(4, -1)} - {-1}
+            pages.values += max(version_1.get((1, _I32), 0), version_2.get((1, _I32), 0))
+            pages.encodings |= {version_1.get((2, _I32), -1), version_2.get((4, _I32), -1)} - {-1}
         place = handle.tell() + packed
     return pages
 
 
-@dataclass
-class _Struct:
-    """The whole numbers of 32 bits and the structs in a Thrift struct, by the number of their field."""
+def _thrift_struct(file: IO[bytes], depth: int = 0) -> dict[tuple[int, int], Any]:
+    """The whole numbers of 32 bits and the structs in a Thrift struct, by the number and the type of their field.
 
-    numbers: dict[int, int] = field(default_factory=dict)
-    structs: dict[int, _Struct] = field(default_factory=dict)
-
-
-def _thrift_struct(file: IO[bytes], depth: int = 0) -> _Struct:
-    """A Thrift struct. As in Thrift, fields of another type are skipped, and the last of several fields counts."""
+    As in Thrift, the last of several fields counts.
+    """
     if depth > _MAX_DEPTH:
         raise ValueError("damaged page")
-    found = _Struct()
+    found: dict[tuple[int, int], Any] = {}
     number = 0
-    while (head := file.read(1)) and head[0] & 15:
+    while (head := file.read(1)) and (kind := head[0] & 15):
         number = number + (head[0] >> 4) if head[0] >> 4 else _signed(_varint(file))
         number = (number + 0x8000) % 0x10000 - 0x8000  # Thrift has 16 bits for it
-        value = _thrift_value(file, head[0] & 15, depth)
-        if isinstance(value, _Struct):
-            found.structs[number] = value
-        elif head[0] & 15 == _I32:
-            found.numbers[number] = value
+        value = _thrift_value(file, kind, depth)
+        if kind in (_I32, _STRUCT):
+            found[number, kind] = value
     if not head:
         raise ValueError("truncated")
     return found

@@ -54,13 +54,8 @@ _RELEASES = {
 }
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A data set: its images, and the row of each id of a list in the training and in the test pool."""
-
-    collection: Collection
-    train_row: Mapping[int, int]
-    test_row: Mapping[int, int]
+_RowsOfIds = tuple[Mapping[int, int], Mapping[int, int]]
+"""The row of each id of a list in the training and in the test pool of a data set."""
 
 
 def read(root: Path, folder: Path, dataset: str, test: str = "balanced", labels: str = LABELS[0]) -> Stream:
@@ -73,15 +68,12 @@ def read(root: Path, folder: Path, dataset: str, test: str = "balanced", labels:
     names, train, tested = lists.classes(), lists.by_task("train"), lists.by_task(TESTS[test])
     if len(train) != len(tested):
         raise UserError(f"{folder} has lists of {len(train)} training tasks and of {len(tested)} test tasks: add them")
-    source = (_coco if dataset == "coco" else _nus_wide)(root)
-    found = source.collection
+    found, (train_row, test_row) = (_coco if dataset == "coco" else _nus_wide)(root)
     order = release.order if len(release.order) == len(train) else tuple(range(len(train)))
     pools = [
-        _listed(pool, row_of, [ids[task] for task in order], kind, found.name, problems)
-        for pool, row_of, ids, kind in (
-            (found.train, source.train_row, train, "training"), (found.test, source.test_row, tested, "test"),
-        )
-    ]  # fmt: skip
+        _listed(found.train, train_row, [train[task] for task in order], "training", found.name, problems),
+        _listed(found.test, test_row, [tested[task] for task in order], "test", found.name, problems),
+    ]
     plan = _plan(pools[0], _columns(names, found, problems), found, order, problems)
     columns = [column for of_task in plan for column in of_task]
     tasks = classes_to_tasks(tuple(found.classes[column] for column in columns), [len(of_task) for of_task in plan])
@@ -113,20 +105,17 @@ class _Lists:
     def find(self, name: str) -> Path | None:
         return next((path for each in self.folders if (path := each / name).is_file()), None)
 
-    def path(self, name: str) -> Path:
-        """The path of a file. Raises `UserError` if there is none."""
-        if path := self.find(name):
-            return path
-        stem = name.removesuffix(".json")
-        if other := next((path for end in _OTHER_FORMATS if (path := self.find(stem + end))), None):
-            raise UserError(f"{other} is not read: lists must be JSON, a list of ids in {name}, as PRS publishes them")
-        raise UserError(
-            f"{self.folder} has no {name}: give the folder of PRS's lists, dataset/data_source/{self.release.folder} "
-            "of its repository (cdjkim/PRS)"
-        )
-
     def load(self, name: str, fits: Callable[[Any], bool], what: str) -> Any:
-        path = self.path(name)
+        """The content of a file. Raises `UserError` if there is none, or if the content does not fit."""
+        path = self.find(name)
+        others = filter(None, (self.find(name.removesuffix(".json") + end) for end in _OTHER_FORMATS))
+        if path is None and (other := next(others, None)):
+            raise UserError(f"{other} is not read: lists must be JSON, a list of ids in {name}, as PRS publishes them")
+        if path is None:
+            raise UserError(
+                f"{self.folder} has no {name}: give the folder of PRS's lists, dataset/data_source/"
+                f"{self.release.folder} of its repository (cdjkim/PRS)"
+            )
         value = parse_json(read_limited(path, _MAX_BYTES), path)
         if not fits(value):
             raise UserError(f"{path} must hold {what}, not {shorten(value)}")
@@ -181,12 +170,12 @@ def _is_map(value: Any) -> bool:
 # Data sets
 
 
-def _coco(root: Path) -> _Source:
+def _coco(root: Path) -> tuple[Collection, _RowsOfIds]:
     """An id is the number of an image in either split of COCO."""
     found = coco.read(folder_of(root))
     both = _joined(found.train, found.test)
     row_of = {int(digits): row for row, name in enumerate(both.names) if (digits := coco.number(name)).isdecimal()}
-    return _Source(dataclasses.replace(found, root=root, train=both, test=both), row_of, row_of)
+    return dataclasses.replace(found, root=root, train=both, test=both), (row_of, row_of)
 
 
 def _joined(one: Pool, other: Pool) -> Pool:
@@ -195,14 +184,14 @@ def _joined(one: Pool, other: Pool) -> Pool:
     return Pool(Names([*one.names, *other.names]), Labels(start, column, one.labels.classes))
 
 
-def _nus_wide(root: Path) -> _Source:
+def _nus_wide(root: Path) -> tuple[Collection, _RowsOfIds]:
     """An id is a place in TrainImagelist.txt or TestImagelist.txt of NUS-WIDE, from 0."""
     found = nus_wide.read(folder_of(root))
     rows = []
     for names, pool in zip(nus_wide.official_lists(folder_of(root)), (found.train, found.test), strict=True):
         row_of = {name: row for row, name in enumerate(pool.names)}
         rows.append({place: row_of[name] for place, name in enumerate(names) if name in row_of})
-    return _Source(dataclasses.replace(found, root=root), *rows)
+    return dataclasses.replace(found, root=root), (rows[0], rows[1])
 
 
 # From lists to a stream

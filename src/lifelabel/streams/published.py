@@ -16,12 +16,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.images.photographs import safe_path
+from lifelabel.images.photographs import FileImages, safe_path
 from lifelabel.images.shards import find_images, folder_of
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams import coco, nus_wide, paper
@@ -69,8 +69,7 @@ def read(path: Path, root: Path | None) -> Stream:
             folder_of(root), classes, training, testing, problems
         )
     labels = training.labels if extra.labels is None else _complete(tasks, training, extra.labels, problems)
-    file_names = extra.files or (_file_names(training.names), _file_names(testing.names))
-    train_images, test_images = (find_images(root, Names(names)) for names in file_names)
+    train_images, test_images = _find_images(root, training.names, testing.names, extra)
     stream = Stream(
         {"coco": "split-coco", "nus-wide": "split-wide"}.get(dataset, "published"),
         tasks,
@@ -103,21 +102,18 @@ def find_numbered_images(
     if not all(_NUMBER.fullmatch(name) for split in (train, test) for name in split.names):
         return train, test
     extra = _from_nus_wide(folder_of(root), classes, train, test, problems)
-    files = extra.files or (_file_names(train.names), _file_names(test.names))
-    train_images, test_images = (find_images(root, Names(names)) for names in files)
+    train_images, test_images = _find_images(root, train.names, test.names, extra)
     return dataclasses.replace(train, images=train_images), dataclasses.replace(test, images=test_images)
 
 
-@dataclass(frozen=True)
-class _Table:
-    """One file: its images, each once, and their labels over the columns of the file."""
+class _Table(NamedTuple):
+    """One file: the labels of each image, and the number of its columns of labels."""
 
-    names: list[str]
-    labels: Labels
+    labels: dict[str, frozenset[int]]
+    width: int
 
 
-@dataclass(frozen=True)
-class _Merged:
+class _Merged(NamedTuple):
     """All training or all test files: the images, their labels over all classes, and the rows of each task."""
 
     names: list[str]
@@ -200,8 +196,6 @@ class _Files:
             if info.file_size > _MAX_BYTES:
                 raise UserError(f"{where} has more than {_MAX_BYTES:,} bytes: this cannot be the right file")
             return self.zip.read(name)
-        except KeyError:
-            raise UserError(f"{where} is missing") from None
         except OSError as error:
             raise UserError(f"{where} cannot be read: {error.strerror or error}") from None
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
@@ -241,12 +235,11 @@ def _find(path: Path, names: Sequence[str]) -> tuple[str, int]:
     return folder, tasks
 
 
-def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str] | None = None) -> _Table:
+def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str]) -> _Table:
     """The images and labels of one file. `known` caches checked names, because test files repeat them.
 
-    >>> table = _parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems())
-    >>> table.names, table.labels.dense().astype(int).tolist()
-    (['a.jpg', 'b.jpg'], [[0, 1], [1, 1]])
+    >>> _parse(b"a.jpg,0,1\\r\\nb.jpg,1,1", "task0/train.csv", Problems(), {})
+    _Table(labels={'a.jpg': frozenset({1}), 'b.jpg': frozenset({0, 1})}, width=2)
     """
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     first_row = _ROW.search(text)
@@ -254,29 +247,26 @@ def _parse(data: bytes, where: str, problems: Problems, known: dict[str, str] | 
         raise ValueError("has no row with an image and labels: a row must look like 'a.jpg,0,1'")
     width = len(first_row[1]) // 2
     invalid = f"rows left out because they are not an image and {width} times 0 or 1"
+    columns_of: dict[str, frozenset[int]] = {}
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.removesuffix("\r")
         name, flags = line[: -2 * width], line[-2 * width :]
-        if name and _FLAGS.fullmatch(flags):
-            rows.append((number, name, flags))
-        elif line:
-            problems.add(invalid, f"{where} line {number}")
-    known = {} if known is None else known
-    columns_of: dict[str, list[int]] = {}
-    names, columns = [], []
-    for number, name, flags in rows:
+        if not name or not _FLAGS.fullmatch(flags):
+            if line:
+                problems.add(invalid, f"{where} line {number}")
+            continue
         try:
-            names.append(known.get(name) or known.setdefault(name, _checked_name(name)))
+            name = known.get(name) or known.setdefault(name, _checked_name(name))
         except ValueError as error:
             problems.add(invalid, f"{where} line {number}: {error}")
             continue
         if flags not in columns_of:
-            columns_of[flags] = [column for column in range(width) if flags[2 * column + 1] == "1"]
-        columns.append(columns_of[flags])
-    if not names:
+            columns_of[flags] = frozenset(column for column in range(width) if flags[2 * column + 1] == "1")
+        rows.append((name, columns_of[flags]))
+    if not rows:
         raise ValueError("has no row that can be used: a row must look like 'a.jpg,0,1'")
-    return _unite(names, columns, width, where, problems)
+    return _Table(_unite(rows, where, problems), width)
 
 
 def _checked_name(text: str) -> str:
@@ -285,84 +275,68 @@ def _checked_name(text: str) -> str:
     return safe_path(text.strip())
 
 
-def _unite(names: list[str], columns: list[list[int]], width: int, where: str, problems: Problems) -> _Table:
-    """Each image once, with the labels of all its rows."""
-    earlier: dict[str, list[int]] = {}
-    labels: dict[str, list[int]] = {}
-    for name, row in zip(names, columns, strict=True):
-        if name not in earlier:
-            earlier[name] = labels[name] = row
+def _unite(rows: list[tuple[str, frozenset[int]]], where: str, problems: Problems) -> dict[str, frozenset[int]]:
+    """The labels of all rows of each image."""
+    first = dict(reversed(rows))
+    labels: dict[str, frozenset[int]] = {}
+    for name, columns in rows:
+        if name not in labels:
+            labels[name] = columns
             continue
-        same = row == earlier[name]
-        kind = (
-            "rows that repeat an earlier one" if same else "rows that give an image other labels; the labels are united"
-        )
-        problems.add(kind, f"{name} in {where} of {counted(len(names), 'rows')}")
-        labels[name] = sorted({*labels[name], *row})
-    return _Table(list(labels), Labels.from_lists(labels.values(), width))
+        differs = "rows that give an image other labels; the labels are united"
+        kind = "rows that repeat an earlier one" if columns == first[name] else differs
+        problems.add(kind, f"{name} in {where} of {counted(len(rows), 'rows')}")
+        labels[name] |= columns
+    return labels
 
 
 # From files to a stream
 
 
-def _rows(names: Sequence[str], row_of: dict[str, int]) -> np.ndarray:
-    """The row of each name. New names are added to `row_of`."""
-    return np.array([row_of.setdefault(name, len(row_of)) for name in names], np.int64)
-
-
-def _keys(labels: Labels, rows: np.ndarray, classes: int, offset: int = 0) -> np.ndarray:
-    """row * classes + column of every label. `rows` are the rows of the images, `offset` is the first column."""
-    return rows[labels.row()] * classes + labels.column + offset
-
-
 def _task_sizes(path: Path, train: list[_Table], test: list[_Table]) -> list[int]:
     """The number of classes of each task, by the training files. The test files must agree."""
-    sizes = [table.labels.classes for table in train]
+    sizes = [table.width for table in train]
     for task, table in enumerate(test):
         expected = sum(sizes[: task + 1])
-        if table.labels.classes != expected:
+        if table.width != expected:
             raise UserError(
-                f"{path}: task{task}/test.csv has {table.labels.classes} labels per row, but the training files up to "
+                f"{path}: task{task}/test.csv has {table.width} labels per row, but the training files up to "
                 f"task {task} have {expected}: a test file must have the labels of all classes up to its task"
             )
     return sizes
 
 
 def _merge_training(sizes: list[int], tables: list[_Table], problems: Problems) -> _Merged:
-    row_of: dict[str, int] = {}
-    keys, rows = [], []
+    labels: dict[str, set[int]] = {}
     for task, table in enumerate(tables):
-        old = len(row_of)
-        rows.append(_rows(table.names, row_of))
-        keys.append(_keys(table.labels, rows[task], sum(sizes), sum(sizes[:task])))
-        for repeated in np.flatnonzero(rows[task] < old):
-            name = table.names[repeated]
-            problems.add("training images that an earlier task has too", f"{name} in task{task}/train.csv")
-    return _Merged(list(row_of), Labels.from_keys(np.concatenate(keys), len(row_of), sum(sizes)), tuple(rows))
+        repeated = [f"{name} in task{task}/train.csv" for name in table.labels if name in labels]
+        problems.add_all("training images that an earlier task has too", repeated)
+        offset = sum(sizes[:task])
+        for name, columns in table.labels.items():
+            labels.setdefault(name, set()).update(offset + column for column in columns)
+    row_of = {name: row for row, name in enumerate(labels)}
+    rows = tuple(np.array([row_of[name] for name in table.labels], np.int64) for table in tables)
+    return _Merged(list(labels), Labels.from_lists(labels.values(), sum(sizes)), rows)
 
 
 def _merge_test(sizes: list[int], tables: list[_Table], problems: Problems) -> _Merged:
     """Each test image belongs to the first file that has it, and has the labels of the last file that has it."""
-    classes, row_of = sum(sizes), dict[str, int]()
-    keys, rows, before = np.array([], np.int64), [], np.array([], np.int64)
-    for task, table in enumerate(tables):
-        old = len(row_of)
-        now = _rows(table.names, row_of)
-        rows.append(now[now >= old])
-        names, in_file = list(row_of), np.zeros(len(row_of), bool)
-        in_file[now] = True
-        for row in before[~in_file[before]]:
-            problems.add("test images that a later test file does not have", f"{names[row]} in task{task}/test.csv")
-        new_keys = _keys(table.labels, now, classes)
-        repeated = np.zeros(len(row_of), bool)
-        repeated[before] = in_file[before]
-        known = repeated[new_keys // classes] & (new_keys % classes < sum(sizes[:task]))
-        changed = np.setxor1d(keys[repeated[keys // classes]], new_keys[known]) // classes
-        for row in np.unique(changed):
-            kind = "test images whose labels differ in a later test file; the later labels are used"
-            problems.add(kind, f"{names[row]} in task{task}/test.csv")
-        keys, before = np.append(keys[~in_file[keys // classes]], new_keys), now
-    return _Merged(list(row_of), Labels.from_keys(keys, len(row_of), classes), tuple(rows))
+    labels: dict[str, frozenset[int]] = {}
+    before: dict[str, frozenset[int]] = {}
+    rows = []
+    for task, (now, _) in enumerate(tables):
+        gone = [f"{name} in task{task}/test.csv" for name in before if name not in now]
+        problems.add_all("test images that a later test file does not have", gone)
+        old = sum(sizes[:task])
+        both = [name for name in labels if name in before and name in now]
+        changed = [name for name in both if before[name] != {column for column in now[name] if column < old}]
+        kind = "test images whose labels differ in a later test file; the later labels are used"
+        problems.add_all(kind, [f"{name} in task{task}/test.csv" for name in changed])
+        seen = len(labels)
+        labels |= now
+        rows.append(np.arange(seen, len(labels)))
+        before = now
+    return _Merged(list(labels), Labels.from_lists(labels.values(), sum(sizes)), tuple(rows))
 
 
 def _classes(
@@ -399,22 +373,22 @@ def _report(classes: tuple[str, ...], training: _Merged, testing: _Merged, probl
 # Labels and file names of the data set
 
 
-def _file_names(names: Sequence[str]) -> list[str]:
-    """File names without a list of NUS-WIDE: number 137 is the file 137.jpg."""
-    return [f"{name}.jpg" if _NUMBER.fullmatch(name) else name for name in names]
+def _find_images(root: Path | None, train: Sequence[str], test: Sequence[str], extra: _Extra) -> list[FileImages]:
+    """The training and the test photographs. Without a list of NUS-WIDE, number 137 is the file 137.jpg."""
+    named = ([f"{name}.jpg" if _NUMBER.fullmatch(name) else name for name in names] for names in (train, test))
+    return [find_images(root, Names(names)) for names in extra.files or named]
 
 
 def _from_coco(root: Path, classes: tuple[str, ...], training: _Merged, _: _Merged, problems: Problems) -> _Extra:
     found = coco.labels_by_name(root, classes)
     if found is None:
         return _Extra()
-    full = [found.get(name, found.get(coco.number(name))) for name in training.names]
-    for name, labels in zip(training.names, full, strict=True):
-        if labels is None:
-            problems.add("training images that COCO's annotations do not have; no labels are completed", name)
-    if None in full:
+    labels_of = {name: found.get(name, found.get(coco.number(name))) for name in training.names}
+    missing = [name for name, labels in labels_of.items() if labels is None]
+    problems.add_all("training images that COCO's annotations do not have; no labels are completed", missing)
+    if missing:
         return _Extra()
-    return _Extra(Labels.from_lists((labels or () for labels in full), len(classes)))
+    return _Extra(Labels.from_lists((labels or () for labels in labels_of.values()), len(classes)))
 
 
 def _from_nus_wide(
@@ -479,13 +453,10 @@ def _misfits(classes: tuple[str, ...], agreement: np.ndarray, problems: Problems
 
 def _complete(tasks: tuple[Task, ...], training: _Merged, full: Labels, problems: Problems) -> Labels:
     """Complete labels. For the classes of an image's own tasks, the labels in the files of the split are used."""
-    classes = full.classes
-    task_of = task_of_class(tasks)
     own = np.concatenate([rows * len(tasks) + task for task, rows in enumerate(training.rows)])
-    row = full.row()
-    keys, in_own_task = row * classes + full.column, np.isin(row * len(tasks) + task_of[full.column], own)
-    visible = _keys(training.labels, np.arange(len(training.names)), classes)
-    for image in np.unique(np.setxor1d(keys[in_own_task], visible) // classes):
+    in_own_task = np.isin(full.row() * len(tasks) + task_of_class(tasks)[full.column], own)
+    keys, visible = full.keys(), training.labels.keys()
+    for image in np.unique(np.setxor1d(keys[in_own_task], visible) // full.classes):
         kind = "training images that the data set labels differently; the labels of the split are used"
         problems.add(kind, training.names[image])
-    return Labels.from_keys(np.append(keys[~in_own_task], visible), len(full), classes)
+    return Labels.from_keys(np.append(keys[~in_own_task], visible), len(full), full.classes)

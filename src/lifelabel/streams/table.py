@@ -6,7 +6,6 @@ if no stream can be made of it. See docs/streams/table.md.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import functools
 import hashlib
@@ -27,7 +26,7 @@ from lifelabel.images.photographs import path_below
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams import parquet
 from lifelabel.streams.collection import Collection, Pool
-from lifelabel.streams.label_files import SPLITS
+from lifelabel.streams.label_files import LABEL_FIELDS, SPLITS
 from lifelabel.streams.labels import Labels
 from lifelabel.utils.files import check_regular, open_regular
 from lifelabel.utils.text import MAX_TASK_NAME, list_of_texts, printable, shorten
@@ -36,9 +35,6 @@ _IMAGE_COLUMNS = ("image", "file", "file_name", "filename", "path")
 _FLAGS: dict[str, bool | None] = {"0": False, "0.0": False, "false": False, "no": False}
 _FLAGS |= {"1": True, "1.0": True, "true": True, "yes": True, "": None, "?": None}
 """The values of a column of a class. None: whether the image has the class is unknown."""
-
-_SIMILAR_COLUMNS = ("label", "tag", "tags", "class", "classes", "category", "categories")
-"""Names that are often used for the column `labels`. Each may also be the name of a class."""
 
 _SEPARATOR = ";"
 _OTHER_SEPARATORS = (",", "|", "/", ":", "+", "&", " ")
@@ -135,7 +131,7 @@ class _RowProblem(Exception):
 class _Layout:
     """The positions of the columns in a row. `classes` has the class of each 0/1 column, if there are any.
 
-    `similar` are those of them whose name is often used for the column `labels`.
+    `similar` are those of them whose name is also a usual name of labels.
     """
 
     width: int
@@ -175,9 +171,8 @@ def _layout(path: Path, header: Sequence[_Cell], problems: Problems) -> _Layout:
         others = {}
     elif not others:
         raise UserError(f"{path} has no labels: add a column 'labels' (a;b;c) or a 0/1 column for each class")
-    similar = tuple(position for position in others if lower[position] in _SIMILAR_COLUMNS)
-    columns = image, special["labels"], special["split"], special["task"]
-    return _Layout(len(names), *columns, _classes(path, others), similar)
+    similar = tuple(position for position in others if lower[position] in LABEL_FIELDS)
+    return _Layout(len(names), image, **special, classes=_classes(path, others), similar=similar)
 
 
 def _classes(path: Path, columns: dict[int, str]) -> dict[int, str]:
@@ -211,8 +206,7 @@ class _Builder:
         self.unknown: list[tuple[int, ...]] = []
         self.split: list[str] = []
         self.task: list[str] = []
-        self.class_names: dict[str, tuple[str, bool]] = {}
-        """For each text in the column `labels`: the class name, and whether the label is unknown."""
+        self.entry = functools.cache(_entry)
         self.has_text = False
         """Whether a field of the column `labels` is text. Parquet can contain lists, which need no separator."""
 
@@ -299,9 +293,8 @@ class _Builder:
             self.has_text |= texts is None
             cell = cell.split(self.separator) if texts is None else texts
         parts = [part for part in cell if part.strip()]
-        cache = self.class_names
         try:
-            entries = [cache.get(part) or cache.setdefault(part, _entry(part)) for part in parts]
+            entries = list(map(self.entry, parts))
         except ValueError as error:
             raise _RowProblem("rows with a class name that is not allowed", str(error)) from None
         columns = tuple(self.classes.setdefault(name, len(self.classes)) for name, _ in entries)
@@ -538,11 +531,11 @@ def _ordered_tasks(tasks: list[str], problems: Problems) -> tuple[np.ndarray | N
     return np.array([index_of.get(text, -1) for text in tasks], np.int64), names
 
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = re.compile(
-    r"(?<![a-z])(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)(?![a-z])\.?"
+    r"(?<![a-z])(?:(jan(?:uary)?)|(feb(?:ruary)?)|(mar(?:ch)?)|(apr(?:il)?)|(may)|(june?)|(july?)|(aug(?:ust)?)|"
+    r"(sept?(?:ember)?)|(oct(?:ober)?)|(nov(?:ember)?)|(dec(?:ember)?))(?![a-z])\.?"
 )
+"""The name of a month. The number of its group is that of the month."""
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)(?:[-/.](\d\d?)(?:[T ][0-9:.,Z+-]+)?)?", re.IGNORECASE)
 _YEAR_LAST = re.compile(r"\d\d?[-/. ]\d\d?[-/. ]\d{4}")
 _MAX_DIGITS = 18
@@ -562,7 +555,7 @@ def _sort_keys(texts: Sequence[str]) -> dict[str, Any]:
         return {text: Decimal(text) for text in texts}
     if all(_YEAR_FIRST.fullmatch(text) for text in texts):
         return {text: tuple(map(int, re.findall(r"[0-9]+", text))) for text in texts}
-    lower = {text: _MONTH.sub(lambda match: f"<{_MONTHS.index(match[1][:3]) + 1}>", text.lower()) for text in texts}
+    lower = {text: _MONTH.sub(lambda match: f"<{match.lastindex}>", text.lower()) for text in texts}
     shapes = {re.sub(r"[0-9]+", "0", text) for text in lower.values()}
     if len(shapes) > 1 or "0" not in min(shapes) or any(map(_YEAR_LAST.fullmatch, texts)):
         return {}
@@ -621,17 +614,13 @@ def _text_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Sequence[_
 
 
 def _first_bad_byte(path: Path) -> str:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    line = 1
-    with open_regular(path) as file:
-        while True:
-            chunk = file.read(1 << 16)
-            try:
-                decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                line += error.object[: error.start].count(b"\n")
-                return f"line {line} has the byte 0x{error.object[error.start]:02X}"
-            line += chunk.count(b"\n")
+    number = 1
+    with open_regular(path, "r", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        for text in iter(functools.partial(file.readline, _MAX_LINE), ""):
+            if bad := re.search("[\udc80-\udcff]", text):
+                return f"line {number} has the byte 0x{ord(bad[0]) - 0xDC00:02X}"
+            number += text.endswith("\n")
+    return "it changes while it is read"
 
 
 def _text(value: Any) -> _Cell:
