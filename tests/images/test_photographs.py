@@ -67,11 +67,14 @@ def test_photographs_are_found_in_the_usual_folders(tmp_path, folder):
     assert found(tmp_path, "a.jpg", r".\actor\b.jpg", "c.jpg") == [f"{folder}a.jpg", f"{folder}actor/b.jpg", ""]
 
 
-def test_the_root_is_searched_first_and_no_other_folder_is_used(tmp_path):
-    put(tmp_path, "a.jpg")
-    put(tmp_path, "images/a.jpg")
-    put(tmp_path, "cats/b.jpg")
-    assert found(tmp_path, "a.jpg", "dogs/b.jpg", "b.jpg", "dogs/a.jpg") == ["a.jpg", "", "", ""]
+def test_the_root_is_searched_first_and_no_other_folder_is_used_but_a_linked_one(tmp_path):
+    put(tmp_path, "root/a.jpg")
+    put(tmp_path, "root/images/a.jpg")
+    put(tmp_path, "root/cats/b.jpg")
+    put(tmp_path, "disk/c.jpg")
+    (tmp_path / "root/train2014").symlink_to(tmp_path / "disk")
+    names = ["a.jpg", "dogs/b.jpg", "b.jpg", "dogs/a.jpg", "c.jpg"]
+    assert found(tmp_path / "root", *names) == ["a.jpg", "", "", "", "train2014/c.jpg"]
 
 
 def test_coco_names_are_found_in_either_edition_and_any_of_its_folders(tmp_path):
@@ -108,14 +111,9 @@ def test_images_are_read_by_row(tmp_path):
         assert copy.read(2, 100).getpixel((0, 0)) == (255, 0, 0)
         with pytest.raises(BadImage, match="no such file"):
             copy.read(1)
-
-
-def test_a_file_removed_after_the_listing_is_reported_as_missing(tmp_path):
-    put(tmp_path, "a.jpg")
-    source = FileImages(tmp_path, Names(["a.jpg"]))
-    (tmp_path / "a.jpg").unlink()
+    (tmp_path / "images/red.jpg").unlink()
     with pytest.raises(BadImage, match="no such file"):
-        source.read(0)
+        source.read(2)
 
 
 @pytest.mark.parametrize("root", [None, "nowhere", "a.jpg"])
@@ -140,13 +138,6 @@ def test_a_name_that_points_outside_the_root_is_never_opened(tmp_path, monkeypat
     for row in range(len(names)):
         with pytest.raises(BadImage):
             source.read(row)
-
-
-def test_a_linked_folder_counts_as_under_the_root(tmp_path):
-    put(tmp_path, "disk/a.jpg")
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "train2014").symlink_to(tmp_path / "disk")
-    assert found(tmp_path / "root", "a.jpg") == ["train2014/a.jpg"]
 
 
 def test_a_folder_is_listed_once_for_any_number_of_images(tmp_path, monkeypatch):

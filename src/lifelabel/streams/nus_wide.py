@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lifelabel.errors import UserError, unknown
+from lifelabel.errors import UserError
 from lifelabel.images.photographs import safe_path
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
@@ -27,7 +27,6 @@ _MAX_DEPTH = 5
 """As in root/NUS-WIDE/Groundtruth/Groundtruth/AllLabels."""
 _MAX_BYTES = 64 << 20
 """The real Imagelist.txt has 8 MB."""
-_SPLITS = ("official", "share")
 _PARTS = ("Train", "Test")
 
 
@@ -37,10 +36,6 @@ def read(root: Path, split: str = "official", share: float = 0.221, seed: int = 
     The split "official" divides them by TrainImagelist.txt and TestImagelist.txt. The split "share" uses the given
     share of all images for test, drawn with `seed`.
     """
-    if split not in _SPLITS:
-        raise unknown("split of NUS-WIDE", split, _SPLITS)
-    if not 0 < share < 1:
-        raise UserError(f"the share of test images must be between 0 and 1, not {share}")
     if not root.is_dir():
         raise UserError(
             f"there is no folder {root}: give the folder that contains NUS-WIDE's folders ImageList and Groundtruth"
