@@ -8,47 +8,35 @@ from PIL import Image
 from lifelabel.images.photographs import FOLDERS, FileImages, safe_path
 from lifelabel.images.source import BadImage, Names
 
+SAFE = {
+    "a.jpg": "a.jpg",
+    "./train2014//a.jpg": "train2014/a.jpg",
+    r"actor\0001_2124494179.jpg": "actor/0001_2124494179.jpg",
+    r".\a\.\b.jpg": "a/b.jpg",
+    "a..b/...jpg": "a..b/...jpg",
+    "été/日本 1.jpg": "été/日本 1.jpg",
+    "caf\udce9.jpg": "caf\udce9.jpg",  # a byte of a file name that is not UTF-8
+    "x" * 1024: "x" * 1024,
+}
+UNSAFE = {
+    "empty": ["", "./"],
+    "absolute": ["/etc/passwd", r"\\server\share\a.jpg"],
+    "drive letter": [r"C:\a.jpg", "c:a.jpg"],
+    "leads out": ["..", "a/../../b.jpg", r"a\..\b.jpg"],
+    "control": ["a\0.jpg", "a\n.jpg", "a\x1b[2J.jpg", "a\x85.jpg", "a\ud800.jpg"],  # UTF-8 cannot have the last one
+    "longer than 1,024": ["x" * 1025],
+}
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("a.jpg", "a.jpg"),
-        ("./train2014//a.jpg", "train2014/a.jpg"),
-        (r"actor\0001_2124494179.jpg", "actor/0001_2124494179.jpg"),
-        (r".\a\.\b.jpg", "a/b.jpg"),
-        ("a..b/...jpg", "a..b/...jpg"),
-        ("été/日本 1.jpg", "été/日本 1.jpg"),
-        ("caf\udce9.jpg", "caf\udce9.jpg"),  # a byte of a file name that is not UTF-8
-        ("x" * 1024, "x" * 1024),
-    ],
-)
-def test_a_safe_path_is_relative_with_forward_slashes(text, path):
-    assert safe_path(text) == path
+
+def test_a_safe_path_is_relative_with_forward_slashes():
+    assert {text: safe_path(text) for text in SAFE} == SAFE
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "empty"),
-        ("./", "empty"),
-        ("/etc/passwd", "absolute"),
-        (r"\\server\share\a.jpg", "absolute"),
-        (r"C:\a.jpg", "drive letter"),
-        ("c:a.jpg", "drive letter"),
-        ("..", "leads out"),
-        ("a/../../b.jpg", "leads out"),
-        (r"a\..\b.jpg", "leads out"),
-        ("a\0.jpg", "control"),
-        ("a\n.jpg", "control"),
-        ("a\x1b[2J.jpg", "control"),
-        ("a\x85.jpg", "control"),
-        ("a\ud800.jpg", "control"),  # cannot be written as UTF-8
-        ("x" * 1025, "longer than 1,024"),
-    ],
-)
-def test_an_unsafe_path_is_refused_with_a_reason(text, why):
-    with pytest.raises(ValueError, match=why):
-        safe_path(text)
+@pytest.mark.parametrize("why", UNSAFE)
+def test_an_unsafe_path_is_refused_with_a_reason(why):
+    for text in UNSAFE[why]:
+        with pytest.raises(ValueError, match=why):
+            safe_path(text)
 
 
 def put(root, path, colour=(255, 0, 0)):
@@ -121,8 +109,6 @@ def test_without_a_folder_all_are_absent(tmp_path, root):
     put(tmp_path, "a.jpg")
     source = FileImages(root and tmp_path / root, Names(["a.jpg", "b.jpg"]))
     assert source.present.dtype == bool and not source.present.any()
-    with pytest.raises(BadImage, match="no such file"):
-        source.read(0)
     assert FileImages(root and tmp_path / root, Names([])).present.shape == (0,)
 
 

@@ -106,24 +106,16 @@ def test_a_blurred_stream_by_loops(complete, labels, unknown):
             assert {CLASSES[c] for c in columns} == {c for c, yes in labels_here.items() if yes}
 
 
-def test_a_share_of_every_task_moves_and_each_other_task_gets_some():
+def test_another_seed_or_share_moves_other_images_and_each_task_keeps_some():
     stream = made()
-    home, now = places(stream), places(blur(stream, SHARE, SEED))
-    for task, rows in enumerate(stream.train.rows):
-        moved = [now[name] for name in home if home[name] == task != now[name]]
-        assert abs(len(moved) - SHARE * len(rows)) <= 1 and set(moved) == {0, 1, 2, 3} - {task}
+    now = places(blur(stream, SHARE, SEED))
     assert places(blur(stream, SHARE, 8)) != now and places(blur(stream, 0.9, SEED)) != now
     assert all(len(rows) for rows in blur(stream, 0.9, SEED).train.rows)
 
 
-def test_images_that_stay_are_as_before_and_columns_are_added_only_if_needed():
+def test_columns_are_added_only_if_needed():
     stream = made()
     blurred = blur(stream, SHARE, SEED)
-    now, home = places(blurred), places(stream)
-    before, after = views(stream), views(blurred)
-    for task in range(4):
-        stayed = {name for name in home if home[name] == now[name] == task}
-        assert {name: after[task][name] for name in stayed} == {name: before[task][name] for name in stayed}
     first = blurred.train_view(0)  # it has images of later tasks only
     assert first.classes == ("a", "b", "c") and first.tasks is None and first.known(np.arange(3)) is None
     assert blurred.train_view(3).classes == CLASSES

@@ -108,17 +108,6 @@ def test_held_out_images_have_the_visible_labels_of_their_tasks(stream, tasks):
     assert not set(stream.test.names) & set(scored) and part.truth is None
 
 
-def test_which_images_are_held_out_follows_from_their_names():
-    stream = made(True)
-    turn = np.random.default_rng(5).permutation(60)
-    place, t = np.argsort(turn), stream.train
-    other = Split(t.images.take(turn), t.names.take(turn), t.labels.take(turn), tuple(place[rows] for rows in t.rows))
-    moved = dataclasses.replace(stream, train=other)
-    parts = [part_of(s, Part(hold_out=share)) for s, share in ((stream, 0.3), (moved, 0.3), (stream, 0.5))]
-    few, same, many = ([set(names) for names in known(part, part.test)[1]] for part in parts)
-    assert few == same and set().union(*few) < set().union(*many)
-
-
 # Another order of the tasks
 
 
