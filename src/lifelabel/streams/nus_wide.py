@@ -85,19 +85,11 @@ class _Files:
         self.paths: dict[str, Path] = {}
         folders = [root]
         for _ in range(_MAX_DEPTH):
-            folders = [inner for folder in folders for inner in self._scan(folder)]
-
-    def _scan(self, folder: Path) -> list[Path]:
-        """Store the paths of the text files in a folder. Returns its folders that are to be scanned next."""
-        try:
-            with os.scandir(folder) as entries:
-                listed = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            return []
-        for entry in listed:
-            if entry.name.lower().endswith(".txt"):
-                self.paths.setdefault(entry.name.lower(), Path(entry.path))
-        return [Path(entry.path) for entry in listed if entry.name.lower() in _FOLDERS and entry.is_dir()]
+            entries = [entry for folder in folders for entry in _entries(folder)]
+            for entry in entries:
+                if entry.name.lower().endswith(".txt"):
+                    self.paths.setdefault(entry.name.lower(), Path(entry.path))
+            folders = [Path(entry.path) for entry in entries if entry.name.lower() in _FOLDERS and entry.is_dir()]
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self.paths
@@ -133,6 +125,15 @@ class _Files:
                     f"{self.path(name)} has the image path '{shorten(line)}', which is not allowed: {error}"
                 ) from None
         return names
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """The content of a folder, sorted by name; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []
 
 
 def _pool(files: _Files, concepts: Sequence[str], part: str = "") -> Pool:
@@ -178,12 +179,10 @@ def _split_official(files: _Files, concepts: Sequence[str], problems: Problems) 
     pools = []
     for part in _PARTS:
         listed = files.names(f"{part}Imagelist.txt")
-        known = [name for name in listed if name in row_of]
-        if len(known) < len(listed):
-            example = next(name for name in listed if name not in row_of)
+        if unknown := [name for name in listed if name not in row_of]:
             kind = f"images of {part}Imagelist.txt that are not in Imagelist.txt"
-            problems.add(kind, example, len(listed) - len(known))
-        pools.append(Pool(Names(known), pool.labels.take(np.array([row_of[name] for name in known], np.int64))))
+            problems.add(kind, unknown[0], len(unknown))
+        pools.append(pool.take(np.array([row_of[name] for name in listed if name in row_of], np.int64)))
     return pools[0], pools[1]
 
 
@@ -197,7 +196,4 @@ def _split_by_share(pool: Pool, share: float, seed: int) -> tuple[Pool, Pool]:
     order = np.array(sorted(range(len(digests)), key=digests.__getitem__), np.int64)
     count = max(1, round(share * len(order)))
     train, test = np.sort(order[count:]), np.sort(order[:count])
-    return (
-        Pool(pool.names.take(train), pool.labels.take(train)),
-        Pool(pool.names.take(test), pool.labels.take(test)),
-    )
+    return pool.take(train), pool.take(test)

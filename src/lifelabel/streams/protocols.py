@@ -150,7 +150,7 @@ def unknown_labels(pool: Pool, unnamed: np.ndarray, class_task: np.ndarray | Non
     return Unknown(pool.unknown or Labels.from_lists([()] * len(labels), labels.classes), unnamed, tasks)
 
 
-def _in_stream(pool: Pool, columns: np.ndarray, learned: int) -> Pool:
+def _in_stream(pool: Pool, columns: Sequence[int] | np.ndarray, learned: int = 0) -> Pool:
     """The same images with the classes of the stream, in tasks that come after `learned` others."""
     unknown = None if pool.unknown is None else pool.unknown.select_classes(columns)
     task = np.where(pool.given >= 0, pool.given + learned, -1)
@@ -166,18 +166,17 @@ def make_proxy(target: Stream, collection: Collection) -> Stream:
     """
     allowed, used = set(target.train.names) - set(target.test.names), set(target.classes)
     rows = np.array([row for row, name in enumerate(collection.train.names) if name in allowed], np.int64)
-    names, labels = collection.train.names.take(rows), collection.train.labels.take(rows)
-    counts = labels.counts()
+    pool = collection.train.take(rows)
+    counts = pool.labels.counts()
     others = [column for column, name in enumerate(collection.classes) if name not in used and counts[column]]
     sizes = proxy_sizes(target.name, [len(task.classes) for task in target.tasks], len(others))
     columns = sorted(sorted(others, key=lambda column: -counts[column])[: sum(sizes)])
     tasks = classes_to_tasks(tuple(collection.classes[column] for column in columns), sizes)
-    labels = labels.select_classes(columns)
-    placed = _one_task(owners(labels, tasks), names, "proxy", np.zeros(len(tasks), np.int64))
-    unknown = collection.train.unknown
-    known = None if unknown is None else Unknown.of_entries(unknown.take(rows).select_classes(columns))
-    train = _make_split(collection.root, Pool(names, labels), placed, known)
-    test, truth = train.without_images(), true_matrix(train.labels) if known is None else None
+    pool = _in_stream(pool, columns)
+    placed = _one_task(owners(pool.labels, tasks), pool.names, "proxy", np.zeros(len(tasks), np.int64))
+    unknown = None if pool.unknown is None else Unknown.of_entries(pool.unknown)
+    train = _make_split(collection.root, pool, placed, unknown)
+    test, truth = train.without_images(), true_matrix(train.labels) if unknown is None else None
     return Stream(f"{target.name}-proxy", tasks, train, test, truth, dataset=target.dataset)
 
 
