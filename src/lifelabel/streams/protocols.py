@@ -1,7 +1,4 @@
-"""Protocols: they make a stream from a collection. A protocol selects and orders classes and assigns images to tasks.
-
-See docs/streams/protocols.md for the two protocols and the steps of `balance.assign_tasks`.
-"""
+"""Protocols: they make a stream from a collection. docs/streams/protocols.md describes them."""
 
 from __future__ import annotations
 
@@ -160,9 +157,8 @@ def _in_stream(pool: Pool, columns: Sequence[int] | np.ndarray, learned: int = 0
 def make_proxy(target: Stream, collection: Collection) -> Stream:
     """The proxy stream of `target`: classes of the collection that it does not use, on its training images.
 
-    There are as many tasks, each at most as large. If the collection has more classes than needed, the most frequent
-    ones are used. They keep the order of the source, as in the paper's Split-COCO. Each image belongs to one task.
-    Images without any of these classes, and images that are also test images, are left out.
+    If there are more classes than `proxy_sizes`, the most frequent ones are used, in the order of the source, as in the
+    paper's Split-COCO. Images without any of them, and images that are also test images, are left out.
     """
     allowed, used = set(target.train.names) - set(target.test.names), set(target.classes)
     rows = np.array([row for row, name in enumerate(collection.train.names) if name in allowed], np.int64)
