@@ -77,7 +77,7 @@ def test_workers_run_from_pass_to_pass_and_end_with_close(photographs):
 def test_a_batch_is_unchanged_until_the_next_is_requested(photographs):
     """Memory is reused: with many more batches than buffers, each must still hold its own images."""
     many = [Job("train", np.array([k % 5, (k + 1) % 5]), "none") for k in range(40)]
-    loader = Loader({"train": photographs}, 32, 2, 2, prefetch=1)
+    loader = Loader({"train": photographs}, 32, 2, 2)
     for k, loaded in enumerate(loader.batches(many)):
         time.sleep(0.002)  # the workers run ahead meanwhile
         expected = load_batch(photographs, many[k].rows, 32, "none", None)[0]
