@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.images.photographs import safe_path
+from lifelabel.images.photographs import names_in, safe_path
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.label_files import read_lines
@@ -85,11 +85,14 @@ class _Files:
         self.paths: dict[str, Path] = {}
         folders = [root]
         for _ in range(_MAX_DEPTH):
-            entries = [entry for folder in folders for entry in _entries(folder)]
-            for entry in entries:
-                if entry.name.lower().endswith(".txt"):
-                    self.paths.setdefault(entry.name.lower(), Path(entry.path))
-            folders = [Path(entry.path) for entry in entries if entry.name.lower() in _FOLDERS and entry.is_dir()]
+            inner = []
+            for folder in folders:
+                for name in sorted(names_in(folder)):
+                    if name.lower().endswith(".txt"):
+                        self.paths.setdefault(name.lower(), folder / name)
+                    elif name.lower() in _FOLDERS and os.path.isdir(folder / name):
+                        inner.append(folder / name)
+            folders = inner
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self.paths
@@ -125,15 +128,6 @@ class _Files:
                     f"{self.path(name)} has the image path '{shorten(line)}', which is not allowed: {error}"
                 ) from None
         return names
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The content of a folder, sorted by name; none if it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return []
 
 
 def _pool(files: _Files, concepts: Sequence[str], part: str = "") -> Pool:
