@@ -23,6 +23,10 @@ from lifelabel.parallel.torchrun import processes_here
 from lifelabel.utils.memory import total_memory
 from lifelabel.utils.processes import num_cores
 
+__all__ = [
+    "CACHE_BYTES", "DEFAULT_IMAGE_SIZE", "SCORING_BYTES", "Job", "Loaded", "Loader", "TestImages", "default_workers",
+]  # fmt: skip
+
 DEFAULT_IMAGE_SIZE = 224
 """Side in pixels of a photograph, if no option sets it."""
 _MIN_WORKERS, _WORKERS_PER_CORE = 16, 8
