@@ -130,7 +130,8 @@ def test_the_fingerprint_depends_on_tasks_images_and_visible_labels():
     others = [dataclasses.replace(stream, tasks=equal_tasks(CLASSES, 3)[:2])]
     others += [with_labels("train", 1, 3), with_labels("test", 1, 0)]
     swapped = dataclasses.replace(stream.train, rows=stream.train.rows[::-1])
-    others.append(dataclasses.replace(stream, train=swapped))
+    renamed = dataclasses.replace(stream.train, names=Names(f"{i}.png" for i in range(12)))
+    others += [dataclasses.replace(stream, train=split) for split in (swapped, renamed)]
     assert len({other.fingerprint for other in [*others, stream]}) == len(others) + 1
 
 
