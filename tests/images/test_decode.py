@@ -1,9 +1,9 @@
 import io
 import os
 import struct
-import threading
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -56,8 +56,6 @@ def tiff(width, height, tile, data=b""):
 
 JPEG = encoded(noise())
 PNG = encoded(noise(), "PNG")
-
-
 BAD = {
     "zero bytes": (b"", "an empty file"),
     "text": (b"not an image\n" * 50, "not an image of a known format"),
@@ -110,13 +108,8 @@ def test_only_regular_files_are_opened(tmp_path):
     assert reason(tmp_path / "pipe.jpg") == reason(tmp_path / "folder.jpg") == "not a regular file"
     assert reason(tmp_path / "none.jpg") == reason(stored(tmp_path, JPEG) / "b.jpg") == "no such file"
     assert reason(tmp_path / "loop.jpg").startswith("cannot be read (")
-    with pytest.raises(BadImage, match="not a regular file"):
-        open_image(type(tmp_path)("/dev/zero"))
-
-
-@pytest.mark.parametrize("path", ["a\0b.jpg", "a\ud800.jpg"])
-def test_text_that_cannot_be_a_path(path):
-    assert reason(path) == "not a path"
+    assert reason("/dev/zero") == "not a regular file"
+    assert reason("a\0b.jpg") == reason("a\ud800.jpg") == "not a path"
 
 
 def test_a_huge_file_is_not_read(tmp_path):
@@ -130,11 +123,6 @@ def test_a_large_image_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     assert reason(stored(tmp_path, png(10_000, 10_001, 8, 2, b""))) == "more than 100 megapixels"
     with pytest.raises(TooManyPixels, match=r"more than 0\.000959 megapixels"):
         decode_image(PNG, max_pixels=40 * 24 - 1)
-
-
-def test_bytes_are_decoded_like_the_file_that_has_them(tmp_path):
-    expected = open_image(stored(tmp_path, JPEG))
-    assert decode_image(JPEG).tobytes() == expected.tobytes()
     with pytest.raises(NotAnImage):
         decode_image(b"text")
 
@@ -187,16 +175,7 @@ def test_grey_and_palette_become_rgb(tmp_path, mode):
     image.paste(0, (0, 0, 4, 8))
     path = stored(tmp_path, encoded(image.convert(mode), "PNG"))
     assert pixel(path, 1, 1) == (0, 0, 0) and pixel(path, 6, 1) == WHITE
-
-
-def test_a_grey_jpeg_becomes_rgb(tmp_path):
-    assert pixel(stored(tmp_path, encoded(Image.new("L", (8, 8), 77)))) == (77, 77, 77)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
-def test_cmyk_red_is_red(tmp_path, kind):
-    path = stored(tmp_path, encoded(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), kind))
-    np.testing.assert_allclose(pixel(path), RED, atol=3)
+    assert pixel(stored(tmp_path, encoded(Image.new("L", (8, 8), 77)))) == (77, 77, 77)  # a JPEG
 
 
 def ycck(colour):
@@ -208,25 +187,20 @@ def ycck(colour):
     return bytes(data)
 
 
-@pytest.mark.parametrize("colour", [RED, GREEN, (200, 120, 40)])
-def test_ycck_keeps_its_colours(tmp_path, colour):
-    np.testing.assert_allclose(pixel(stored(tmp_path, ycck(colour))), colour, atol=6)
+def test_cmyk_and_ycck_keep_their_colours(tmp_path):
+    for kind in ("JPEG", "TIFF"):
+        path = stored(tmp_path, encoded(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), kind))
+        np.testing.assert_allclose(pixel(path), RED, atol=3)
+    for colour in (RED, GREEN, (200, 120, 40)):
+        np.testing.assert_allclose(pixel(stored(tmp_path, ycck(colour))), colour, atol=6)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
-def test_sixteen_bits_keep_their_upper_eight(tmp_path, kind):
+def test_sixteen_bits_keep_their_upper_eight(tmp_path):
     ramp = np.linspace(0, 65535, 64 * 4).astype(np.uint16).reshape(4, 64)
-    image = open_image(stored(tmp_path, encoded(Image.fromarray(ramp), kind)))
-    np.testing.assert_array_equal(np.asarray(image), np.repeat((ramp >> 8)[..., None], 3, 2))
-
-
-def test_big_endian_sixteen_bits(tmp_path):
-    ramp = np.linspace(0, 65535, 64).astype(">u2")
-    path = stored(tmp_path, b"P5 64 1 65535\n" + ramp.tobytes())
-    np.testing.assert_array_equal(np.asarray(open_image(path))[0, :, 0], ramp >> 8)
-
-
-def test_sixteen_bit_colour_keeps_its_upper_eight(tmp_path):
+    grey = [encoded(Image.fromarray(ramp), kind) for kind in ("PNG", "TIFF", "PPM")]
+    for data in (*grey, b"P5 64 4 65535\n" + ramp.astype(">u2").tobytes()):
+        image = np.asarray(open_image(stored(tmp_path, data)))
+        np.testing.assert_array_equal(image, np.repeat((ramp >> 8)[..., None], 3, 2))
     row = np.array([[65535, 32768, 255], [0, 1000, 40000]], ">u2")
     path = stored(tmp_path, png(2, 1, 16, 2, b"\0" + row.tobytes()))
     np.testing.assert_array_equal(np.asarray(open_image(path))[0], row >> 8)
@@ -291,15 +265,11 @@ def test_an_image_is_rotated_upright(tmp_path, kind, orientation):
         np.testing.assert_allclose(image.getpixel((x, y)), upright.getpixel((x, y)), atol=40)
 
 
-@pytest.mark.parametrize("data", [b"Exif\0\0rubbish", b"Exif\0\0MM\0*\0\0\xff\xff", b"Exif\0\0"])
-def test_damaged_exif_data_is_ignored(tmp_path, data):
-    assert open_image(stored(tmp_path, encoded(quarters(), exif=data))).size == quarters().size
-
-
-def test_an_invalid_orientation_is_ignored(tmp_path):
-    for orientation in (0, 9, 65535):
-        exif = Image.Exif()
+def test_exif_data_that_is_damaged_or_has_an_invalid_orientation_is_ignored(tmp_path):
+    invalid = [Image.Exif() for _ in range(3)]
+    for exif, orientation in zip(invalid, (0, 9, 65535), strict=True):
         exif[274] = orientation
+    for exif in (*invalid, b"Exif\0\0rubbish", b"Exif\0\0MM\0*\0\0\xff\xff", b"Exif\0\0"):
         assert open_image(stored(tmp_path, encoded(quarters(), exif=exif))).size == quarters().size
 
 
@@ -321,15 +291,6 @@ def test_a_large_jpeg_is_decoded_reduced(tmp_path, kind):
 
 def test_threads_can_decode_at_the_same_time(tmp_path):
     paths = [stored(tmp_path, encoded(noise(seed=n), "PNG"), f"{n}.png") for n in range(8)]
-    out = {}
-
-    def work(n):
-        for _ in range(5):
-            out[n] = open_image(paths[n]).tobytes()
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert out == {n: noise(seed=n).tobytes() for n in range(8)}
+    with ThreadPoolExecutor(8) as pool:
+        decoded = list(pool.map(lambda path: open_image(path).tobytes(), paths * 5))
+    assert decoded == [noise(seed=n).tobytes() for n in range(8)] * 5

@@ -37,9 +37,8 @@ def test_many_images_are_opened_by_several_processes():
     images, seen = Photographs(count, broken=[3, count - 1]), []
     found, bad = hash_images(images, np.arange(count), 16, lambda *now: seen.append(now))
     assert bad == [(3, "cut short"), (count - 1, "cut short")] and seen[-1] == (count, count)
-    assert (
-        np.flatnonzero(found == 0).tolist() == [3, count - 1] and found[5] == hash_images(images, np.array([5]), 16)[0]
-    )
+    assert np.flatnonzero(found == 0).tolist() == [3, count - 1]
+    assert found[5] == hash_images(images, np.array([5]), 16)[0]
 
 
 def test_pixels_decide_and_a_name_where_they_are_not_known(photographs):

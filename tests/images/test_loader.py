@@ -42,15 +42,14 @@ def run(source, workers, jobs):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_change_nothing(photographs, workers):
-    inline, ahead = run(photographs, 0, jobs()), run(photographs, workers, jobs())
+    """Neither does a resumed run, which requests the batches that are left."""
+    before = torch.get_rng_state()
+    inline, rest = run(photographs, 0, jobs()), run(photographs, 0, jobs()[1:])
+    ahead = run(photographs, workers, jobs())
     assert len(inline) == len(ahead) == 3
-    for (pixels, good, bad), (other, other_good, other_bad) in zip(inline, ahead, strict=True):
-        assert torch.equal(pixels, other) and good == other_good and bad == other_bad
-
-
-def test_the_batches_that_are_left_are_the_same(photographs):
-    complete, rest = run(photographs, 0, jobs()), run(photographs, 0, jobs()[1:])
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(complete[1:], rest, strict=True))
+    for (pixels, *good_and_bad), (other, *others) in zip([*inline, *inline[1:]], [*ahead, *rest], strict=True):
+        assert torch.equal(pixels, other) and good_and_bad == others
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_bad_images_are_left_out_and_named(photographs):
@@ -78,7 +77,7 @@ def test_workers_run_from_pass_to_pass_and_end_with_close(photographs):
 def test_a_batch_is_unchanged_until_the_next_is_requested(photographs):
     """Memory is reused: with many more batches than buffers, each must still hold its own images."""
     many = [Job("train", np.array([k % 5, (k + 1) % 5]), "none") for k in range(40)]
-    loader = Loader({"train": photographs}, 32, 2, 2, prefetch=1)
+    loader = Loader({"train": photographs}, 32, 2, 2)
     for k, loaded in enumerate(loader.batches(many)):
         time.sleep(0.002)  # the workers run ahead meanwhile
         expected = load_batch(photographs, many[k].rows, 32, "none", None)[0]
@@ -91,13 +90,6 @@ def test_worker_processes_import_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_loading_does_not_change_the_random_state(photographs):
-    before = torch.get_rng_state()
-    run(photographs, 0, jobs())
-    run(photographs, 1, jobs())
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_images_that_are_drawn_from_labels_are_not_drawn_in_this_process():
     source = build("scenes", {"train_images": 20, "test_images": 8, "size": 32}).test.images
     sent = pickle.loads(pickle.dumps(source))
@@ -108,24 +100,18 @@ def test_images_that_are_drawn_from_labels_are_not_drawn_in_this_process():
     loader.close()
 
 
-def test_test_images_are_read_once_if_they_fit(photographs, monkeypatch):
+def test_test_images_are_read_once_if_they_fit_else_again(photographs, monkeypatch):
     loader = Loader({"test": photographs}, 32, 0, 4)
-    images = TestImages(loader, np.arange(12))
+    images, again = TestImages(loader, np.arange(12)), TestImages(loader, np.array([5, 9]))
+    assert not torch.cat(list(again)).numel() and not len(again.rows) and len(again.bad) == 2  # none can be read
+    monkeypatch.setattr("lifelabel.images.loader.CACHE_BYTES", 12 * 32 * 32 * 3 - 1)
+    again = TestImages(loader, np.arange(12))
     first = torch.cat(list(images))
+    assert torch.equal(torch.cat(list(again)), first) and torch.equal(torch.cat(list(again)), first)
     assert images.rows.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 10, 11] and [row for row, _ in images.bad] == [5, 9]
     monkeypatch.setattr(loader, "batches", None)
     assert torch.equal(torch.cat(list(images)), first) and [row for row, _ in images.bad] == [5, 9]
-
-
-def test_test_images_that_do_not_fit_are_read_again(photographs, monkeypatch):
-    monkeypatch.setattr("lifelabel.images.loader.CACHE_BYTES", 12 * 32 * 32 * 3 - 1)
-    images = TestImages(Loader({"test": photographs}, 32, 0, 4), np.arange(12))
-    assert torch.equal(torch.cat(list(images)), torch.cat(list(images))) and not images.cached
-
-
-def test_no_test_image_can_be_read(photographs):
-    images = TestImages(Loader({"test": photographs}, 32, 0, 4), np.array([5, 9]))
-    assert not torch.cat(list(images)).numel() and not len(images.rows) and len(images.bad) == 2
+    assert images.cached and not again.cached
 
 
 def test_scoring_batches_stay_small():

@@ -8,47 +8,35 @@ from PIL import Image
 from lifelabel.images.photographs import FOLDERS, FileImages, safe_path
 from lifelabel.images.source import BadImage, Names
 
+SAFE = {
+    "a.jpg": "a.jpg",
+    "./train2014//a.jpg": "train2014/a.jpg",
+    r"actor\0001_2124494179.jpg": "actor/0001_2124494179.jpg",
+    r".\a\.\b.jpg": "a/b.jpg",
+    "a..b/...jpg": "a..b/...jpg",
+    "été/日本 1.jpg": "été/日本 1.jpg",
+    "caf\udce9.jpg": "caf\udce9.jpg",  # a byte of a file name that is not UTF-8
+    "x" * 1024: "x" * 1024,
+}
+UNSAFE = {
+    "empty": ["", "./"],
+    "absolute": ["/etc/passwd", r"\\server\share\a.jpg"],
+    "drive letter": [r"C:\a.jpg", "c:a.jpg"],
+    "leads out": ["..", "a/../../b.jpg", r"a\..\b.jpg"],
+    "control": ["a\0.jpg", "a\n.jpg", "a\x1b[2J.jpg", "a\x85.jpg", "a\ud800.jpg"],  # UTF-8 cannot have the last one
+    "longer than 1,024": ["x" * 1025],
+}
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("a.jpg", "a.jpg"),
-        ("./train2014//a.jpg", "train2014/a.jpg"),
-        (r"actor\0001_2124494179.jpg", "actor/0001_2124494179.jpg"),
-        (r".\a\.\b.jpg", "a/b.jpg"),
-        ("a..b/...jpg", "a..b/...jpg"),
-        ("été/日本 1.jpg", "été/日本 1.jpg"),
-        ("caf\udce9.jpg", "caf\udce9.jpg"),  # a byte of a file name that is not UTF-8
-        ("x" * 1024, "x" * 1024),
-    ],
-)
-def test_a_safe_path_is_relative_with_forward_slashes(text, path):
-    assert safe_path(text) == path
+
+def test_a_safe_path_is_relative_with_forward_slashes():
+    assert {text: safe_path(text) for text in SAFE} == SAFE
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "empty"),
-        ("./", "empty"),
-        ("/etc/passwd", "absolute"),
-        (r"\\server\share\a.jpg", "absolute"),
-        (r"C:\a.jpg", "drive letter"),
-        ("c:a.jpg", "drive letter"),
-        ("..", "leads out"),
-        ("a/../../b.jpg", "leads out"),
-        (r"a\..\b.jpg", "leads out"),
-        ("a\0.jpg", "control"),
-        ("a\n.jpg", "control"),
-        ("a\x1b[2J.jpg", "control"),
-        ("a\x85.jpg", "control"),
-        ("a\ud800.jpg", "control"),  # cannot be written as UTF-8
-        ("x" * 1025, "longer than 1,024"),
-    ],
-)
-def test_an_unsafe_path_is_refused_with_a_reason(text, why):
-    with pytest.raises(ValueError, match=why):
-        safe_path(text)
+@pytest.mark.parametrize("why", UNSAFE)
+def test_an_unsafe_path_is_refused_with_a_reason(why):
+    for text in UNSAFE[why]:
+        with pytest.raises(ValueError, match=why):
+            safe_path(text)
 
 
 def put(root, path, colour=(255, 0, 0)):
@@ -67,11 +55,14 @@ def test_photographs_are_found_in_the_usual_folders(tmp_path, folder):
     assert found(tmp_path, "a.jpg", r".\actor\b.jpg", "c.jpg") == [f"{folder}a.jpg", f"{folder}actor/b.jpg", ""]
 
 
-def test_the_root_is_searched_first_and_no_other_folder_is_used(tmp_path):
-    put(tmp_path, "a.jpg")
-    put(tmp_path, "images/a.jpg")
-    put(tmp_path, "cats/b.jpg")
-    assert found(tmp_path, "a.jpg", "dogs/b.jpg", "b.jpg", "dogs/a.jpg") == ["a.jpg", "", "", ""]
+def test_the_root_is_searched_first_and_no_other_folder_is_used_but_a_linked_one(tmp_path):
+    put(tmp_path, "root/a.jpg")
+    put(tmp_path, "root/images/a.jpg")
+    put(tmp_path, "root/cats/b.jpg")
+    put(tmp_path, "disk/c.jpg")
+    (tmp_path / "root/train2014").symlink_to(tmp_path / "disk")
+    names = ["a.jpg", "dogs/b.jpg", "b.jpg", "dogs/a.jpg", "c.jpg"]
+    assert found(tmp_path / "root", *names) == ["a.jpg", "", "", "", "train2014/c.jpg"]
 
 
 def test_coco_names_are_found_in_either_edition_and_any_of_its_folders(tmp_path):
@@ -108,14 +99,9 @@ def test_images_are_read_by_row(tmp_path):
         assert copy.read(2, 100).getpixel((0, 0)) == (255, 0, 0)
         with pytest.raises(BadImage, match="no such file"):
             copy.read(1)
-
-
-def test_a_file_removed_after_the_listing_is_reported_as_missing(tmp_path):
-    put(tmp_path, "a.jpg")
-    source = FileImages(tmp_path, Names(["a.jpg"]))
-    (tmp_path / "a.jpg").unlink()
+    (tmp_path / "images/red.jpg").unlink()
     with pytest.raises(BadImage, match="no such file"):
-        source.read(0)
+        source.read(2)
 
 
 @pytest.mark.parametrize("root", [None, "nowhere", "a.jpg"])
@@ -123,8 +109,6 @@ def test_without_a_folder_all_are_absent(tmp_path, root):
     put(tmp_path, "a.jpg")
     source = FileImages(root and tmp_path / root, Names(["a.jpg", "b.jpg"]))
     assert source.present.dtype == bool and not source.present.any()
-    with pytest.raises(BadImage, match="no such file"):
-        source.read(0)
     assert FileImages(root and tmp_path / root, Names([])).present.shape == (0,)
 
 
@@ -142,20 +126,13 @@ def test_a_name_that_points_outside_the_root_is_never_opened(tmp_path, monkeypat
             source.read(row)
 
 
-def test_a_linked_folder_counts_as_under_the_root(tmp_path):
-    put(tmp_path, "disk/a.jpg")
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "train2014").symlink_to(tmp_path / "disk")
-    assert found(tmp_path / "root", "a.jpg") == ["train2014/a.jpg"]
-
-
 def test_a_folder_is_listed_once_for_any_number_of_images(tmp_path, monkeypatch):
     (tmp_path / "train2014" / "b").mkdir(parents=True)
     for n in range(0, 1000, 2):
         (tmp_path / "train2014" / f"{n}.jpg").touch()
     listed, checked = [], []
-    scandir, status = os.scandir, os.stat
-    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
+    listdir, status = os.listdir, os.stat
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(str(path)) or listdir(path))
     monkeypatch.setattr(os, "stat", lambda path, **more: checked.append(str(path)) or status(path, **more))
     names = [f"{n}.jpg" for n in range(1000)] + [f"b/{n}.jpg" for n in range(1000)]
     source = FileImages(tmp_path, Names(names))

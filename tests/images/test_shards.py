@@ -86,9 +86,6 @@ def test_images_are_found_and_read_from_a_folder_and_from_a_pattern(folder, root
     swapped = pickle.loads(pickle.dumps(source.take(np.array([4, 6, 1]))))
     assert swapped.present.tolist() == [True, False, True] and [grey(swapped, row) for row in (0, 2)] == [40, 10]
     assert swapped.name(2) == "a/1.jpg" and swapped.key(2) == source.key(1)
-
-
-def test_one_tar_file_is_a_root(folder):
     assert find_images(folder / "train-000001.tar", Names(NAMES)).present.tolist() == [False, False, *PRESENT[2:]]
 
 
@@ -102,10 +99,9 @@ def test_files_come_first_and_tar_files_are_not_read_if_no_image_is_missing(fold
 
 
 def test_the_usual_folders_and_the_spellings_of_coco_are_searched(tmp_path):
-    images(
-        tmp_path / "s" / "0.tar", "val2017/000000000009.jpg", "VOCdevkit/VOC2007/JPEGImages/000005.jpg", "cats/b.jpg"
-    )
-    names = Names(["COCO_val2014_000000000009.jpg", "VOC2007/JPEGImages/000005.jpg", "b.jpg"])
+    path, coco, voc = tmp_path / "s" / "0.tar", "000000000009.jpg", "VOC2007/JPEGImages/000005.jpg"
+    images(path, f"val2017/{coco}", f"VOCdevkit/{voc}", "cats/b.jpg")
+    names = Names([f"COCO_val2014_{coco}", voc, "b.jpg"])
     assert find_images(tmp_path / "s", names).present.tolist() == [True, True, False]
 
 
@@ -121,14 +117,8 @@ def test_of_a_repeated_name_the_last_member_counts_and_a_removed_shard_uncovers_
 
 
 def test_only_new_and_changed_shards_are_read_again(folder, monkeypatch):
-    read = []
-    read_shard = tar_index._read_shard
-
-    def recorded(shard):
-        read.append(os.path.basename(shard.path))
-        return read_shard(shard)
-
-    monkeypatch.setattr(tar_index, "_read_shard", recorded)
+    read, read_shard = [], tar_index._read_shard
+    monkeypatch.setattr(tar_index, "_read_shard", lambda s: read.append(os.path.basename(s.path)) or read_shard(s))
 
     def find(*names):
         shards._index.cache_clear()
@@ -220,33 +210,34 @@ def test_a_damaged_shard_is_one_line(tmp_path, kind):
     assert str(e.value).isprintable() and len(str(e.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "line"),
-    [
-        ("0.tar", b"\x1f\x8b\x08\0\0\0\0\0", r"0.tar is compressed \(gzip\)"),
-        ("0.tar.gz", b"", r"0.tar.gz is compressed: shards must be .tar files"),
-        ("0.tar.zst", b"", r"0.tar.zst is compressed"),
-    ],
-)
-@pytest.mark.parametrize("in_folder", [False, True])
-def test_a_compressed_shard_is_refused(tmp_path, name, data, line, in_folder):
+COMPRESSED = {
+    "0.tar": (b"\x1f\x8b\x08\0\0\0\0\0", r"0.tar is compressed \(gzip\)"),
+    "0.tar.gz": (b"", r"0.tar.gz is compressed: shards must be .tar files"),
+    "0.tar.zst": (b"", r"0.tar.zst is compressed"),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_a_compressed_shard_is_refused(tmp_path, name):
+    data, line = COMPRESSED[name]
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(UserError, match=line):
-        find_images(tmp_path if in_folder else tmp_path / name, Names(["a.jpg"]))
+    for root in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match=line):
+            find_images(root, Names(["a.jpg"]))
 
 
-@pytest.mark.parametrize(
-    ("root", "line"),
-    [
-        ("train-{000000..000002}.tar", "cannot read the shard .*train-000002.tar: No such file"),
-        ("train-{3..1}.tar", "names no shard"),
-        ("train-{0..99999}{0..99}.tar", "more than 1,000,000"),
-        ("pipe.tar", "not a regular file"),
-    ],
-)
-def test_a_root_that_names_no_shards_is_one_line(folder, root, line):
+NO_SHARDS = {
+    "train-{000000..000002}.tar": "cannot read the shard .*train-000002.tar: No such file",
+    "train-{3..1}.tar": "names no shard",
+    "train-{0..99999}{0..99}.tar": "more than 1,000,000",
+    "pipe.tar": "not a regular file",
+}
+
+
+@pytest.mark.parametrize("root", NO_SHARDS)
+def test_a_root_that_names_no_shards_is_one_line(folder, root):
     os.mkfifo(folder / "pipe.tar")
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(UserError, match=NO_SHARDS[root]):
         find_images(folder / root, Names(["a.jpg"]))
 
 

@@ -14,9 +14,8 @@ def test_sizes_are_as_equal_as_they_can_be():
     for _ in range(200):
         tasks, images = int(rng.integers(2, 6)), int(rng.integers(1, 8))
         load = rng.integers(0, 5, tasks)
-        rows = [
-            sorted(rng.choice(tasks, rng.integers(1, min(tasks, 3) + 1), replace=False).tolist()) for _ in range(images)
-        ]
+        sizes = (rng.integers(1, min(tasks, 3) + 1) for _ in range(images))
+        rows = [sorted(rng.choice(tasks, size, replace=False).tolist()) for size in sizes]
         task = assign_tasks(Labels.from_lists(rows, tasks), np.zeros(images, np.uint64), load)
         mine = sorted((load + np.bincount(task, minlength=tasks)).tolist())
         ways = (sorted((load + np.bincount(way, minlength=tasks)).tolist()) for way in itertools.product(*rows))
@@ -29,11 +28,9 @@ def test_sizes_are_as_equal_as_they_can_be():
 def test_a_chain_of_tasks_is_balanced():
     """Images fit only two neighbouring tasks: the last task can only shrink through all the others."""
     pairs = [[k, k + 1] for k in range(9) for _ in range(100)]
-    load = np.zeros(10, int)
-    load[9] = 500
-    filled = load + np.bincount(
-        assign_tasks(Labels.from_lists(pairs, 10), np.zeros(900, np.uint64), load), minlength=10
-    )
+    load = np.array([0] * 9 + [500])
+    task = assign_tasks(Labels.from_lists(pairs, 10), np.zeros(900, np.uint64), load)
+    filled = load + np.bincount(task, minlength=10)
     assert filled[9] == 500
     assert np.abs(np.diff(filled[:9])).max() <= 1  # no single move makes the sizes more equal
 
@@ -60,10 +57,6 @@ def test_draws_decide_among_images_with_the_same_choices():
 
 def test_images_that_a_task_has_already_count():
     choices, draws = Labels.from_lists([[0, 1, 2]] * 7, 3), np.arange(7, dtype=np.uint64)
-    for load, added in (
-        ([0, 0, 0], [3, 2, 2]),
-        ([9, 0, 3], [0, 5, 2]),
-        ([4, 4, 0], [1, 1, 5]),
-        ([99, 98, 0], [0, 0, 7]),
-    ):
+    added_to = {(0, 0, 0): [3, 2, 2], (9, 0, 3): [0, 5, 2], (4, 4, 0): [1, 1, 5], (99, 98, 0): [0, 0, 7]}
+    for load, added in added_to.items():
         assert np.bincount(assign_tasks(choices, draws, np.array(load)), minlength=3).tolist() == added

@@ -33,30 +33,19 @@ def random_collection(images=400, classes=12, seed=0, order=None):
     words = tuple(f"class {k:02}" for k in range(classes))
     chance = rng.uniform(0.02, 0.5, classes)
     shown = rng.random((2, images, classes)) < chance
-    pools = []
-    for split in shown:
-        rows = np.arange(images) if order is None else order
-        names = Names(f"img {row:04}.jpg" for row in rows)
-        pools.append(Pool(names, Labels.from_dense(split[rows])))
-    return Collection("random", NOWHERE, words, *pools)
+    rows = np.arange(images) if order is None else order
+    names = Names(f"img {row:04}.jpg" for row in rows)
+    return Collection("random", NOWHERE, words, *(Pool(names, Labels.from_dense(split[rows])) for split in shown))
 
 
-def make(source, dataset="", **options):
-    return make_stream(source, read(ProtocolOptions, options, "stream"), "test", dataset)
+def make(source, dataset="", default_tasks=None, **options):
+    return make_stream(source, read(ProtocolOptions, options, "stream"), "test", dataset, default_tasks)
 
 
 def task_of(split):
     """Which tasks each image name belongs to."""
-    found = {name: [] for name in split.names}
-    for index, rows in enumerate(split.rows):
-        for row in rows.tolist():
-            found[split.names[row]].append(index)
-    return found
-
-
-def shown(stream, split):
-    """The class names of each image."""
-    return {name: [stream.classes[c] for c in split.labels[row]] for row, name in enumerate(split.names)}
+    tasks = [[task for task, rows in enumerate(split.rows) if row in rows] for row in range(len(split))]
+    return dict(zip(split.names, tasks, strict=True))
 
 
 def classes_of(stream):
@@ -70,18 +59,20 @@ def sizes(stream):
     return [len(task.classes) for task in stream.tasks]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_sizes_of_tasks():
+    source = random_collection(classes=20)
+    for options, expected in (
         ({"base": 0, "step": 4}, [4] * 5),  # B0-C4
         ({"base": 10, "step": 2}, [10, 2, 2, 2, 2, 2]),  # B10-C2
         ({"step": 4}, [4] * 5),
         ({"base": 20, "step": 4}, [20]),
         ({"tasks": 3}, [7, 7, 6]),
-    ],
-)
-def test_sizes_of_tasks(options, expected):
-    assert sizes(make(random_collection(classes=20), **options)) == expected
+        ({"base": 10, "step": 3}, [10, 3, 3, 3, 1]),  # the last task has the rest, and this is reported
+    ):
+        stream = make(source, **options)
+        assert sizes(stream) == expected
+        assert ("last task" in " ".join(stream.problems.lines())) == (expected[-1] == 1)
+    assert "1 class in the last task, fewer than stream.step=3: class 19" in stream.problems.lines()
 
 
 @pytest.mark.parametrize(
@@ -100,13 +91,6 @@ def test_sizes_of_tasks(options, expected):
 def test_classes_that_cannot_be_divided(options, message):
     with pytest.raises(UserError, match=message):
         make(random_collection(classes=20), **options)
-
-
-def test_the_last_task_has_the_rest_and_this_is_reported():
-    stream = make(random_collection(classes=20), base=10, step=3)
-    assert sizes(stream) == [10, 3, 3, 3, 1]
-    assert "1 class in the last task, fewer than stream.step=3: class 19" in stream.problems.lines()
-    assert "last task" not in " ".join(make(random_collection(classes=20), base=10, step=2).problems.lines())
 
 
 def test_orders():
@@ -137,9 +121,8 @@ def test_an_order_file_with_tasks(tmp_path):
     assert "1 training image without a label of the stream, left out: 4" in stream.problems.lines()
     assert stream.rules["order"] == "file order.txt"
     assert make(source, order=str(file), tasks=2, top=3).fingerprint == stream.fingerprint
-    with pytest.raises(
-        UserError, match=r"stream.tasks=3 contradicts order .*order.txt, which defines 2 tasks: remove it"
-    ):
+    message = r"stream.tasks=3 contradicts order .*order.txt, which defines 2 tasks: remove it"
+    with pytest.raises(UserError, match=message):
         make(source, order=str(file), tasks=3)
 
 
@@ -195,13 +178,13 @@ def test_special_images_go_to_their_task_and_none_is_lost():
     source = random_collection()
     stream = make(source, tasks=4)
     for pool, split in ((source.train, stream.train), (source.test, stream.test)):
-        tasks, classes = task_of(split), shown(stream, split)
-        for row, name in enumerate(pool.names):
-            owners = {column // 3 for column in pool.labels[row].tolist()}
-            assert len(tasks.get(name, [])) == (1 if owners else 0)
-            assert not owners or tasks[name][0] in owners
-            if owners:
-                assert classes[name] == [source.classes[c] for c in pool.labels[row]]
+        tasks, labels = task_of(split), dict(zip(split.names, split.labels, strict=True))
+        for name, columns in zip(pool.names, pool.labels, strict=True):
+            assert (name in tasks) == bool(len(columns))
+            if len(columns):
+                (task,) = tasks[name]
+                assert task in columns // 3 and labels[name].tolist() == columns.tolist()
+    assert stream.classes == source.classes
     empty = int((source.train.labels.per_image() == 0).sum())
     assert stream.problems.counts["training images without a label of the stream, left out"] == empty > 0
 
@@ -219,7 +202,6 @@ def test_the_tasks_of_images_depend_only_on_seed_and_names():
     first = make(random_collection(), tasks=4)
     order = np.random.default_rng(5).permutation(400)
     assert make(random_collection(order=order), tasks=4).fingerprint == first.fingerprint
-    assert make(random_collection(), tasks=4).fingerprint == first.fingerprint
     other = make(random_collection(), tasks=4, seed=1)
     assert other.fingerprint != first.fingerprint
     assert [len(rows) for rows in other.train.rows] == [len(rows) for rows in first.train.rows]
@@ -230,12 +212,6 @@ def test_truth_is_computed_from_the_training_images_of_the_stream():
     assert stream.classes == ("a", "b", "c")
     assert stream.truth.tolist() == [[1, 0.5, 0], [0.5, 1, 1], [0, 0.5, 1]]
     assert stream.train.complete and len(stream.train) == 3
-
-
-def test_rules_state_how_the_stream_was_made():
-    stream = make(random_collection(), base=6, step=3, seed=4)
-    rules = {"source": "random", "protocol": "disjoint", "order": "source", "base": 6, "step": 3, "seed": 4}
-    assert stream.rules == rules
 
 
 def test_problems_of_the_collection_are_kept_and_not_changed():
@@ -249,17 +225,15 @@ def test_problems_of_the_collection_are_kept_and_not_changed():
     assert source.problems.lines() == lines[:1]
 
 
-def test_a_class_without_an_image_in_its_own_task_is_reported():
+def test_a_class_and_a_task_without_an_image():
     stream = make(collection({"1": "a", "2": "a", "3": "b c", "4": "d"}, classes=tuple("abcd")), tasks=2)
     assert task_of(stream.train)["3"] == [1]
     assert stream.problems.lines() == ["1 class that no training image of their task shows: b"]
-
-
-def test_a_task_without_a_training_image_is_refused():
-    with pytest.raises(
-        UserError, match=r"task 2 \(c, d\) has no training image of its classes in made: choose other classes or"
-    ):
+    message = r"task 2 \(c, d\) has no training image of its classes in made: choose other classes or"
+    with pytest.raises(UserError, match=message):
         make(collection({"1": "a", "2": "b e"}), tasks=3)
+    with pytest.raises(UserError, match=r"no test image of made shows a class .*\(.*1 test image without a label"):
+        make(collection({"1": "a", "2": "b"}, {"3": ""}), tasks=2, top=2)
 
 
 # The overlapping protocol
@@ -291,16 +265,15 @@ def test_given_tasks_decide_and_classes_follow():
     assert stream.rules["tasks"] == "given by the source"
     assert not stream.train.complete and stream.truth is None  # each image has only labels of its own task
     assert special_and_mixed(stream) == []
+    other = make(dataclasses.replace(source, test=dataclasses.replace(source.test, task=np.array([2, -1]))))
+    assert task_of(other.test) == {"y": [0]}
+    assert "1 test image of a task that the stream does not have: x" in other.problems.lines()
     with pytest.raises(
         UserError, match=r"stream.tasks=3 contradicts the task column, which defines 2 tasks: remove it"
     ):
         make(source, tasks=3)
-
-
-def test_a_class_belongs_to_the_first_given_task_that_has_it(tmp_path):
-    train = {"1": "a", "2": "c a", "3": "b", "4": "b c", "5": "a b c"}
-    source = collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1])
-    assert [task.classes for task in make_stream(source, ProtocolOptions(), "s").tasks] == [("a", "b"), ("c",)]
+    train = {"1": "a", "2": "c a", "3": "b", "4": "b c", "5": "a b c"}  # a class belongs to the first task that has it
+    assert classes_of(make(collection(train, {"x": "a"}, train_tasks=[0, 1, 0, 1, -1]))) == ["a b", "c"]
 
 
 def test_listed_labels_of_later_tasks_are_unknown_unless_an_image_has_one():
@@ -340,27 +313,24 @@ def test_a_given_task_without_a_class():
         make(dataclasses.replace(source, task_names=("april", "may")))
 
 
-def test_default_number_of_tasks(tmp_path):
+def test_default_number_of_tasks_and_rules(tmp_path):
     """The default number of tasks is used only if options, the order and the images do not define tasks."""
     source, file = random_collection(classes=6), tmp_path / "order.txt"
     file.write_text("class 00\nclass 01\n\nclass 02\n")
 
     def cut(source, **options):
-        stream = make_stream(source, read(ProtocolOptions, options, "stream"), "test", default_tasks=4)
+        stream = make(source, default_tasks=4, **options)
         return sizes(stream), stream.rules.get("tasks")
 
     assert cut(source) == ([2, 2, 1, 1], 4)
     assert cut(source, top=3) == ([1, 1, 1], 3)
     assert cut(source, tasks=2) == ([3, 3], 2)
     assert cut(source, base=4, step=1) == ([4, 1, 1], None)
+    rules = {"source": "random", "protocol": "disjoint", "order": "source", "base": 4, "step": 1, "seed": 3}
+    assert make(source, base=4, step=1, seed=3).rules == rules
     assert cut(source, order=str(file)) == ([2, 1], 2)
     given = collection({"1": "a", "2": "b"}, train_tasks=[0, 1])
     assert cut(given) == ([1, 1], "given by the source")
-
-
-def test_without_a_test_image_there_is_no_stream():
-    with pytest.raises(UserError, match=r"no test image of made shows a class .*\(.*1 test image without a label"):
-        make(collection({"1": "a", "2": "b"}, {"3": ""}), tasks=2, top=2)
 
 
 def test_images_without_a_label_are_negative_examples_of_an_only_task():
@@ -393,10 +363,3 @@ def test_training_images_without_a_label_of_their_task_are_negative_examples():
         tasks = {"1": [0], "5": [0] if protocol == "disjoint" else [0, 1], "2": [1], "3": [1], "4": [1]}
         assert task_of(stream.train) == tasks
         assert "1 training image without a label of the stream, left out: 6" in stream.problems.lines()
-
-
-def test_a_test_image_of_a_task_that_the_stream_does_not_have_is_left_out():
-    source = collection({"1": "a", "2": "b"}, {"x": "a", "y": "b"}, train_tasks=[0, 1], test_tasks=[0, 2])
-    stream = make(source)
-    assert task_of(stream.test) == {"x": [0]}
-    assert "1 test image of a task that the stream does not have: y" in stream.problems.lines()

@@ -5,17 +5,8 @@ import pytest
 
 from lifelabel.errors import UserError
 from lifelabel.options import read
-from lifelabel.streams.scenes import (
-    _CLASSES,
-    _SCENES,
-    _TEST,
-    _TRAIN,
-    ScenesOptions,
-    _assign_tasks,
-    _draw_labels,
-    _render,
-    build,
-)
+from lifelabel.streams import scenes
+from lifelabel.streams.scenes import ScenesOptions, build
 from lifelabel.streams.scenes_draw import THINGS
 from lifelabel.streams.stream import equal_tasks
 
@@ -48,29 +39,19 @@ def test_the_fingerprint_of_the_default_stream_does_not_change(stream):
     assert stream.fingerprint == "fce77481a92a57334b0a429da135a4fbb1579233aecb5027b48d38b600057b0a"
 
 
-def test_other_seed_gives_other_labels_and_images():
-    one, two = fresh(), fresh(seed=1)
-    assert one.train.labels != two.train.labels
-    assert not np.array_equal(_render("beach", ["sun"], "0/0/5", 32), _render("beach", ["sun"], "1/0/5", 32))
-    assert (pixels(one.train, range(9)) != pixels(two.train, range(9))).any(axis=(1, 2, 3)).all()
-
-
-def test_train_and_test_images_differ():
-    small = fresh()
-    assert small.train.labels.take(np.arange(60)) != small.test.labels
-    assert not np.array_equal(pixels(small.train, range(60)), pixels(small.test, range(60)))
-
-
-def test_images_do_not_depend_on_their_order():
-    whole = pixels(fresh().train, range(40))
-    other = fresh().train
-    assert np.array_equal(pixels(other, [7, 39, 7, 0]), whole[[7, 39, 7, 0]])
-
-
-def test_images_do_not_depend_on_how_many_there_are():
-    few, many = fresh(), fresh(train_images=5000)
-    assert few.train.labels == many.train.labels.take(np.arange(300))
-    assert np.array_equal(pixels(few.train, range(20)), pixels(many.train, range(20)))
+def test_images_depend_on_the_seed_the_split_and_the_row_only():
+    one, other, many = fresh(), fresh(seed=1), fresh(train_images=5000)
+    drawn = pixels(one.train, range(60))
+    assert one.train.labels != other.train.labels
+    assert not np.array_equal(
+        scenes._render("beach", ["sun"], "0/0/5", 32), scenes._render("beach", ["sun"], "1/0/5", 32)
+    )
+    assert (drawn[:9] != pixels(other.train, range(9))).any(axis=(1, 2, 3)).all()
+    assert one.train.labels.take(np.arange(60)) != one.test.labels
+    assert not np.array_equal(drawn, pixels(one.test, range(60)))
+    assert np.array_equal(pixels(fresh().train, [7, 39, 7, 0]), drawn[[7, 39, 7, 0]])  # in any order
+    assert one.train.labels == many.train.labels.take(np.arange(300))  # of any number of images
+    assert np.array_equal(pixels(many.train, range(20)), drawn[:20])
 
 
 def test_images_that_are_sent_to_another_process_have_no_labels():
@@ -81,16 +62,13 @@ def test_images_that_are_sent_to_another_process_have_no_labels():
     assert np.array_equal(np.asarray(sent.read(3)), np.asarray(images.read(3)))
 
 
-@pytest.mark.parametrize("row", [-1, 300])
-def test_rows_outside_the_split_are_refused(row):
-    with pytest.raises(IndexError, match=r"^rows must be in 0 … 299$"):
-        fresh().train.images.read(row)
-
-
-def test_images_have_the_size_asked_for():
-    image = fresh(size=33).test.images.read(0)
-    assert (image.size, image.mode) == ((33, 33), "RGB")
-    assert fresh(size=33).image_size == 33
+def test_images_have_the_size_asked_for_and_rows_outside_the_split_are_refused():
+    small = fresh(size=33)
+    image = small.test.images.read(0)
+    assert (image.size, image.mode, small.image_size) == ((33, 33), "RGB", 33)
+    for row in (-1, 300):
+        with pytest.raises(IndexError, match=r"^rows must be in 0 … 299$"):
+            small.train.images.read(row)
 
 
 def test_tasks_are_disjoint_and_balanced_and_have_their_own_classes(stream):
@@ -100,38 +78,32 @@ def test_tasks_are_disjoint_and_balanced_and_have_their_own_classes(stream):
     assert all(view.labels.per_image().all() for view in views)
     for split in (stream.train, stream.test):
         assert np.ptp([len(rows) for rows in split.rows]) <= 0.02 * len(split)
+    labels = stream.test.labels.dense()  # those of a test image are complete
+    outside = [labels[stream.test.rows[t.index], : t.offset].mean() for t in stream.tasks[1:]]
+    assert labels.shape == (1500, 20) and min(outside) > 0.05
 
 
 def test_an_image_goes_to_the_smallest_task_then_to_the_first():
     tasks = equal_tasks(("a", "b", "c"), 3)
     labels = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]], bool)
-    assert _assign_tasks(labels, tasks).tolist() == [0, 0, 1, 2, 1]
-
-
-def test_test_labels_are_complete(stream):
-    labels = stream.test.labels.dense()
-    outside = [labels[stream.test.rows[t.index], : t.offset].mean() for t in stream.tasks[1:]]
-    assert labels.shape == (1500, 20)
-    assert min(outside) > 0.05
+    assert scenes._assign_tasks(labels, tasks).tolist() == [0, 0, 1, 2, 1]
 
 
 def test_truth_agrees_with_the_labels(stream):
-    _, labels = _draw_labels(stream.classes, 200_000, 3, _TRAIN)
+    _, labels = scenes._draw_labels(stream.classes, 200_000, 3, scenes._TRAIN)
     counts = labels.sum(axis=0)
     cooccurrence = labels.T.astype(np.float32) @ labels.astype(np.float32)
-    assert counts.min() > 5000
-    assert stream.truth.dtype == np.float64
+    assert counts.min() > 5000 and stream.truth.dtype == np.float64
     assert np.abs(cooccurrence / counts[None, :] - stream.truth).max() < 0.02
     assert not np.allclose(stream.truth, stream.truth.T, atol=0.1)
 
 
 def test_prevalence_and_label_count_stay_in_range(stream):
-    _, labels = _draw_labels(_CLASSES, 50_000, 0, _TEST)
+    _, labels = scenes._draw_labels(scenes._CLASSES, 50_000, 0, scenes._TEST)
     share = labels.mean(axis=0)
-    assert share.min() >= 0.06
-    assert share.max() <= 0.45
+    assert share.min() >= 0.06 and share.max() <= 0.45
     assert 3 <= labels[:, :20].sum(axis=1).mean() <= 4
-    assert _draw_labels(stream.classes, 50_000, 0, _TEST)[1].any(axis=1).all()
+    assert scenes._draw_labels(stream.classes, 50_000, 0, scenes._TEST)[1].any(axis=1).all()
 
 
 def test_most_strong_relations_are_between_tasks(stream):
@@ -143,40 +115,36 @@ def test_most_strong_relations_are_between_tasks(stream):
 
 
 def test_catalogue_scenes_and_drawings_name_the_same_things():
-    assert len(set(_CLASSES)) == len(_CLASSES) == 30
-    assert set(THINGS) == set(_CLASSES) == {name for _, _, things in _SCENES.values() for name in things}
-    assert sum(prior for prior, _, _ in _SCENES.values()) == pytest.approx(1.0)
+    assert len(set(scenes._CLASSES)) == len(scenes._CLASSES) == 30
+    assert set(THINGS) == set(scenes._CLASSES) == {name for _, _, things in scenes._SCENES.values() for name in things}
+    assert sum(prior for prior, _, _ in scenes._SCENES.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("name", _CLASSES)
+@pytest.mark.parametrize("name", scenes._CLASSES)
 def test_a_thing_changes_the_pixels(name):
     for number in range(25):
-        empty, shown = (_render("street", things, f"look/{number}", 64) for things in ((), (name,)))
+        empty, shown = (scenes._render("street", things, f"look/{number}", 64) for things in ((), (name,)))
         changed = (np.abs(shown.astype(int) - empty).max(axis=2) > 25).mean()
         assert changed > 0.01, number
 
 
-@pytest.mark.parametrize("name", _CLASSES)
+@pytest.mark.parametrize("name", scenes._CLASSES)
 def test_only_the_given_things_are_drawn(name, monkeypatch):
     drawn = []
     for other, kind in THINGS.items():
         spy = kind._replace(draw=lambda pen, rng, other=other: drawn.append(other))
         monkeypatch.setitem(THINGS, other, spy)
-    _render("beach", (), "only", 32)
+    scenes._render("beach", (), "only", 32)
     assert drawn == []
-    _render("beach", (name,), "only", 32)
+    scenes._render("beach", (name,), "only", 32)
     assert drawn == [name]
 
 
-def test_an_image_without_things_is_only_a_background():
-    assert np.array_equal(_render("night", (), "x", 32), _render("night", (), "x", 32))
-    one, two = (_render("night", (), key, 32).astype(int) for key in "xy")
+def test_the_background_varies_and_one_more_thing_does_not_change_the_rest_of_the_image():
+    one, two = (scenes._render("night", (), key, 32).astype(int) for key in "xy")
     assert (np.abs(one - two).max(axis=2) > 40).mean() > 0.3  # far more than grain
-
-
-def test_adding_a_thing_does_not_change_the_rest_of_the_image():
     for number in range(8):
-        empty, shown = (_render("room", things, f"rest/{number}", 64) for things in ((), ("sun",)))
+        empty, shown = (scenes._render("room", things, f"rest/{number}", 64) for things in ((), ("sun",)))
         assert (shown == empty).all(axis=2).mean() > 0.7
 
 

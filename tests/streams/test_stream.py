@@ -1,8 +1,8 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.labels import Labels, Unknown
@@ -11,28 +11,18 @@ from lifelabel.streams.stream import Split, Stream, classes_to_tasks, equal_task
 CLASSES = ("a", "b", "c", "d", "e")
 
 
-class Images:
-    def __init__(self, present):
-        self.present = present
-
-    def __len__(self):
-        return len(self.present)
-
-    def name(self, row):
-        return f"{row}.jpg"
-
-    def read(self, row, min_side=0):
-        return Image.new("RGB", (4, 4), (row, row, row))
-
-
-def make(seed=0, complete=True, present=None):
-    rng = np.random.default_rng(seed)
+def make(present=None):
+    rng = np.random.default_rng(0)
     labels = rng.random((12, 5)) < 0.5
-    images = Images(np.ones(12, bool) if present is None else present)
+    images = SimpleNamespace(present=np.ones(12, bool) if present is None else present)
     names = Names(f"{i}.jpg" for i in range(12))
     rows = (np.array([0, 2, 4, 5, 9]), np.array([1, 3, 6, 7, 8, 11]))  # image 10 is in no task
-    split = Split(images, names, Labels.from_dense(labels), rows, complete)
+    split = Split(images, names, Labels.from_dense(labels), rows)
     return Stream("made up", equal_tasks(CLASSES, 2), split, split), labels
+
+
+def incomplete(stream):
+    return dataclasses.replace(stream, train=dataclasses.replace(stream.train, complete=False))
 
 
 def test_classes_are_divided_into_tasks():
@@ -57,18 +47,6 @@ def test_conditional_frequencies():
     assert matrix[0, 1] == 1 and matrix[1, 0] == pytest.approx(2 / 3) and not matrix[:, 2].any()
 
 
-def test_problems_have_a_count_and_up_to_five_examples():
-    problems = Problems()
-    assert not problems
-    for line in range(9):
-        problems.add("bad rows", f"line {line}")
-    problems.add("empty classes", "dog", 3)
-    assert problems.lines() == [
-        "9 bad rows: line 0, line 1, line 2, line 3, line 4, …",
-        "3 empty classes: dog, …",
-    ]
-
-
 def test_a_view_has_only_the_images_and_labels_of_its_task():
     stream, labels = make()
     view = stream.train_view(1)
@@ -81,7 +59,7 @@ def test_a_view_has_only_the_images_and_labels_of_its_task():
 def test_views_skip_images_without_a_file():
     present = np.ones(12, bool)
     present[[3, 9]] = False
-    stream, _ = make(present=present)
+    stream, _ = make(present)
     assert stream.train_view(1).rows.tolist() == [1, 6, 7, 8, 11]
     assert stream.joint_view().rows.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 11]
 
@@ -93,7 +71,7 @@ def test_the_joint_view_has_all_known_labels():
     assert view.rows.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
     assert np.array_equal(view.labels.dense(), labels[view.rows])
 
-    partial = make(complete=False)[0].joint_view()
+    partial = incomplete(stream).joint_view()
     task_classes = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]], bool)
     assert np.array_equal(partial.known(np.arange(11)), task_classes[[0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]])
     assert np.array_equal(partial.known(np.array([3, 0])), task_classes[[1, 0]])
@@ -106,10 +84,9 @@ def test_with_known_labels_a_view_has_the_labels_of_all_classes_so_far():
     assert first.classes == CLASSES[:3] and second.classes == CLASSES
     assert np.array_equal(first.labels.dense(), labels[first.rows, :3])  # later classes are hidden
     assert np.array_equal(second.labels.dense(), labels[second.rows])
-    partial = dataclasses.replace(known, train=dataclasses.replace(known.train, complete=False)).joint_view()
-    assert partial.known(np.arange(11)).sum(1).tolist() == [
-        3 if row in known.train.rows[0] else 5 for row in partial.rows
-    ]
+    partial = incomplete(known).joint_view()
+    numbers = [3 if row in known.train.rows[0] else 5 for row in partial.rows]
+    assert partial.known(np.arange(11)).sum(1).tolist() == numbers
     assert known.fingerprint != stream.fingerprint
 
 
@@ -150,17 +127,25 @@ def test_the_fingerprint_depends_on_tasks_images_and_visible_labels():
         return dataclasses.replace(stream, **{split: other})
 
     assert with_labels("train", 1, 0).fingerprint == stream.fingerprint  # hidden: image 1 belongs to the other task
-    others = [make(seed=1)[0], dataclasses.replace(stream, tasks=equal_tasks(CLASSES, 3)[:2])]
+    others = [dataclasses.replace(stream, tasks=equal_tasks(CLASSES, 3)[:2])]
     others += [with_labels("train", 1, 3), with_labels("test", 1, 0)]
     swapped = dataclasses.replace(stream.train, rows=stream.train.rows[::-1])
-    others.append(dataclasses.replace(stream, train=swapped))
+    renamed = dataclasses.replace(stream.train, names=Names(f"{i}.png" for i in range(12)))
+    others += [dataclasses.replace(stream, train=split) for split in (swapped, renamed)]
     assert len({other.fingerprint for other in [*others, stream]}) == len(others) + 1
 
 
-def test_problems_replace_control_characters():
+def test_problems_have_a_count_and_up_to_five_examples_without_control_characters():
     problems = Problems()
-    assert problems.brief() == ""
+    assert not problems and problems.brief() == ""
+    for line in range(9):
+        problems.add("bad rows", f"line {line}")
+    problems.add("empty classes", "dog", 3)
     problems.add("odd rows", "line 3: \x1b[31mred\n")
     problems.add("odd rows", "line 4")
-    assert problems.lines() == ["2 odd rows: line 3: \ufffd[31mred\ufffd, line 4"]
-    assert problems.brief() == " (2 odd rows)"
+    assert problems.lines() == [
+        "9 bad rows: line 0, line 1, line 2, line 3, line 4, …",
+        "3 empty classes: dog, …",
+        "2 odd rows: line 3: \ufffd[31mred\ufffd, line 4",
+    ]
+    assert problems.brief() == " (9 bad rows; 3 empty classes; 2 odd rows)"

@@ -98,8 +98,18 @@ def decode_image(data: bytes | bytearray, min_side: int = 0, max_pixels: int = M
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """An image that Pillow has opened, upright, in RGB. Raises `BadImage` if its pixels cannot be used."""
-    return _upright(_to_rgb(image), image)
+    """An image that Pillow has opened, in RGB, rotated and mirrored by its EXIF orientation.
+
+    Raises `BadImage` if its pixels cannot be used. Unreadable EXIF data is ignored.
+    """
+    rgb = _to_rgb(image)
+    if image.format == "JPEG" and not ("exif" in image.info or "xmp" in image.info):
+        return rgb
+    try:
+        transpose = _EXIF_TRANSPOSE.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF data raises many types of exceptions; the pixels are valid
+        return rgb
+    return rgb if transpose is None else rgb.transpose(transpose)
 
 
 def check_bytes(size: int) -> None:
@@ -173,14 +183,3 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white.paste(rgba, mask=rgba.getchannel("A"))
         return white
     return image if mode == "RGB" else image.convert("RGB")
-
-
-def _upright(image: Image.Image, source: Image.Image) -> Image.Image:
-    """Rotate and mirror by the EXIF orientation of `source`. Unreadable EXIF data is ignored."""
-    if source.format == "JPEG" and not ("exif" in source.info or "xmp" in source.info):
-        return image
-    try:
-        transpose = _EXIF_TRANSPOSE.get(source.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF data raises many types of exceptions; the pixels are valid
-        return image
-    return image if transpose is None else image.transpose(transpose)

@@ -18,7 +18,7 @@ from lifelabel.errors import UserError
 from lifelabel.images import transforms
 from lifelabel.images.source import ImageSource
 from lifelabel.images.transforms import Job, JobReader
-from lifelabel.images.workers import SharedArrays, Workers
+from lifelabel.images.workers import AHEAD, SharedArrays, Workers
 from lifelabel.parallel.torchrun import processes_here
 from lifelabel.utils.memory import total_memory
 from lifelabel.utils.processes import num_cores
@@ -33,8 +33,6 @@ _MIN_WORKERS, _WORKERS_PER_CORE = 16, 8
 """So many worker processes are allowed on every machine, and for each core."""
 _NETWORK_BYTES = 32
 """The fewest bytes that a network needs for each value of a pixel: float32, eight times."""
-_PREFETCH = 2
-"""Batches that each worker prepares ahead."""
 SCORING_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20, "mps": 32 << 20}
 """Pixels in a batch that is only scored, by the type of the device."""
 CACHE_BYTES = 1 << 30
@@ -69,7 +67,6 @@ class Loader:
         size: int,
         workers: int,
         batch: int = 1,
-        prefetch: int = _PREFETCH,
         scoring_bytes: int = SCORING_BYTES["cpu"],
     ):
         if any(source.drawn_from_labels for source in sources.values()):
@@ -77,7 +74,7 @@ class Loader:
         self.scoring_batch = max(1, min(256, scoring_bytes // (3 * size**2)))
         _check_workers(workers)
         # batches being decoded, batches waiting, the batch that is in use, and the next one
-        buffers = workers * prefetch + 2 if workers else 0
+        buffers = workers * AHEAD + 2 if workers else 0
         _check_memory(size, batch, buffers)
         shared = None
         if workers and hasattr(os, "memfd_create"):
@@ -88,7 +85,7 @@ class Loader:
         self.workers: Workers | None = None
         if workers:
             given, module = (sources, size, shared), transforms.__name__
-            self.workers = Workers(workers, JobReader, *given, needed=(sources,), ahead=prefetch, preload=module)
+            self.workers = Workers(workers, JobReader, *given, needed=(sources,), preload=module)
 
     def batches(self, jobs: Iterable[Job], on_wait: Callable[[], None] | None = None) -> Iterator[Loaded]:
         """The batches of one pass. `on_wait` replaces that of the loader."""

@@ -133,7 +133,7 @@ def _find(root: Path, names: Iterable[str], problems: Problems) -> Iterator[str]
     name in another case is not: on most file systems it can be another photograph. It is a problem that is counted.
     """
     prefixes = ["", *(f"{folder}/" for folder in FOLDERS if (root / folder).is_dir())]
-    listing = functools.cache(functools.partial(_list, root))
+    listing = functools.cache(lambda folder: frozenset(names_in(root / folder)))
     composed = _Near(listing, functools.partial(unicodedata.normalize, "NFC"))
     caseless = _Near(listing, lambda name: unicodedata.normalize("NFC", name).casefold())
 
@@ -199,10 +199,9 @@ def spellings(name: str) -> Iterator[tuple[str, str]]:
         yield "", coco[2]
 
 
-def _list(root: Path, folder: str) -> frozenset[str]:
+def names_in(folder: Path) -> list[str]:
     """The names in a folder; none if it does not exist or cannot be read."""
     try:
-        with os.scandir(root / folder) as entries:
-            return frozenset(entry.name for entry in entries)
+        return os.listdir(folder)
     except OSError:
-        return frozenset()
+        return []

@@ -20,7 +20,7 @@ from PIL import Image
 
 from lifelabel.errors import UserError
 from lifelabel.images.decode import check_bytes, decode_image
-from lifelabel.images.photographs import FileImages
+from lifelabel.images.photographs import FileImages, names_in
 from lifelabel.images.source import BadImage, ImageSource, Names, Problems
 from lifelabel.images.tar_index import Shard, TarIndex, read_index, stat_shards
 from lifelabel.utils.files import open_regular
@@ -139,10 +139,7 @@ def _index(root: Path, paths: tuple[Path, ...]) -> TarIndex:
 
 def _tar_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The tar files in a folder, sorted by name. Hidden files are left out."""
-    try:
-        names = sorted(entry for entry in os.listdir(folder) if not entry.startswith("."))
-    except OSError:
-        return []
+    names = sorted(name for name in names_in(folder) if not name.startswith("."))
     return [folder / name for name in names if name.lower().endswith(suffixes)]
 
 

@@ -73,9 +73,6 @@ class TarIndex:
     """The problems of each shard: kind, example and number."""
     members: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.members)
-
     def find(self, names: Sequence[str]) -> np.ndarray:
         """The position of each image in the index; -1 if no shard has it.
 
@@ -128,8 +125,24 @@ def read_index(root: Path, shards: Sequence[Shard]) -> TarIndex:
     read = {shard for part in parts for shard in part.shards}
     parts += _read_all([shard for shard in dict.fromkeys(shards) if shard not in read])
     index = _join(shards, parts)
-    _save(name, index)
+    about = {"version": _VERSION, "shards": index.shards, "prefixes": index.prefixes, "problems": index.problems}
+    cache.save(name, about=np.array(json.dumps(about)), members=index.members)
     return index
+
+
+def _load(name: str) -> TarIndex | None:
+    """The index in the cache folder; None if there is none that this version can read."""
+    arrays = cache.load(name)
+    if arrays is None:
+        return None
+    try:
+        about = json.loads(str(arrays["about"]))
+        if about["version"] != _VERSION:
+            return None
+        shards = tuple(Shard(*each) for each in about["shards"])
+        return TarIndex(shards, tuple(about["prefixes"]), tuple(about["problems"]), arrays["members"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _join(shards: Sequence[Shard], parts: Sequence[TarIndex]) -> TarIndex:
@@ -147,28 +160,6 @@ def _join(shards: Sequence[Shard], parts: Sequence[TarIndex]) -> TarIndex:
     used = {prefix for part in parts for prefix in part.prefixes}
     prefixes = tuple(prefix for prefix in _PREFIXES if prefix in used)
     return TarIndex(tuple(shards), prefixes, tuple(problems[shard] for shard in shards), joined)
-
-
-# The cache
-
-
-def _load(name: str) -> TarIndex | None:
-    arrays = cache.load(name)
-    if arrays is None:
-        return None
-    try:
-        about = json.loads(str(arrays["about"]))
-        if about["version"] != _VERSION:
-            return None
-        shards = tuple(Shard(*each) for each in about["shards"])
-        return TarIndex(shards, tuple(about["prefixes"]), tuple(about["problems"]), arrays["members"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _save(name: str, index: TarIndex) -> None:
-    about = {"version": _VERSION, "shards": index.shards, "prefixes": index.prefixes, "problems": index.problems}
-    cache.save(name, about=np.array(json.dumps(about)), members=index.members)
 
 
 # Reading headers

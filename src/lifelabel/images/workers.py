@@ -22,6 +22,9 @@ import numpy as np
 from lifelabel.errors import UserError
 from lifelabel.utils.processes import end_child, init_child, receive, start_child
 
+AHEAD = 2
+"""Items that each worker process gets ahead."""
+
 
 class WorkerDied(Exception):
     """A worker process has ended. It was killed, or there was too little memory."""
@@ -30,15 +33,14 @@ class WorkerDied(Exception):
 class Workers:
     """`count` processes that call `work(item)`. Each of them makes `work = make(*args)` once.
 
-    The processes get the items in turn, up to `ahead` items each, and the results are in the order of the items. They
+    The processes get the items in turn, up to `AHEAD` items each, and the results are in the order of the items. They
     start with the first pass, run until `close`, and import the module `preload`.
     """
 
     def __init__(
-        self, count: int, make: Callable[..., Callable[[Any], Any]], *args: Any, needed: tuple[Any, ...] = (),
-        ahead: int = 2, preload: str = "",
-    ):  # fmt: skip
-        self.count, self.ahead = count, ahead
+        self, count: int, make: Callable[..., Callable[[Any], Any]], *args: Any, needed: tuple = (), preload: str = ""
+    ):
+        self.count = count
         self._start = lambda: start_child(_work, make, args, needed=needed, preload=preload or __name__)
         self.children: list[tuple[BaseProcess, Connection]] = []
         self._pending: deque[int] = deque()
@@ -54,7 +56,7 @@ class Workers:
         while self._pending:  # of a pass that was not read to its end
             self._receive(on_wait)
         numbered = enumerate(items)
-        for _ in range(self.count * self.ahead):
+        for _ in range(self.count * AHEAD):
             self._send_next(numbered)
         while self._pending:
             kind, value = self._receive(on_wait)

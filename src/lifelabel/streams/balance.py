@@ -1,7 +1,4 @@
-"""Assigns each image to one of the tasks that own a label of it, with task sizes as equal as possible (A.2).
-
-docs/streams/protocols.md describes the algorithm.
-"""
+"""Assigns each image to one of the tasks that own a label of it (A.2). docs/streams/protocols.md has the algorithm."""
 
 from __future__ import annotations
 

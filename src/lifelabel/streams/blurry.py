@@ -1,8 +1,6 @@
 """Blurry tasks (RM, Bang et al., CVPR 2021): a share of the training images of each task moves to other tasks.
 
-The task that an image moves out of is its home task. In the other task the image has the labels of the classes of that
-task, as far as the source states them. If its home task is earlier, its labels of the classes of its home task are
-known labels of old classes. If it is later, they are hidden, because the classes do not exist yet.
+The task that an image moves out of is its home task. docs/streams/protocols.md states which labels it has in the other.
 """
 
 from __future__ import annotations

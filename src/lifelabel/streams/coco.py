@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def labels_by_name(root: Path, classes: Sequence[str]) -> dict[str, frozenset[in
 
     None if there are no annotations. One file of an edition is enough here.
     """
-    paths = _found(root)
+    paths = annotation_files(root)
     labels: dict[str, frozenset[int]] = {}
     column_of = {name: column for column, name in enumerate(classes)}
     for path in paths:
@@ -85,17 +84,12 @@ def labels_by_name(root: Path, classes: Sequence[str]) -> dict[str, frozenset[in
     return labels if paths else None
 
 
-def has_annotations(root: Path) -> bool:
-    """Whether there is at least one file of annotations under `root`."""
-    return bool(_found(root))
-
-
 def read_named(root: Path, names: Sequence[str]) -> Collection:
     """The images `names`, found as in `labels_by_name`, with the labels of all categories. There are no test images.
 
     Images that the annotations do not have are left out.
     """
-    parts = [_read_instances(path, Problems()) for path in _found(root)]
+    parts = [_read_instances(path, Problems()) for path in annotation_files(root)]
     classes = parts[0].classes
     if any(part.classes != classes for part in parts):
         raise UserError(
@@ -113,8 +107,8 @@ def read_named(root: Path, names: Sequence[str]) -> Collection:
     return Collection("coco", root, classes, train, Pool(Names(()), Labels.from_lists([], len(classes))))
 
 
-def _found(root: Path) -> list[Path]:
-    """The files of the edition that has more of them under `root`."""
+def annotation_files(root: Path) -> list[Path]:
+    """The files of annotations of the edition that has more of them under `root`."""
     return max(([root / name for name in pair if (root / name).is_file()] for pair in _EDITIONS), key=len)
 
 
@@ -184,11 +178,13 @@ def _images(items: list[Any], path: Path, problems: Problems) -> tuple[list[str]
     row_of: dict[int | str, int] = {}
     rows: dict[str, int] = {}
     for item in items:
-        image = _id_and_name(item)
-        if image is None:
+        try:
+            key, name = item["id"], safe_path(item["file_name"])
+        except (KeyError, TypeError, ValueError):
+            key, name = None, ""
+        if not isinstance(key, int | str):
             problems.add("images skipped: no id or no usable file name", f"{shorten(item)} in {path.name}")
             continue
-        key, name = image
         if name in rows:
             problems.add("images listed twice", f"{name} in {path.name}")
         row = rows.setdefault(name, len(rows))
@@ -197,12 +193,3 @@ def _images(items: list[Any], path: Path, problems: Problems) -> tuple[list[str]
     if not rows:
         raise UserError(f"{path} lists no images")
     return list(rows), row_of
-
-
-def _id_and_name(item: Any) -> tuple[int | str, str] | None:
-    """The id and the file name of an image; None if it does not have both."""
-    match item:
-        case {"id": int() | str() as key, "file_name": str() as text}:
-            with contextlib.suppress(ValueError):
-                return key, safe_path(text)
-    return None

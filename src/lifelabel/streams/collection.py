@@ -32,6 +32,12 @@ class Pool:
         """The task of each image, -1 if the source states none."""
         return np.full(len(self.names), -1) if self.task is None else self.task
 
+    def take(self, rows: np.ndarray) -> Pool:
+        """The given images, in that order."""
+        task = None if self.task is None else self.task[rows]
+        unknown = None if self.unknown is None else self.unknown.take(rows)
+        return Pool(self.names.take(rows), self.labels.take(rows), task, unknown)
+
 
 @dataclass(frozen=True)
 class Collection:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lifelabel.errors import UserError, unknown
-from lifelabel.images.photographs import safe_path
+from lifelabel.errors import UserError
+from lifelabel.images.photographs import names_in, safe_path
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.collection import Collection, Pool
 from lifelabel.streams.label_files import read_lines
@@ -27,7 +27,6 @@ _MAX_DEPTH = 5
 """As in root/NUS-WIDE/Groundtruth/Groundtruth/AllLabels."""
 _MAX_BYTES = 64 << 20
 """The real Imagelist.txt has 8 MB."""
-_SPLITS = ("official", "share")
 _PARTS = ("Train", "Test")
 
 
@@ -37,10 +36,6 @@ def read(root: Path, split: str = "official", share: float = 0.221, seed: int = 
     The split "official" divides them by TrainImagelist.txt and TestImagelist.txt. The split "share" uses the given
     share of all images for test, drawn with `seed`.
     """
-    if split not in _SPLITS:
-        raise unknown("split of NUS-WIDE", split, _SPLITS)
-    if not 0 < share < 1:
-        raise UserError(f"the share of test images must be between 0 and 1, not {share}")
     if not root.is_dir():
         raise UserError(
             f"there is no folder {root}: give the folder that contains NUS-WIDE's folders ImageList and Groundtruth"
@@ -90,19 +85,14 @@ class _Files:
         self.paths: dict[str, Path] = {}
         folders = [root]
         for _ in range(_MAX_DEPTH):
-            folders = [inner for folder in folders for inner in self._scan(folder)]
-
-    def _scan(self, folder: Path) -> list[Path]:
-        """Store the paths of the text files in a folder. Returns its folders that are to be scanned next."""
-        try:
-            with os.scandir(folder) as entries:
-                listed = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            return []
-        for entry in listed:
-            if entry.name.lower().endswith(".txt"):
-                self.paths.setdefault(entry.name.lower(), Path(entry.path))
-        return [Path(entry.path) for entry in listed if entry.name.lower() in _FOLDERS and entry.is_dir()]
+            inner = []
+            for folder in folders:
+                for name in sorted(names_in(folder)):
+                    if name.lower().endswith(".txt"):
+                        self.paths.setdefault(name.lower(), folder / name)
+                    elif name.lower() in _FOLDERS and os.path.isdir(folder / name):
+                        inner.append(folder / name)
+            folders = inner
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self.paths
@@ -183,12 +173,10 @@ def _split_official(files: _Files, concepts: Sequence[str], problems: Problems) 
     pools = []
     for part in _PARTS:
         listed = files.names(f"{part}Imagelist.txt")
-        known = [name for name in listed if name in row_of]
-        if len(known) < len(listed):
-            example = next(name for name in listed if name not in row_of)
+        if unknown := [name for name in listed if name not in row_of]:
             kind = f"images of {part}Imagelist.txt that are not in Imagelist.txt"
-            problems.add(kind, example, len(listed) - len(known))
-        pools.append(Pool(Names(known), pool.labels.take(np.array([row_of[name] for name in known], np.int64))))
+            problems.add(kind, unknown[0], len(unknown))
+        pools.append(pool.take(np.array([row_of[name] for name in listed if name in row_of], np.int64)))
     return pools[0], pools[1]
 
 
@@ -202,7 +190,4 @@ def _split_by_share(pool: Pool, share: float, seed: int) -> tuple[Pool, Pool]:
     order = np.array(sorted(range(len(digests)), key=digests.__getitem__), np.int64)
     count = max(1, round(share * len(order)))
     train, test = np.sort(order[count:]), np.sort(order[:count])
-    return (
-        Pool(pool.names.take(train), pool.labels.take(train)),
-        Pool(pool.names.take(test), pool.labels.take(test)),
-    )
+    return pool.take(train), pool.take(test)

@@ -1,7 +1,4 @@
-"""Protocols: they make a stream from a collection. A protocol selects and orders classes and assigns images to tasks.
-
-See docs/streams/protocols.md for the two protocols and the steps of `balance.assign_tasks`.
-"""
+"""Protocols: they make a stream from a collection. docs/streams/protocols.md describes them."""
 
 from __future__ import annotations
 
@@ -150,7 +147,7 @@ def unknown_labels(pool: Pool, unnamed: np.ndarray, class_task: np.ndarray | Non
     return Unknown(pool.unknown or Labels.from_lists([()] * len(labels), labels.classes), unnamed, tasks)
 
 
-def _in_stream(pool: Pool, columns: np.ndarray, learned: int) -> Pool:
+def _in_stream(pool: Pool, columns: Sequence[int] | np.ndarray, learned: int = 0) -> Pool:
     """The same images with the classes of the stream, in tasks that come after `learned` others."""
     unknown = None if pool.unknown is None else pool.unknown.select_classes(columns)
     task = np.where(pool.given >= 0, pool.given + learned, -1)
@@ -160,24 +157,22 @@ def _in_stream(pool: Pool, columns: np.ndarray, learned: int) -> Pool:
 def make_proxy(target: Stream, collection: Collection) -> Stream:
     """The proxy stream of `target`: classes of the collection that it does not use, on its training images.
 
-    There are as many tasks, each at most as large. If the collection has more classes than needed, the most frequent
-    ones are used. They keep the order of the source, as in the paper's Split-COCO. Each image belongs to one task.
-    Images without any of these classes, and images that are also test images, are left out.
+    If there are more classes than `proxy_sizes`, the most frequent ones are used, in the order of the source, as in the
+    paper's Split-COCO. Images without any of them, and images that are also test images, are left out.
     """
     allowed, used = set(target.train.names) - set(target.test.names), set(target.classes)
     rows = np.array([row for row, name in enumerate(collection.train.names) if name in allowed], np.int64)
-    names, labels = collection.train.names.take(rows), collection.train.labels.take(rows)
-    counts = labels.counts()
+    pool = collection.train.take(rows)
+    counts = pool.labels.counts()
     others = [column for column, name in enumerate(collection.classes) if name not in used and counts[column]]
     sizes = proxy_sizes(target.name, [len(task.classes) for task in target.tasks], len(others))
     columns = sorted(sorted(others, key=lambda column: -counts[column])[: sum(sizes)])
     tasks = classes_to_tasks(tuple(collection.classes[column] for column in columns), sizes)
-    labels = labels.select_classes(columns)
-    placed = _one_task(owners(labels, tasks), names, "proxy", np.zeros(len(tasks), np.int64))
-    unknown = collection.train.unknown
-    known = None if unknown is None else Unknown.of_entries(unknown.take(rows).select_classes(columns))
-    train = _make_split(collection.root, Pool(names, labels), placed, known)
-    test, truth = train.without_images(), true_matrix(train.labels) if known is None else None
+    pool = _in_stream(pool, columns)
+    placed = _one_task(owners(pool.labels, tasks), pool.names, "proxy", np.zeros(len(tasks), np.int64))
+    unknown = None if pool.unknown is None else Unknown.of_entries(pool.unknown)
+    train = _make_split(collection.root, pool, placed, unknown)
+    test, truth = train.without_images(), true_matrix(train.labels) if unknown is None else None
     return Stream(f"{target.name}-proxy", tasks, train, test, truth, dataset=target.dataset)
 
 

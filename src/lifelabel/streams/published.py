@@ -85,7 +85,7 @@ def read(path: Path, root: Path | None) -> Stream:
 
 def coco_proxy(stream: Stream, root: Path | None) -> Callable[[], Stream] | None:
     """Builds the proxy stream of a split of COCO, if the annotations of COCO are under `root`."""
-    if root is None or stream.dataset != "coco" or not coco.has_annotations(folder_of(root)):
+    if root is None or stream.dataset != "coco" or not coco.annotation_files(folder_of(root)):
         return None
     return lambda: make_proxy(
         stream, dataclasses.replace(coco.read_named(folder_of(root), stream.train.names), root=root)

@@ -1,16 +1,7 @@
 """The `scenes` stream: procedural images of everyday things, with co-occurrence probabilities that are known exactly.
 
-Each image has one scene type s, drawn with prior pi_s. Given s, the image has thing c with probability p[s, c],
-independently of the other things. An image without any of the chosen classes is drawn again. This does not change the
-conditional probabilities, so for i != j
-
-    P(C_i | C_j) = sum_s pi_s p[s, i] p[s, j] / sum_s pi_s p[s, j].
-
-Each image goes to the smallest task so far among the tasks of its labels. So tasks are balanced and disjoint, and all
-images together are independent draws from the model. The pixels of an image depend only on the seed, the split and the
-row number.
-
-The proxy stream has the classes that the stream does not use. Its images are drawn with a separate random seed.
+docs/streams/scenes.md describes the label model and its true matrix. The pixels of an image depend only on the seed,
+the split and the row number. The proxy stream has the classes that the stream does not use, on other images.
 """
 
 from __future__ import annotations

@@ -130,9 +130,8 @@ def _thing(zone: str, small: float = 1.0, large: float = 1.0, aspect: float = 1.
 
 @_thing("top")
 def _sky(pen: Pen, rng: Random) -> None:
-    h, s, v = rng.choice(
-        [(0.57, 0.55, 0.92), (0.60, 0.40, 0.80), (0.70, 0.35, 0.75), (0.64, 0.6, 0.45), (0.52, 0.4, 0.9)]
-    )
+    colours = ((0.57, 0.55, 0.92), (0.60, 0.40, 0.80), (0.70, 0.35, 0.75), (0.64, 0.6, 0.45), (0.52, 0.4, 0.9))
+    h, s, v = rng.choice(colours)
     glow = rng.choice([near(rng, 0.08, 0.35, 0.95), near(rng, 0.95, 0.25, 0.92), near(rng, h, 0.12, 0.97)])
     pen.fade(near(rng, h, s, v), glow)
 
@@ -272,11 +271,8 @@ def _tree(pen: Pen, rng: Random) -> None:
 
 @_thing("low", 0.36, 0.54, 0.95)
 def _house(pen: Pen, rng: Random) -> None:
-    wall, roof, glass = (
-        rng.choice([_pale(rng), _vivid(rng, 0.1)]),
-        _vivid(rng, 0.02),
-        rng.choice([(250, 225, 130), (90, 120, 160)]),
-    )
+    wall, roof = rng.choice([_pale(rng), _vivid(rng, 0.1)]), _vivid(rng, 0.02)
+    glass = rng.choice([(250, 225, 130), (90, 120, 160)])
     pen.rect(times(roof, 0.7), 0.7, 0.06, 0.82, 0.4)
     pen.rect(wall, 0.1, 0.42, 0.9, 1)
     pen.poly(roof, (0, 0.46), (0.5, 0), (1, 0.46))
@@ -369,10 +365,8 @@ def _star(pen: Pen, rng: Random) -> None:
 
 @_thing("any", 0.28, 0.44, 1.15)
 def _window(pen: Pen, rng: Random) -> None:
-    frame, glass = (
-        rng.choice([_pale(rng), near(rng, 0.07, 0.5, 0.5)]),
-        near(rng, rng.choice([0.12, 0.56, 0.66]), 0.4, 0.8),
-    )
+    frame = rng.choice([_pale(rng), near(rng, 0.07, 0.5, 0.5)])
+    glass = near(rng, rng.choice([0.12, 0.56, 0.66]), 0.4, 0.8)
     pen.rect(frame, 0, 0, 1, 0.92)
     for u in (0.1, 0.54):
         for v in (0.08, 0.48):
@@ -385,12 +379,9 @@ def _window(pen: Pen, rng: Random) -> None:
 def _book(pen: Pen, rng: Random) -> None:
     cover = _vivid(rng, 0.62)
     pen.poly(cover, (0, 0.16), (0.5, 0.26), (1, 0.16), (1, 0.92), (0.5, 1), (0, 0.92))
+    page = ((0, 0.18), (0.25, 0.02), (0.45, 0.08), (0.45, 0.8), (0.25, 0.76), (0, 0.92))
     for side in (-1, 1):
-        page = [
-            (0.5 + side * u, v)
-            for u, v in ((0, 0.18), (0.25, 0.02), (0.45, 0.08), (0.45, 0.8), (0.25, 0.76), (0, 0.92))
-        ]
-        pen.poly((245, 240, 225), *page)
+        pen.poly((245, 240, 225), *((0.5 + side * u, v) for u, v in page))
         for v in (0.22, 0.38, 0.54):
             pen.line((150, 150, 155), 0.03, (0.5 + side * 0.1, v + 0.06), (0.5 + side * 0.38, v))
 

@@ -151,10 +151,8 @@ class Stream:
     learned: int = 0
     """The number of first tasks that a run has learned before. The stream has no training image of them."""
     proxy: Callable[[], Stream] | None = field(default=None, repr=False, compare=False)
-    """Builds the proxy stream: as many tasks, no class of this stream, no test image. None if there is none.
-
-    The test images of a proxy stream are those of its training images that a run holds out.
-    """
+    """Builds the proxy stream: as many tasks, no class of this stream, no test image (a run holds out training images).
+    None if there is none."""
     val: Split | None = None
     """Validation images, from which a method may choose an option (`Method.validates`). They are never trained on, and
     are in no task. None if there are none."""
@@ -235,10 +233,7 @@ class Stream:
         return None if (image_task == task.index).all() else (image_task, shown)
 
     def joint_view(self) -> TrainView:
-        """All training images as one task with complete labels, for the upper bound.
-
-        If complete labels are not available, the view states which labels are known.
-        """
+        """All training images as one task, for the upper bound. It has complete labels, or states which are known."""
         split = self.train
         rows = split.used()
         rows = rows[split.images.present[rows]]

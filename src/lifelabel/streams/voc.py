@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lifelabel.errors import UserError, unknown
+from lifelabel.errors import UserError
 from lifelabel.images.source import Names, Problems
 from lifelabel.streams.class_names import VOC_CLASSES
 from lifelabel.streams.collection import Collection, Pool
@@ -19,7 +19,6 @@ from lifelabel.utils.text import shorten
 
 _SETS = {"2007": ("trainval", "test"), "2012": ("train", "val")}
 """The image sets for training and for test. The test labels of 2012 are not public."""
-_DIFFICULT = ("positive", "negative")
 _MAX_LIST_BYTES, _MAX_XML_BYTES = 16 << 20, 1 << 20
 """Real lists have at most 0.2 MB, real annotations at most 10 kB."""
 
@@ -30,10 +29,6 @@ def read(root: Path, year: str = "2007", difficult: str = "positive") -> Collect
     If all objects of a class in an image are marked difficult, the image has that label ("positive") or not
     ("negative").
     """
-    if year not in _SETS:
-        raise unknown("year of VOC", year, _SETS)
-    if difficult not in _DIFFICULT:
-        raise unknown("value for difficult objects", difficult, _DIFFICULT)
     folder, image_root, prefix = _year_folder(root, f"VOC{year}")
     problems = Problems()
     train, test = (_pool(folder, prefix, name, difficult == "positive", problems) for name in _SETS[year])
