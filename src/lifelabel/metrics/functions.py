@@ -31,6 +31,8 @@ _Array: TypeAlias = Tensor | npt.NDArray[Any]
 
 _CHUNK = 1 << 23
 """Scores that `_ap_on_device` ranks at a time (whole classes, at least one). It bounds memory."""
+_BINS = 15
+"""Parts of equal width into which probabilities are divided for the calibration error."""
 
 
 def _tensor(array: _Array) -> Tensor:
@@ -225,78 +227,47 @@ def _known_triple(probabilities: _Array, labels: _Array, known: _Array | None) -
     """Probabilities and labels as float64, with 0 in place of unknown ones, and which labels are known."""
     p, y = _pair(probabilities, labels)
     _check_range(p)
-    if known is None:
-        return p.double(), y.double(), torch.ones_like(y)
-    k = _pair(p, known)[1]
+    k = torch.ones_like(y) if known is None else _pair(p, known)[1]
     return p.double() * k, (y & k).double(), k
 
 
-def _bin_sums(p: Tensor, y: Tensor, bins: int) -> Tensor:
+def _bin_sums(p: Tensor, y: Tensor) -> Tensor:
     """The sum of (probability - label) in each bin of each class, C x bins."""
-    place = (p * bins).long().clamp(max=bins - 1) + bins * torch.arange(p.shape[1], device=p.device)
-    sums = p.new_zeros(p.shape[1] * bins)
-    return sums.index_add_(0, place.flatten(), (p - y).flatten()).reshape(-1, bins)
+    place = (p * _BINS).long().clamp(max=_BINS - 1) + _BINS * torch.arange(p.shape[1], device=p.device)
+    sums = p.new_zeros(p.shape[1] * _BINS)
+    return sums.index_add_(0, place.flatten(), (p - y).flatten()).reshape(-1, _BINS)
 
 
-def calibration_error(probabilities: _Array, labels: _Array, known: _Array | None = None, bins: int = 15) -> float:
-    """Expected calibration error (ECE) of all pairs of image and class together.
-
-    Pairs are divided by probability into `bins` parts of equal width. The ECE is the mean over the pairs of the
-    absolute difference between the mean probability and the share of positives in their bin. Pairs that are not `known`
-    are left out. NaN without pairs.
-
-    >>> calibration_error(np.array([[0.75], [0.75], [0.75], [0.75]]), np.array([[1], [1], [0], [0]]))
-    0.25
-    """
-    p, y, k = _known_triple(probabilities, labels, known)
-    total = int(k.sum())
-    return float(_bin_sums(p, y, bins).sum(0).abs().sum()) / total if total else math.nan
-
-
-def class_calibration_errors(
-    probabilities: _Array, labels: _Array, known: _Array | None = None, bins: int = 15
-) -> Tensor:
+def class_calibration_errors(probabilities: _Array, labels: _Array, known: _Array | None = None) -> Tensor:
     """The expected calibration error of every class on its own, (C,) float64. NaN without known labels.
 
     >>> class_calibration_errors(np.array([[0.5, 1.0], [0.5, 0.0]]), np.array([[1, 0], [0, 0]])).tolist()
     [0.0, 0.5]
     """
     p, y, k = _known_triple(probabilities, labels, known)
-    return _bin_sums(p, y, bins).abs().sum(1) / k.sum(0)
-
-
-def brier_score(probabilities: _Array, labels: _Array, known: _Array | None = None) -> float:
-    """The mean over all known pairs of image and class of (probability - label)². NaN without pairs.
-
-    >>> brier_score(np.array([[0.5, 1.0]]), np.array([[1, 1]]))
-    0.125
-    """
-    p, y, k = _known_triple(probabilities, labels, known)
-    total = int(k.sum())
-    return float(((p - y) ** 2).sum()) / total if total else math.nan
-
-
-def log_loss(probabilities: _Array, labels: _Array, known: _Array | None = None) -> float:
-    """The mean over all known pairs of -log of the probability of the true label. NaN without pairs.
-
-    Probabilities are limited to 1e-15 … 1 - 1e-15.
-
-    >>> round(log_loss(np.array([[0.5, 1.0]]), np.array([[1, 1]])), 4)
-    0.3466
-    """
-    p, y, k = _known_triple(probabilities, labels, known)
-    total = int(k.sum())
-    losses = torch.nn.functional.binary_cross_entropy(p.clamp(1e-15, 1 - 1e-15), y, k.double(), reduction="sum")
-    return float(losses) / total if total else math.nan
+    return _bin_sums(p, y).abs().sum(1) / k.sum(0)
 
 
 def calibration_figures(probabilities: _Array, labels: _Array, known: _Array | None = None) -> dict[str, float]:
-    """The calibration error over all labels (ECE) and as the mean of the classes, the Brier score and the log loss."""
+    """Figures of probabilities over all `known` pairs of image and class. NaN without pairs.
+
+    - ECE, the expected calibration error: pairs are divided by probability into 15 bins of equal width. It is the mean
+      over the pairs of the absolute difference between the mean probability and the share of positives in their bin.
+    - ECE_class: the mean of the calibration errors of the classes.
+    - Brier: the mean of (probability - label)².
+    - log_loss: the mean of -log of the probability of the true label. Probabilities are limited to 1e-15 … 1 - 1e-15.
+
+    >>> calibration_figures(np.array([[0.75], [0.75], [0.75], [0.75]]), np.array([[1], [1], [0], [0]]))["ECE"]
+    0.25
+    """
+    p, y, k = _known_triple(probabilities, labels, known)
+    sums, pairs = _bin_sums(p, y), int(k.sum()) or math.nan
+    losses = torch.nn.functional.binary_cross_entropy(p.clamp(1e-15, 1 - 1e-15), y, k.double(), reduction="sum")
     return {
-        "ECE": calibration_error(probabilities, labels, known),
-        "ECE_class": float(class_calibration_errors(probabilities, labels, known).nanmean()),
-        "Brier": brier_score(probabilities, labels, known),
-        "log_loss": log_loss(probabilities, labels, known),
+        "ECE": float(sums.sum(0).abs().sum()) / pairs,
+        "ECE_class": float((sums.abs().sum(1) / k.sum(0)).nanmean()),
+        "Brier": float(((p - y) ** 2).sum()) / pairs,
+        "log_loss": float(losses) / pairs,
     }
 
 
