@@ -229,8 +229,8 @@ def test_every_test_model_of_timm_builds_or_is_refused_in_one_line():
                 continue
             maps, prefix, stages = net.activations(torch.empty(2, 3, 160, 160))
         assert maps.shape[:2] == (2, net.dim), name
-        assert prefix.shape == (2, net.prefix_tokens, net.dim)
-        assert tuple(stage.shape[1] for stage in stages) == net.stage_dims
+        assert prefix.shape == (2, net.layout.prefix, net.dim)
+        assert [each.shape[1] for each in stages] == [stage.dim for stage in net.layout.stages]
         built += 1
     assert built >= 10
 
@@ -255,7 +255,7 @@ def test_the_shapes_of_activations(name, dim, prefix, stages, grid):
     with torch.device("meta"):  # only shapes are computed
         net = build(name).eval()
         found = net.activations(torch.empty(2, 3, 100, 72))
-    assert (net.dim, net.prefix_tokens, net.stage_dims) == (dim, prefix, stages)
+    assert (net.dim, net.layout.prefix) == (dim, prefix)
     assert found.maps.shape == (2, dim, *grid)
     assert found.prefix.shape == (2, prefix, dim)
     assert [stage.shape for stage in found.stages] == [(2, channels) for channels in stages]
@@ -428,8 +428,6 @@ def test_a_pair_of_backbones_concatenates_the_features_of_its_parts():
         plain.load_state_dict(tiny.state_dict())
         torch.testing.assert_close(features[:, 64:], plain(plain.normalize(pixels)), rtol=1e-4, atol=1e-5)
     assert pair.dim == 64 + 256
-    assert pair.stage_dims == ()
-    assert [part.stage_dims for part in pair.parts] == [(64, 64, 64), (64, 128, 256)]
     assert pair.provenance == SCRATCH
     assert len(list(pair.parameters())) == len(list(vit.parameters())) + len(list(tiny.parameters()))
     with pytest.raises(TypeError, match="parts"):

@@ -107,7 +107,8 @@ def test_groups_of_standardised_features_cover_stages_and_heads(name):
         covered[group] += 1
     expected = []
     for part in setting.backbone.parts:
-        expected += [0] * part.dim * (1 + part.prefix_tokens) + [1] * (sum(part.stage_dims) + 2 * 7)
+        stages = sum(stage.dim for stage in part.layout.stages)
+        expected += [0] * part.dim * (1 + part.layout.prefix) + [1] * (stages + 2 * 7)
     assert covered.tolist() == expected
     assert len(extract.standardised) == 5 * len(setting.backbone.parts)
     assert not FrozenFeatures(setting, ("map",)).standardised

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from lifelabel.errors import UserError
@@ -103,10 +104,6 @@ def _check_file(path: Path) -> None:
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """The tensors of a file, and the `trained_on` of its metadata."""
-    try:
-        from safetensors import safe_open
-    except ImportError:
-        raise UserError(f"{path} needs the package safetensors: pip install safetensors") from None
     with safe_open(path, "pt") as file:
         trained_on = (file.metadata() or {}).get("trained_on", "")
         return {name: file.get_tensor(name) for name in file.keys()}, shorten(" ".join(trained_on.split()))  # noqa: SIM118
