@@ -86,29 +86,3 @@ def test_three_tasks_with_unknown_labels_equal_the_slow_computation():
         hard += list(y.sum(0))
         expected_counts += list(y.sum(0))
         np.testing.assert_allclose(acm.expected_counts().numpy(), expected_counts, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("options", [{}, {"prevalence": 0.5}])
-def test_a_restored_matrix_continues_to_the_bit_in_the_middle_of_a_stream(options):
-    acm = CalibratedACM(over_stream=True, **options)
-    other = CalibratedACM(over_stream=True, **options)
-    for t, new in enumerate((2, 2, 1)):
-        acm.begin_task(new)
-        acm.update(torch.ones(3, new), torch.full((3, 2 * t), 0.7) if t else None)
-    other.load_state_dict(acm.state_dict())
-    for each in (acm, other):
-        each.update(torch.ones(2, 1), torch.full((2, 4), 0.2))
-        each.begin_task(2)
-        each.update(torch.ones(2, 2), torch.full((2, 5), 0.2))
-    assert torch.equal(acm.matrix(), other.matrix())
-    assert torch.equal(acm.expected_counts(), other.expected_counts())
-
-
-def test_bytes_are_those_of_all_tensors():
-    acm = CalibratedACM()
-    acm.begin_task(2)
-    acm.begin_task(3)
-    published = ACM()
-    published.begin_task(2)
-    published.begin_task(3)
-    assert acm.nbytes == published.nbytes + 8 * (2 + 2 + 1 + 1)

@@ -1,4 +1,4 @@
-"""Log-lifts against counts of one image at a time, and the refinement of logits against loops."""
+"""Log-lifts against counts of one pair of classes at a time, and the refinement of logits against loops."""
 
 import math
 
@@ -39,38 +39,23 @@ def count(acm, y, z, known, batch=50):
 def slow_task_lifts(y, z, known, scale):
     """Log-lifts of the classes of one task with each other and with old classes: (new x new), (old x new).
 
-    Joint counts and the expected counts of independent classes are over the same images, one image at a time.
+    Joint counts and the expected counts of independent classes are over the same images.
     """
 
     def log_lift(joint, expected):
         return math.log(min(max((joint + 1) / (expected + 1), 0.05), 50))
 
-    images, new = y.shape
-    old = z.shape[1]
-    rates = []
-    for i in range(new):
-        has = seen = 0
-        for x in range(images):
-            if known[x, i]:
-                has, seen = has + y[x, i], seen + 1
-        rates.append(has / seen if seen else 0)
+    new, old = y.shape[1], z.shape[1]
+    rates = [y[known[:, i], i].mean() if known[:, i].any() else 0 for i in range(new)]
     new_new, old_new = np.zeros((new, new)), np.zeros((old, new))
-    for i in range(new):
-        for j in range(new):
-            joint = given = 0.0
-            for x in range(images):
-                if known[x, i] and known[x, j]:
-                    joint += y[x, i] * y[x, j]
-                    given += y[x, j]
+    for j in range(new):
+        for i in range(new):
+            seen = known[:, i] & known[:, j]
+            joint, given = y[seen, i] @ y[seen, j], y[seen, j].sum()
             new_new[i, j] = log_lift(joint, given * rates[i]) if i != j else 0
-    for i in range(old):
-        for j in range(new):
-            joint = given = 0.0
-            for x in range(images):
-                if known[x, j]:
-                    joint += scale[i] * z[x, i] * y[x, j]
-                    given += scale[i] * z[x, i]
-            old_new[i, j] = log_lift(joint, given * rates[j])
+        for i in range(old):
+            soft = scale[i] * z[known[:, j], i]
+            old_new[i, j] = log_lift(soft @ y[known[:, j], j], soft.sum() * rates[j])
     return new_new, old_new
 
 
@@ -78,7 +63,7 @@ def slow_task_lifts(y, z, known, scale):
 @pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize("share_known", [1.0, 0.6])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-def test_log_lifts_equal_counting_image_by_image(make, across, share_known, dtype, tolerance):
+def test_log_lifts_equal_counting_for_each_pair_of_classes(make, across, share_known, dtype, tolerance):
     acm, relations = make(), LabelRelations(0.3, across=across)
     relations.frozen = relations.frozen.to(dtype)
     expected = np.zeros((0, 0))
