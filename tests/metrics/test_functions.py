@@ -247,7 +247,6 @@ def test_numpy_and_torch_inputs_give_the_same_results(dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("chunk", [1, 300, 900, 1000, 1 << 23])
 def test_results_of_cuda_tensors_are_on_the_gpu_and_the_same(monkeypatch, chunk):
     monkeypatch.setattr(metrics, "_CHUNK", chunk)

@@ -23,8 +23,6 @@ SIZES = {"resnet18": 64}
 
 def make(backbone="tiny", classifier=0, batch_size=8, precision="fp32", device="cpu", compile="auto"):
     """A setting for tests. With `classifier`, its backbone has a classifier of that many classes."""
-    if "timm/" in backbone:
-        pytest.importorskip("timm")
     torch.manual_seed(0)
     options = {"backbone": backbone, "weights": "none", "batch_size": batch_size, "precision": precision}
     setting = make_setting(torch.device(device), **options, compile=compile)
