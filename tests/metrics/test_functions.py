@@ -273,11 +273,8 @@ def test_forgetting_is_relative_to_the_best_earlier_result():
     assert forgetting(np.array(a)) == forgetting(a)
 
 
-def test_the_result_after_the_last_task_is_not_among_the_earlier_ones():
+def test_forgetting_reads_the_last_result_as_final_only_and_nothing_above_the_diagonal():
     assert forgetting([[0.5, NAN], [0.9, 0.8]]) == pytest.approx(-0.4, abs=1e-12)
-
-
-def test_forgetting_does_not_read_above_the_diagonal():
     assert forgetting([[0.5, 0.9, 0.9], [0.4, 0.6, 0.9], [0.3, 0.5, 0.7]]) == pytest.approx(0.15, abs=1e-12)
 
 

@@ -1,10 +1,7 @@
 import copy
 import dataclasses
-import functools
-import http.server
 import shutil
 import socket
-import threading
 
 import huggingface_hub
 import pytest
@@ -467,25 +464,13 @@ def test_weights_of_timm_are_read_from_the_cache_of_the_hub(no_network, tmp_path
 
 @pytest.fixture
 def release(tmp_path, monkeypatch):
-    """A torchvision model, published by a local server: (path of the file, its model)."""
+    """A published torchvision model: (path of the file, its model)."""
     net = seeded(models.shufflenet_v2_x0_5)
     torch.save(net.state_dict(), tmp_path / "a.pth")
-    digest = weights.sha256(tmp_path / "a.pth")
-    path = (tmp_path / "a.pth").rename(tmp_path / f"shuffle-{digest[:8]}.pth")
-    handler = functools.partial(Quiet, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/{path.name}"
-        monkeypatch.setattr(RELEASE, "_value_", dataclasses.replace(RELEASE.value, url=url))
-        monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield path, net
-        server.shutdown()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
+    path = (tmp_path / "a.pth").rename(tmp_path / f"shuffle-{weights.sha256(tmp_path / 'a.pth')[:8]}.pth")
+    monkeypatch.setattr(RELEASE, "_value_", dataclasses.replace(RELEASE.value, url=path.as_uri()))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    return path, net
 
 
 def test_weights_of_torchvision_are_downloaded_once(release, tmp_path):
