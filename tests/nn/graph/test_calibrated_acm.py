@@ -32,7 +32,7 @@ def test_without_prevalence_and_over_stream_it_is_the_published_matrix(halve, kn
         assert torch.equal(published.matrix(), calibrated.matrix())
 
 
-@pytest.mark.parametrize(("prevalence", "over_stream"), [(0.5, True), (2.0, True), (2.0, False)])
+@pytest.mark.parametrize(("prevalence", "over_stream"), [(0.5, True), (5.0, True), (5.0, False)])
 def test_three_tasks_with_unknown_labels_equal_the_slow_computation(prevalence, over_stream):
     """Scaled soft labels, and expected images of one or of all tasks in the New-Old block, with loops over images."""
     acm = CalibratedACM(prevalence=prevalence, over_stream=over_stream)
