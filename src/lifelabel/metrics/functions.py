@@ -304,8 +304,16 @@ class Scored:
         return {"mAP": _mean_ap(self.ap, "ignore"), **_a5(self.counts(0.5))}
 
     def all_metrics(self) -> dict[str, float]:
-        """The values of all `METRICS`."""
-        return {name: _value(name, metric, self) for name, metric in METRICS.items()}
+        """The values of all `METRICS`. An error in the function of a plug-in becomes one line."""
+        values = {}
+        for name, metric in METRICS.items():
+            try:
+                values[name] = float(metric.function(self))
+            except Exception as error:
+                if name in BUILT_IN:
+                    raise
+                raise UserError(f"the metric '{name}' of a plug-in failed: {reason(error)}") from error
+        return values
 
     def counts(self, threshold: float) -> Counts:
         """N^c, N^p and N^g of every class at a threshold."""
@@ -328,16 +336,6 @@ class Metric:
 
     def __call__(self, probabilities: _Array, labels: _Array) -> float:
         return self.function(Scored.from_probabilities(probabilities, labels))
-
-
-def _value(name: str, metric: Metric, scored: Scored) -> float:
-    """The value of a metric. An error in the function of a plug-in becomes one line."""
-    try:
-        return float(metric.function(scored))
-    except Exception as error:
-        if name in BUILT_IN:
-            raise
-        raise UserError(f"the metric '{name}' of a plug-in failed: {reason(error)}") from error
 
 
 def _from_a5(name: str, threshold: float) -> Callable[[Scored], float]:
