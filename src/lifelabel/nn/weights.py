@@ -45,15 +45,12 @@ class WeightFile:
     sha256: str
     stated: str = ""
 
-    def trained_on(self) -> str:
-        """The training data as stated in the metadata; else in the file name; else COCO for a detector."""
-        if self.stated:
-            return self.stated
-        parts = {part for name in self.tensors for part in name.split(".")}
-        return " + ".join(recognise(self.path.name)) or ("COCO" if parts & {"roi_heads", "rpn"} else "unknown")
-
     def provenance(self) -> Provenance:
-        return Provenance(self.trained_on(), f"file {self.path.absolute()}", self.sha256)
+        """The training data are those of the metadata; else those in the file name; else COCO for a detector."""
+        parts = {part for name in self.tensors for part in name.split(".")}
+        guess = "COCO" if parts & {"roi_heads", "rpn"} else "unknown"
+        trained_on = self.stated or " + ".join(recognise(self.path.name)) or guess
+        return Provenance(trained_on, f"file {self.path.absolute()}", self.sha256)
 
 
 def read_file(path: str | Path) -> WeightFile:

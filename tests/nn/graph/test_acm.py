@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from support.no_waiting import no_waiting
 
 from lifelabel.nn.graph import ACM, CalibratedACM
 
@@ -167,19 +166,3 @@ def test_sums_are_updated_in_place(make):
     assert all(getattr(acm, name) is value for name, value in sums.items())
     assert acm.matrix() is matrix
     assert all(value.any() for value in sums.values())
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("options", [None, {"prevalence": 1.0, "over_stream": True}], ids=["published", "calibrated"])
-def test_no_host_sync_on_the_gpu(options):
-    acm = CalibratedACM("cuda", **options) if options else ACM("cuda")
-    acm.begin_task(3)
-    acm.update(torch.ones(4, 3, device="cuda"))
-    acm.begin_task(2)
-    y, z = torch.ones(4, 2, device="cuda"), torch.rand(4, 3, device="cuda")
-    known = torch.rand(4, 2, device="cuda") < 0.5
-    with no_waiting():
-        acm.update(y, z)
-        acm.update(y, z, known)
-        a = acm.matrix()
-    assert a.shape == (5, 5)

@@ -133,22 +133,6 @@ def test_log_lifts_of_zero_change_no_logit():
     assert torch.equal(LabelRelations(0.4).refine_logits(logits, torch.zeros(4, 4)), logits)
 
 
-def test_restored_relations_continue_to_the_bit():
-    acm, relations, other = ACM(), LabelRelations(0.3), LabelRelations(0.3)
-    tasks = list(random_tasks((2, 2, 1), 30))
-    for y, z, known in tasks[:2]:
-        relations.freeze(acm)
-        acm.begin_task(y.shape[1])
-        count(acm, y, z, known)
-    other.load_state_dict(relations.state_dict())
-    assert torch.equal(relations.log_lift(acm), other.log_lift(acm))
-    for each in (relations, other):
-        each.freeze(acm)
-    acm.begin_task(1)
-    count(acm, *tasks[2])
-    assert torch.equal(relations.log_lift(acm), other.log_lift(acm))
-
-
 @pytest.mark.gpu
 def test_no_host_sync_on_the_gpu():
     acm, relations = ACM("cuda"), LabelRelations(0.3, device="cuda")
