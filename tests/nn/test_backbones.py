@@ -203,7 +203,7 @@ def test_a_name_that_cannot_be_built(name, message):
 
 
 def test_every_test_model_of_timm_builds_or_is_refused_in_one_line():
-    built = 0
+    count = 0
     for name in timm.list_models("test_*"):
         with torch.device("meta"):
             try:
@@ -215,8 +215,8 @@ def test_every_test_model_of_timm_builds_or_is_refused_in_one_line():
         assert maps.shape[:2] == (2, net.dim), name
         assert prefix.shape == (2, net.layout.prefix, net.dim)
         assert [each.shape[1] for each in stages] == [stage.dim for stage in net.layout.stages]
-        built += 1
-    assert built >= 10
+        count += 1
+    assert count >= 10
 
 
 @pytest.mark.parametrize(
