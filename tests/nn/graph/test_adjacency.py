@@ -95,6 +95,8 @@ def test_refresh_updates_the_blocks_of_the_current_task(kind):
 def test_a_product_and_its_gradient_equal_those_of_the_dense_matrix(kind):
     adjacency, nodes = Adjacency(kind, probabilities(9), [3, 6], share=0.3), torch.randn(9, 4, requires_grad=True)
     torch.testing.assert_close(adjacency @ nodes, adjacency.dense() @ nodes)
+    of_images = torch.randn(2, 9, 4)
+    torch.testing.assert_close(adjacency @ of_images, adjacency.dense() @ of_images)
     (got,) = torch.autograd.grad((adjacency @ nodes).square().sum(), nodes)
     (expected,) = torch.autograd.grad((adjacency.dense() @ nodes).square().sum(), nodes)
     torch.testing.assert_close(got, expected)

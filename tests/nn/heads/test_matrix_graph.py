@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from lifelabel.nn.graph import Adjacency
 from lifelabel.nn.heads import MatrixGraphHead
 
 DIM, WORDS, WIDTH, HIDDEN = 5, 3, 4, 6
@@ -79,11 +78,3 @@ def test_without_class_features_the_nodes_are_those_of_the_words():
     _, nodes = net.logits_and_nodes(torch.randn(2, DIM, 2, 2))
     expected = net.network(net.adjacency, torch.cat([net.embeddings, torch.zeros(5, WIDTH)], 1))
     torch.testing.assert_close(nodes, expected.expand(2, -1, -1))
-
-
-@pytest.mark.parametrize("kind", ["mixed", "raw", "binarised", "identity"])
-def test_the_dense_adjacency_is_that_of_the_products(kind):
-    adjacency = Adjacency(kind, torch.rand(5, 5, dtype=torch.float64), [3, 2], share=0.3)
-    nodes = torch.randn(2, 5, 4)
-    torch.testing.assert_close(adjacency.dense() @ nodes, adjacency @ nodes)
-    torch.testing.assert_close((adjacency @ nodes)[1], adjacency @ nodes[1])
