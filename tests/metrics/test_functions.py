@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import warnings
 
@@ -40,27 +39,16 @@ def sklearn_ap(scores, labels):
 
 
 def slow_counts(p, labels, threshold):
-    images, classes = labels.shape
-    correct, predicted, truth = [0] * classes, [0] * classes, [0] * classes
-    for i in range(images):
-        for c in range(classes):
-            is_predicted, is_true = p[i, c] >= threshold, labels[i, c] == 1
-            predicted[c] += int(is_predicted)
-            truth[c] += int(is_true)
-            correct[c] += int(is_predicted and is_true)
-    return correct, predicted, truth
+    predicted, truth = p >= threshold, labels == 1
+    return [each.sum(0).tolist() for each in (predicted & truth, predicted, truth)]
 
 
 def slow_a5(p, labels, threshold):
-    correct, predicted, truth = slow_counts(p, labels, threshold)
-    precisions, recalls = [], []
-    for c in range(labels.shape[1]):
-        if truth[c] == 0:
-            continue
-        precisions.append(correct[c] / predicted[c] if predicted[c] else 0.0)
-        recalls.append(correct[c] / truth[c])
-    cp, cr = sum(precisions) / len(precisions), sum(recalls) / len(recalls)
-    op, or_ = sum(correct) / sum(predicted), sum(correct) / sum(truth)
+    by_class = list(zip(*slow_counts(p, labels, threshold), strict=True))
+    cp = np.mean([c / n if n else 0 for c, n, g in by_class if g])
+    cr = np.mean([c / g for c, n, g in by_class if g])
+    correct, predicted, truth = map(sum, zip(*by_class, strict=True))
+    op, or_ = correct / predicted, correct / truth
     return {"CP": cp, "CR": cr, "CF1": 2 * cp * cr / (cp + cr), "OP": op, "OR": or_, "OF1": 2 * op * or_ / (op + or_)}
 
 
@@ -77,16 +65,10 @@ def test_average_precision_agrees_with_sklearn(decimals, dtype, seed):
     np.testing.assert_allclose(ap.numpy(), sklearn_ap(p, labels), rtol=0, atol=1e-9)
 
 
-def test_average_precision_of_many_images_with_ties_agrees_with_sklearn():
-    p, labels = data(20_000, 4, decimals=3, dtype=np.float32)
-    np.testing.assert_allclose(metrics.average_precision(p, labels).numpy(), sklearn_ap(p, labels), rtol=0, atol=1e-9)
-
-
 def test_average_precision_when_all_scores_are_equal_is_the_prevalence():
     _, labels = data()
     ap = metrics.average_precision(np.full(labels.shape, 0.3), labels).numpy()
     np.testing.assert_allclose(ap, labels.mean(0), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(ap, sklearn_ap(np.full(labels.shape, 0.3), labels), rtol=0, atol=1e-9)
 
 
 def test_average_precision_of_one_positive_all_positives_and_none():
@@ -145,16 +127,6 @@ def test_chunks_of_classes_do_not_change_the_result(monkeypatch, chunk):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12, equal_nan=True)
 
 
-def test_mean_average_precision_and_classes_without_positives():
-    p, labels = with_empty()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns of them and gives 0
-        ap = sklearn_ap(p, labels)
-    assert ap[2] == ap[5] == 0
-    assert metrics.mean_average_precision(p, labels) == pytest.approx(ap.sum() / 4, abs=1e-9)
-    assert metrics.mean_average_precision(p, labels, empty="zero") == pytest.approx(ap.sum() / 6, abs=1e-9)
-
-
 @pytest.mark.parametrize("shape", [(4, 3), (0, 3), (4, 0)])
 @pytest.mark.parametrize("empty", ["ignore", "zero"])
 def test_mean_average_precision_of_nothing_is_nan(shape, empty):
@@ -189,10 +161,10 @@ def test_invalid_input_is_refused():
 
 @pytest.mark.parametrize("threshold", [0.5, 0.525, 0.8])
 @pytest.mark.parametrize("make", [data, with_empty])
-def test_counts_and_a5_agree_with_a_double_loop(make, threshold):
+def test_counts_and_a5_agree_with_sums_over_classes(make, threshold):
     p, labels = make()
     n = metrics.counts(p, labels, threshold)
-    assert (n.correct.tolist(), n.predicted.tolist(), n.truth.tolist()) == slow_counts(p, labels, threshold)
+    assert [n.correct.tolist(), n.predicted.tolist(), n.truth.tolist()] == slow_counts(p, labels, threshold)
     assert metrics.precision_recall_f1(p, labels, threshold) == pytest.approx(slow_a5(p, labels, threshold), abs=1e-12)
 
 
@@ -218,13 +190,6 @@ def test_the_cases_that_the_paper_does_not_define():
     assert nothing.pop("OP") == 0 and all(math.isnan(value) for value in nothing.values())
 
 
-@pytest.mark.parametrize("threshold", [0.5, 0.525, 0.8])
-def test_mean_f1_is_the_macro_f1_of_sklearn(threshold):
-    p, labels = with_empty()
-    expected = f1_score(labels, p >= threshold, average="macro", zero_division=0)
-    assert metrics.mean_f1(p, labels, threshold) == pytest.approx(expected, abs=1e-12)
-
-
 # Conventions
 
 
@@ -239,8 +204,11 @@ def test_each_metric_follows_the_convention_in_its_name():
     for t in (0.5, 0.525, 0.8):
         expected[f"cf1_mean@{t}"] = f1_score(labels, p >= t, average="macro", zero_division=0)
         expected[f"of1@{t}"] = f1_score(labels, p >= t, average="micro")
+        assert metrics.mean_f1(p, labels, t) == pytest.approx(expected[f"cf1_mean@{t}"], abs=1e-12)
     assert len({round(value, 6) for value in expected.values()}) == len(expected) == 13, "no two alike on this data"
     figures = metrics.all_metrics(p, labels)
+    assert metrics.mean_average_precision(p, labels) == figures["mAP"]
+    assert metrics.mean_average_precision(p, labels, empty="zero") == figures["mAP_empty_zero"]
     assert figures == pytest.approx(expected, abs=1e-9)
     assert list(figures) == list(metrics.METRICS)
     for name, metric in metrics.METRICS.items():
@@ -279,7 +247,6 @@ def test_numpy_and_torch_inputs_give_the_same_results(dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("chunk", [1, 300, 900, 1000, 1 << 23])
 def test_results_of_cuda_tensors_are_on_the_gpu_and_the_same(monkeypatch, chunk):
     monkeypatch.setattr(metrics, "_CHUNK", chunk)
@@ -306,11 +273,8 @@ def test_forgetting_is_relative_to_the_best_earlier_result():
     assert forgetting(np.array(a)) == forgetting(a)
 
 
-def test_the_result_after_the_last_task_is_not_among_the_earlier_ones():
+def test_forgetting_reads_the_last_result_as_final_only_and_nothing_above_the_diagonal():
     assert forgetting([[0.5, NAN], [0.9, 0.8]]) == pytest.approx(-0.4, abs=1e-12)
-
-
-def test_forgetting_does_not_read_above_the_diagonal():
     assert forgetting([[0.5, 0.9, 0.9], [0.4, 0.6, 0.9], [0.3, 0.5, 0.7]]) == pytest.approx(0.15, abs=1e-12)
 
 
@@ -337,8 +301,3 @@ def test_relative_forgetting_by_hand():
         assert math.isnan(relative_forgetting([0.0, 0.7], [0.1, 0.7]))
     with pytest.raises(ValueError, match="one length"):
         relative_forgetting([0.7, 0.6], [0.7])
-
-
-def test_the_examples_in_the_documentation_run():
-    result = doctest.testmod(metrics)
-    assert result.attempted >= 15 and result.failed == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lifelabel.metrics import METRICS, Metric, Scored, mean_f1
+from lifelabel.metrics import METRICS, Scored, mean_f1
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -43,13 +43,6 @@ def test_a_metric_of_a_plugin_is_in_the_results_of_a_run(lifelabel, small, plugi
     with np.load(folder / "scores.npz") as arrays:
         scored = Scored.from_logits(arrays["logits"], arrays["labels"])
     assert conventions["cf1_mean@0.3"] == pytest.approx(mean_f1(scored.probabilities, scored.labels, 0.3), abs=1e-12)
-
-
-def test_metric_is_callable():
-    metric = Metric(
-        "me", "share of positive scores", lambda scored: float((scored.probabilities > 0.5).double().mean())
-    )
-    assert metric(np.array([[0.9], [0.2]]), np.array([[1], [0]])) == 0.5
 
 
 def test_the_example_from_python_runs(capsys):

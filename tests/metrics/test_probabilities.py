@@ -8,11 +8,9 @@ import torch
 
 from lifelabel.metrics.functions import (
     Scored,
-    brier_score,
-    calibration_error,
+    calibration_figures,
     class_calibration_errors,
     counts,
-    log_loss,
     precision_recall_f1,
 )
 
@@ -42,28 +40,30 @@ def error(found, bins=15):
     return total / len(found)
 
 
-def test_calibration_errors_are_those_of_a_loop(data):
-    by_class = pairs(*data)
-    assert class_calibration_errors(*data).tolist() == pytest.approx([error(found) for found in by_class])
-    assert calibration_error(*data) == pytest.approx(error([pair for found in by_class for pair in found]))
+def test_figures_of_probabilities_are_those_of_a_loop(data):
     p, y, _ = data
-    assert calibration_error(p, y) == pytest.approx(calibration_error(p, y, np.ones_like(y)))
-
-
-def test_brier_score_and_log_loss_are_those_of_a_loop(data):
-    everything = [pair for found in pairs(*data) for pair in found]
-    assert brier_score(*data) == pytest.approx(np.mean([(p - y) ** 2 for p, y in everything]))
-    losses = [-math.log(max(1e-15, p if y else 1 - p)) for p, y in everything]
-    assert log_loss(*data) == pytest.approx(np.mean(losses))
+    for known in (data[2], np.ones_like(y)):
+        by_class = pairs(p, y, known)
+        everything = [pair for found in by_class for pair in found]
+        errors = [error(found) for found in by_class]
+        expected = {
+            "ECE": error(everything),
+            "ECE_class": np.mean(errors),
+            "Brier": np.mean([(p - y) ** 2 for p, y in everything]),
+            "log_loss": np.mean([-math.log(max(1e-15, p if y else 1 - p)) for p, y in everything]),
+        }
+        assert class_calibration_errors(p, y, known).tolist() == pytest.approx(errors)
+        assert calibration_figures(p, y, known) == pytest.approx(expected)
+    assert calibration_figures(p, y) == calibration_figures(p, y, np.ones_like(y))
 
 
 def test_without_known_labels_there_is_no_value():
     p, y, known = np.full((2, 1), 0.5), np.zeros((2, 1)), np.zeros((2, 1), bool)
-    values = calibration_error(p, y, known), brier_score(p, y, known), log_loss(p, y, known)
-    assert all(map(math.isnan, values)) and class_calibration_errors(p, y, known).isnan().all()
+    assert all(map(math.isnan, calibration_figures(p, y, known).values()))
+    assert class_calibration_errors(p, y, known).isnan().all()
 
 
-@pytest.mark.parametrize("function", [calibration_error, class_calibration_errors, brier_score, log_loss])
+@pytest.mark.parametrize("function", [calibration_figures, class_calibration_errors])
 def test_logits_are_refused(function):
     with pytest.raises(ValueError, match="take the sigmoid of logits"):
         function(np.array([[3.0]]), np.array([[1]]))

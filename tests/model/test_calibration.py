@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lifelabel.errors import UserError
-from lifelabel.metrics.functions import average_precision, calibration_error, class_calibration_errors, log_loss
+from lifelabel.metrics.functions import average_precision, calibration_figures
 from lifelabel.model import calibration as c
 from lifelabel.model.calibration import Calibration, Rule, cross_validate, fit_probabilities, fit_thresholds
 
@@ -37,11 +37,10 @@ def test_a_known_miscalibration_is_removed(images):
     logits, labels, _ = make(images)
     found = fit_probabilities(logits, labels)
     new, truth, right = make(20_000, seed=1)
-    before, after = sigmoid(new.astype(float)), found.probabilities(new)
-    assert calibration_error(after, truth) < calibration_error(before, truth) / factor
-    errors = class_calibration_errors(before, truth).mean(), class_calibration_errors(after, truth).mean()
-    assert errors[1] < errors[0] / factor
-    assert log_loss(after, truth) < log_loss(right.probabilities(new), truth) + 0.01 * 400 / images
+    given = sigmoid(new.astype(float)), found.probabilities(new), right.probabilities(new)
+    before, after, best = (calibration_figures(probabilities, truth) for probabilities in given)
+    assert after["ECE"] < before["ECE"] / factor and after["ECE_class"] < before["ECE_class"] / factor
+    assert after["log_loss"] < best["log_loss"] + 0.01 * 400 / images
 
 
 def test_calibrated_probabilities_stay_as_they_are():
@@ -62,7 +61,10 @@ def test_the_order_of_images_and_ap_do_not_change(scale):
     after = found.logits(logits)
     assert np.array_equal(np.argsort(after, 0, kind="stable"), np.argsort(logits, 0, kind="stable"))
     assert average_precision(after, labels).tolist() == average_precision(logits, labels).tolist()
-    assert log_loss(found.probabilities(logits), labels) < log_loss(sigmoid(logits.astype(float)), labels)
+    after, before = (
+        calibration_figures(p, labels) for p in (found.probabilities(logits), sigmoid(logits.astype(float)))
+    )
+    assert after["log_loss"] < before["log_loss"]
 
 
 def test_a_class_with_few_positives_borrows_from_the_others():

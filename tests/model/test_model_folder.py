@@ -331,4 +331,4 @@ def test_the_weights_say_what_they_were_trained_on(folder):
     """As `--weights FILE` reads it."""
     from lifelabel.nn.weights import read_file
 
-    assert re.fullmatch(r"nothing \+ test", read_file(folder / "model.safetensors").trained_on())
+    assert re.fullmatch(r"nothing \+ test", read_file(folder / "model.safetensors").provenance().trained_on)

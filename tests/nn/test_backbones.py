@@ -1,13 +1,13 @@
 import copy
 import dataclasses
-import functools
-import http.server
 import shutil
 import socket
-import threading
 
+import huggingface_hub
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 from support.networks import with_statistics
 from torch import nn
 from torchvision import models
@@ -27,14 +27,20 @@ def seeded(make):
     return make().eval()
 
 
-def pooled(net, images):
-    """The input of the classifier of a torchvision model."""
-    caught = []
-    last = next(layer for name, layer in net.named_children() if name in ("fc", "classifier"))
+def built(name, state, folder, pool="max"):
+    """A backbone with the tensors of a state dict, from a file."""
+    torch.save(state, folder / "a.pth")
+    return build(name, pool, str(folder / "a.pth")).eval()
+
+
+@torch.no_grad()
+def assert_input_of_the_classifier(net, source):
+    """The features of a backbone are the input of the classifier of a torchvision model."""
+    caught, images = [], torch.randn(2, 3, 96, 96)
+    last = next(layer for name, layer in source.named_children() if name in ("fc", "classifier"))
     last.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
-    with torch.no_grad():
-        net(images)
-    return caught[0].flatten(1)
+    source(images)
+    torch.testing.assert_close(net(images), caught[0].flatten(1))
 
 
 @pytest.fixture
@@ -48,33 +54,28 @@ def no_network(monkeypatch, tmp_path):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_every_backbone_has_the_number_of_features_in_its_summary(name):
-    if name.startswith("efficientnet"):
-        pytest.importorskip("timm")
     with torch.device("meta"):  # only shapes are computed
         net = build(name)
     assert f" {net.dim} features" in summary_of(BACKBONES[name])
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(
     "name", ["tiny", "resnet18", "torchvision/squeezenet1_1", "efficientnet-lite0", "timm/mobilenetv3_small_050"]
 )
 def test_features_are_the_pool_of_the_last_map(name):
-    if name.startswith(("timm/", "efficientnet")):
-        pytest.importorskip("timm")
     images = torch.randn(2, 3, 64, 64)
     net = build(name, "max").eval()
-    with torch.no_grad():
-        maps = net.body(images)
-        largest = net(images)
-        net.pool = "avg"
-        mean = net(images)
-    assert largest.shape == (2, net.dim)
-    torch.testing.assert_close(largest, maps.flatten(2).max(2).values)
-    torch.testing.assert_close(mean, maps.flatten(2).mean(2))
+    maps = net.body(images)
+    torch.testing.assert_close(net(images), maps.flatten(2).max(2).values)
+    net.pool = "avg"
+    torch.testing.assert_close(net(images), maps.flatten(2).mean(2))
+    assert net(images).shape == (2, net.dim)
     assert net.provenance == SCRATCH
 
 
@@ -97,15 +98,10 @@ def test_the_same_seed_gives_the_same_initial_weights_in_every_version():
 @pytest.mark.parametrize("name", ["densenet121", "mobilenet_v3_small"])
 def test_the_features_of_a_torchvision_backbone_are_the_input_of_its_classifier(name, tmp_path):
     source = with_statistics(seeded(lambda: models.get_model(name)))
-    torch.save(source.state_dict(), tmp_path / "a.pth")
-    images = torch.randn(2, 3, 96, 96)
-    with torch.no_grad():
-        features = build(f"torchvision/{name}", "avg", str(tmp_path / "a.pth")).eval()(images)
-    torch.testing.assert_close(features, pooled(source, images))
+    assert_input_of_the_classifier(built(f"torchvision/{name}", source.state_dict(), tmp_path, "avg"), source)
 
 
 def test_each_backbone_normalizes_pixels_as_its_weights_need():
-    pytest.importorskip("timm")
     half = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     for name, rule in (("efficientnet-lite0", half), ("resnet18", imagenet), ("timm/resnet10t", imagenet)):
@@ -143,32 +139,24 @@ def other_names(state):
 )
 def test_a_local_state_dict_is_made_to_fit(change, tmp_path):
     source = with_statistics(seeded(models.shufflenet_v2_x0_5))
-    torch.save(change(source.state_dict()), tmp_path / "a.pth")
-    images = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        features = build(SHUFFLE, "avg", str(tmp_path / "a.pth")).eval()(images)
-    torch.testing.assert_close(features, pooled(source, images))
+    assert_input_of_the_classifier(built(SHUFFLE, change(source.state_dict()), tmp_path, "avg"), source)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("kind", ["pth", "safetensors"])
 def test_efficientnet_lite_reads_tensors_of_timm_by_name_and_others_by_order(kind, tmp_path):
-    timm = pytest.importorskip("timm")
     source = with_statistics(seeded(lambda: timm.create_model("tf_efficientnet_lite0")))
     path = tmp_path / f"mine.{kind}"
     if kind == "pth":
         torch.save(other_names(source.state_dict()), path)
     else:
-        from safetensors.torch import save_file
-
         save_file(source.state_dict(), path, {"trained_on": "my own photographs"})
     images = torch.randn(2, 3, 64, 64)
     net = build("efficientnet-lite0", "avg", str(path)).eval()
-    with torch.no_grad():
-        expected = source.forward_head(source.forward_features(images), pre_logits=True)
-        torch.testing.assert_close(net(images), expected)
-    assert net.provenance.source == f"file {path}"
-    assert net.provenance.sha256 == weights.sha256(path)
-    assert net.provenance.trained_on == ("unknown" if kind == "pth" else "my own photographs")
+    expected = source.forward_head(source.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(net(images), expected)
+    trained_on = "unknown" if kind == "pth" else "my own photographs"
+    assert net.provenance == Provenance(trained_on, f"file {path}", weights.sha256(path))
 
 
 def not_finite():
@@ -189,9 +177,8 @@ def not_finite():
     ],
 )  # fmt: skip
 def test_weights_that_are_refused(name, state, message, tmp_path):
-    torch.save(state(), tmp_path / "a.pth")
     with pytest.raises(UserError, match=message):
-        build(name, weights=str(tmp_path / "a.pth"))
+        built(name, state(), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +198,12 @@ def test_weights_that_are_refused(name, state, message, tmp_path):
     ],
 )
 def test_a_name_that_cannot_be_built(name, message):
-    if name.startswith("timm/"):
-        pytest.importorskip("timm")
     with pytest.raises(UserError, match=message):
         build(name)
 
 
 def test_every_test_model_of_timm_builds_or_is_refused_in_one_line():
-    timm = pytest.importorskip("timm")
-    built = 0
+    count = 0
     for name in timm.list_models("test_*"):
         with torch.device("meta"):
             try:
@@ -229,10 +213,10 @@ def test_every_test_model_of_timm_builds_or_is_refused_in_one_line():
                 continue
             maps, prefix, stages = net.activations(torch.empty(2, 3, 160, 160))
         assert maps.shape[:2] == (2, net.dim), name
-        assert prefix.shape == (2, net.prefix_tokens, net.dim)
-        assert tuple(stage.shape[1] for stage in stages) == net.stage_dims
-        built += 1
-    assert built >= 10
+        assert prefix.shape == (2, net.layout.prefix, net.dim)
+        assert [each.shape[1] for each in stages] == [stage.dim for stage in net.layout.stages]
+        count += 1
+    assert count >= 10
 
 
 @pytest.mark.parametrize(
@@ -251,121 +235,103 @@ def test_every_test_model_of_timm_builds_or_is_refused_in_one_line():
     ],
 )
 def test_the_shapes_of_activations(name, dim, prefix, stages, grid):
-    pytest.importorskip("timm")
     with torch.device("meta"):  # only shapes are computed
         net = build(name).eval()
         found = net.activations(torch.empty(2, 3, 100, 72))
-    assert (net.dim, net.prefix_tokens, net.stage_dims) == (dim, prefix, stages)
+    assert (net.dim, net.layout.prefix) == (dim, prefix)
     assert found.maps.shape == (2, dim, *grid)
     assert found.prefix.shape == (2, prefix, dim)
     assert [stage.shape for stage in found.stages] == [(2, channels) for channels in stages]
     assert net.parts == (net,)
 
 
+@torch.no_grad()
 def test_the_activations_of_a_convolutional_network():
     net = with_statistics(build("tiny", "avg")).eval()
     x = images = torch.randn(2, 3, 64, 64)
-    outputs = []
-    with torch.no_grad():
-        for layer in net.body:
-            x = layer(x)
-            outputs.append(x.clone())
-        calls = []
-        handle = net.body.register_forward_hook(lambda *_: calls.append(1))
-        maps, prefix, stages = net.activations(images)
-        handle.remove()
-        assert torch.equal(maps, x)
-        assert torch.equal(net.pooled(net.body(images)), net(images))
+    outputs, calls = [], []
+    for layer in net.body:
+        x = layer(x)
+        outputs.append(x.clone())
+    handle = net.body.register_forward_hook(lambda *_: calls.append(1))
+    maps, prefix, stages = net.activations(images)
+    handle.remove()
+    assert torch.equal(maps, x) and prefix.shape == (2, 0, 256)
     assert calls == [1]  # one forward pass
-    assert prefix.shape == (2, 0, 256)
     for stage, index in zip(stages, (5, 8, 11), strict=True):
         torch.testing.assert_close(stage, outputs[index].mean((2, 3)))
+    with pytest.raises(RuntimeError):
+        net.activations(torch.zeros(2, 4, 64, 64))
     assert not any(module._forward_hooks for module in net.modules())  # `forward` runs without hooks
 
 
-def test_hooks_are_removed_after_an_error_and_stages_have_gradients_in_float32():
+def test_stages_have_gradients_in_float32():
     net = build("tiny")
-    with pytest.raises(RuntimeError):
-        net.activations(torch.zeros(2, 4, 64, 64))
-    assert not any(module._forward_hooks for module in net.modules())
     with torch.autocast("cpu", torch.bfloat16):
         maps, _, stages = net.activations(torch.randn(2, 3, 64, 64))
-    assert maps.dtype == torch.bfloat16
-    assert {stage.dtype for stage in stages} == {torch.float32}
+    assert maps.dtype == torch.bfloat16 and {stage.dtype for stage in stages} == {torch.float32}
     stages[0].sum().backward()
     assert net.body[0].weight.grad is not None
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(("name", "pool"), [("test_vit", "token"), ("test_vit2", "avg"), ("test_vit3", "map")])
 def test_the_activations_of_a_vision_transformer(name, pool):
-    timm = pytest.importorskip("timm")
     source = seeded(lambda: timm.create_model(name, num_classes=0))
     assert source.global_pool == pool
     net = seeded(lambda: build(f"timm/{name}", "max"))
     images = torch.randn(2, 3, 160, 160)
-    with torch.no_grad():
-        found, features = net.activations(images), net(images)
-        tokens, blocks = source.forward_intermediates(images, 3, return_prefix_tokens=True, norm=False)
-        tokens = source.fc_norm(tokens)
-        expected = source(images)
+    found = net.activations(images)
+    tokens, blocks = source.forward_intermediates(images, 3, return_prefix_tokens=True, norm=False)
+    tokens = source.fc_norm(tokens)
     torch.testing.assert_close(found.prefix, tokens[:, :1])
     torch.testing.assert_close(found.maps, tokens[:, 1:].transpose(1, 2).unflatten(2, (10, 10)))
     for stage, (patches, _) in zip(found.stages, blocks, strict=True):
         torch.testing.assert_close(stage, patches.mean((2, 3)))
-    if pool == "token":
-        torch.testing.assert_close(features, expected)
-    else:
-        torch.testing.assert_close(features, tokens[:, 1:].amax(1))
+    torch.testing.assert_close(net(images), source(images) if pool == "token" else tokens[:, 1:].amax(1))
 
 
+@torch.no_grad()
 def test_a_map_with_channels_last_is_permuted():
-    timm = pytest.importorskip("timm")
     source = seeded(lambda: timm.create_model("test_mambaout", num_classes=0, global_pool=""))
     net = seeded(lambda: build("timm/test_mambaout", "avg"))
     images = torch.randn(2, 3, 128, 96)
-    with torch.no_grad():
-        maps, expected = net.activations(images).maps, source(images)
-        torch.testing.assert_close(net(images), expected.mean((1, 2)))
-    assert torch.equal(maps, expected.permute(0, 3, 1, 2))
+    torch.testing.assert_close(net(images), source(images).mean((1, 2)))
+    assert torch.equal(net.activations(images).maps, source(images).permute(0, 3, 1, 2))
 
 
+@torch.no_grad()
 def test_a_vision_transformer_of_torchvision_takes_images_of_any_size():
     net = seeded(lambda: models.VisionTransformer(32, 8, 2, 2, 16, 32))
     nn.init.normal_(net.heads.head.weight)
     body = library_backbones.TorchvisionTransformer(net)
     images = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        torch.testing.assert_close(net.heads(body(images)[:, 0]), net(images))
-        assert body(torch.randn(2, 3, 50, 33)).shape == (2, 1 + 7 * 5, 16)
-        # padding with zeros to whole patches is part of the network
-        assert torch.equal(body(images[:, :, :30]), body(nn.functional.pad(images[:, :, :30], (0, 0, 0, 2))))
+    torch.testing.assert_close(net.heads(body(images)[:, 0]), net(images))
+    assert body(torch.randn(2, 3, 50, 33)).shape == (2, 1 + 7 * 5, 16)
+    # padding with zeros to whole patches is part of the network
+    assert torch.equal(body(images[:, :, :30]), body(nn.functional.pad(images[:, :, :30], (0, 0, 0, 2))))
 
 
+@torch.no_grad()
 def test_a_network_for_one_size_refuses_other_images():
-    pytest.importorskip("timm")
     net = copy.deepcopy(build("timm/levit_128s")).eval()
-    with torch.no_grad():
-        assert net.activations(torch.zeros(1, 3, 224, 224)).maps.shape == (1, 384, 16, 1)  # the grid is not known
-        message = r"'timm/levit_128s' cannot run on images of 96 x 64 pixels: use --image-size 224$"
-        with pytest.raises(UserError, match=message):
-            net(torch.zeros(1, 3, 96, 64))
+    assert net.activations(torch.zeros(1, 3, 224, 224)).maps.shape == (1, 384, 16, 1)  # the grid is not known
+    message = r"'timm/levit_128s' cannot run on images of 96 x 64 pixels: use --image-size 224$"
+    with pytest.raises(UserError, match=message):
+        net(torch.zeros(1, 3, 96, 64))
 
 
 def test_tokens_of_a_file_fit_a_transformer(tmp_path):
-    timm = pytest.importorskip("timm")
     source = seeded(lambda: timm.create_model("test_vit3"))  # its file has a pool by attention
     torch.save(source.state_dict(), tmp_path / "vit_dinov2.pth")
     net = build("timm/test_vit3", "avg", str(tmp_path / "vit_dinov2.pth")).eval()
     images = torch.randn(2, 3, 160, 160)
-    with torch.no_grad():
-        torch.testing.assert_close(net(images), source.forward_features(images)[:, 1:].mean(1))
-    assert net.provenance.trained_on == "LVD-142M"
-    assert net.classifier is None
+    torch.testing.assert_close(net(images), source.forward_features(images)[:, 1:].mean(1))
+    assert net.provenance.trained_on == "LVD-142M" and net.classifier is None
 
 
 @pytest.mark.parametrize("name", ["test_efficientnet", "test_resnet", "test_convnext"])
 def test_the_random_numbers_of_a_timm_model_are_those_of_timm(name, tmp_path):
-    timm = pytest.importorskip("timm")
     source = seeded(lambda: timm.create_model(name, num_classes=0, global_pool=""))
     after = torch.rand(1)
     torch.save(timm.create_model(name).state_dict(), tmp_path / "a.pth")
@@ -385,12 +351,10 @@ def test_the_random_numbers_of_a_timm_model_are_those_of_timm(name, tmp_path):
     ],
 )  # fmt: skip
 def test_the_classifier_is_the_one_that_the_network_applies_to_the_mean(name, tmp_path):
-    timm = pytest.importorskip("timm")
     library, _, member = name.partition("/")
     make = timm.create_model if library == "timm" else models.get_model
     source = with_statistics(seeded(lambda: make(member)))
-    torch.save(source.state_dict(), tmp_path / "a.pth")
-    net = build(name, "max", str(tmp_path / "a.pth")).eval()
+    net = built(name, source.state_dict(), tmp_path)
     if name in ("timm/test_resnet", "timm/test_efficientnet", SHUFFLE, "torchvision/mobilenet_v2"):
         images = torch.randn(2, 3, 64, 64)
         with torch.no_grad():
@@ -409,28 +373,23 @@ def test_a_file_without_its_own_classifier_has_none(tmp_path):
         {"fc.weight": torch.ones(7, 1024), "fc.bias": torch.ones(7)},
         {"fc.bias": torch.full((1000,), torch.nan)},
     ):
-        torch.save({**state, **change}, tmp_path / "a.pth")
-        assert build(SHUFFLE, weights=str(tmp_path / "a.pth")).classifier is None
+        assert built(SHUFFLE, {**state, **change}, tmp_path).classifier is None
 
 
+@torch.no_grad()
 def test_a_pair_of_backbones_concatenates_the_features_of_its_parts():
-    pytest.importorskip("timm")
     pair = copy.deepcopy(build("timm/test_vit+tiny", "avg")).eval()
     vit, tiny = pair.parts
     pixels = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
     images = pair.normalize(pixels)
-    with torch.no_grad():
-        features = pair(images)
-        assert torch.equal(features, pair.pooled(pair.body(images)))
-        assert torch.equal(features, torch.cat([vit(images), tiny(images)], 1))
-        assert torch.equal(vit(images), vit(vit.normalize(pixels)))
-        plain = build("tiny", "avg").eval()  # it gets the images that it would get alone
-        plain.load_state_dict(tiny.state_dict())
-        torch.testing.assert_close(features[:, 64:], plain(plain.normalize(pixels)), rtol=1e-4, atol=1e-5)
-    assert pair.dim == 64 + 256
-    assert pair.stage_dims == ()
-    assert [part.stage_dims for part in pair.parts] == [(64, 64, 64), (64, 128, 256)]
-    assert pair.provenance == SCRATCH
+    features = pair(images)
+    assert torch.equal(features, pair.pooled(pair.body(images)))
+    assert torch.equal(features, torch.cat([vit(images), tiny(images)], 1))
+    assert torch.equal(vit(images), vit(vit.normalize(pixels)))
+    plain = build("tiny", "avg").eval()  # it gets the images that it would get alone
+    plain.load_state_dict(tiny.state_dict())
+    torch.testing.assert_close(features[:, 64:], plain(plain.normalize(pixels)), rtol=1e-4, atol=1e-5)
+    assert pair.dim == 64 + 256 and pair.provenance == SCRATCH
     assert len(list(pair.parameters())) == len(list(vit.parameters())) + len(list(tiny.parameters()))
     with pytest.raises(TypeError, match="parts"):
         pair.activations(images)
@@ -460,16 +419,12 @@ def test_the_summary_of_a_function_is_the_first_line_of_its_docstring():
 
 
 def test_the_weights_in_the_pip_package_fit_and_have_a_provenance(tmp_path):
-    pytest.importorskip("timm")
-    if weights.packaged(LITE0) is None:
-        pytest.skip(f"{LITE0} is not installed")
     net = build("efficientnet-lite0", "avg", "imagenet").eval()
     path, version = weights.packaged(LITE0)
     given = torch.load(path, weights_only=True)
     assert torch.equal(net.body.conv_stem.weight, given["_conv_stem.weight"])
     assert torch.equal(net.body.bn2.running_var, given["_bn1.running_var"])
-    assert net.provenance.trained_on == "ImageNet-1k"
-    assert net.provenance.source == f"pip {LITE0} {version}"
+    assert (net.provenance.trained_on, net.provenance.source) == ("ImageNet-1k", f"pip {LITE0} {version}")
     assert net.provenance.sha256.startswith("57934424")
     assert check(net.provenance, ["person"], "coco", False) is None
     assert torch.equal(net.classifier[0], given["_fc.weight"])
@@ -479,26 +434,16 @@ def test_the_weights_in_the_pip_package_fit_and_have_a_provenance(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["resnet18", "timm/test_resnet", "timm/legacy_seresnet18"])
-def test_a_failed_download_gives_an_error_that_names_the_file(name, no_network, monkeypatch, tmp_path):
-    if name.startswith("timm/"):
-        pytest.importorskip("timm")
-        import huggingface_hub
-
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+def test_a_failed_download_gives_an_error_that_names_the_file(name, no_network):
     with pytest.raises(UserError) as caught:
         build(name, weights="imagenet")
     message = str(caught.value)
     assert message.startswith(f"cannot download the weights of {name} (Connection refused): download https://")
-    assert "--weights FILE" in message
-    assert "--backbone efficientnet-lite0" in message
-    assert "\n" not in message
+    assert "--weights FILE" in message and "--backbone efficientnet-lite0" in message and "\n" not in message
 
 
-def test_weights_of_timm_are_read_from_the_cache_of_the_hub(no_network, tmp_path, monkeypatch):
-    timm = pytest.importorskip("timm")
-    import huggingface_hub
-    from safetensors.torch import save_file
-
+@torch.no_grad()
+def test_weights_of_timm_are_read_from_the_cache_of_the_hub(no_network, tmp_path):
     source = with_statistics(seeded(lambda: timm.create_model("test_resnet")))
     repository = tmp_path / "hub" / "models--timm--test_resnet.r160_in1k"
     path = repository / "snapshots" / "abc" / "model.safetensors"
@@ -506,15 +451,12 @@ def test_weights_of_timm_are_read_from_the_cache_of_the_hub(no_network, tmp_path
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("abc")
     save_file(source.state_dict(), path)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     net = build("timm/test_resnet", "avg", "imagenet").eval()
     images = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        expected = source.forward_head(source.forward_features(images), pre_logits=True)
-        torch.testing.assert_close(net(images), expected)
+    expected = source.forward_head(source.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(net(images), expected)
     url = "https://huggingface.co/timm/test_resnet.r160_in1k/resolve/main/model.safetensors"
-    source_name = "timm test_resnet.r160_in1k"
-    assert net.provenance == Provenance("ImageNet-1k", source_name, weights.sha256(path), url)
+    assert net.provenance == Provenance("ImageNet-1k", "timm test_resnet.r160_in1k", weights.sha256(path), url)
     path.write_bytes(b"cut")
     with pytest.raises(UserError, match=r"delete .*model\.safetensors and download it again"):
         build("timm/test_resnet", weights="imagenet")
@@ -522,25 +464,13 @@ def test_weights_of_timm_are_read_from_the_cache_of_the_hub(no_network, tmp_path
 
 @pytest.fixture
 def release(tmp_path, monkeypatch):
-    """A torchvision model, published by a local server: (path of the file, its model)."""
+    """A published torchvision model: (path of the file, its model)."""
     net = seeded(models.shufflenet_v2_x0_5)
     torch.save(net.state_dict(), tmp_path / "a.pth")
-    digest = weights.sha256(tmp_path / "a.pth")
-    path = (tmp_path / "a.pth").rename(tmp_path / f"shuffle-{digest[:8]}.pth")
-    handler = functools.partial(Quiet, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/{path.name}"
-        monkeypatch.setattr(RELEASE, "_value_", dataclasses.replace(RELEASE.value, url=url))
-        monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield path, net
-        server.shutdown()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
+    path = (tmp_path / "a.pth").rename(tmp_path / f"shuffle-{weights.sha256(tmp_path / 'a.pth')[:8]}.pth")
+    monkeypatch.setattr(RELEASE, "_value_", dataclasses.replace(RELEASE.value, url=path.as_uri()))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    return path, net
 
 
 def test_weights_of_torchvision_are_downloaded_once(release, tmp_path):
@@ -549,10 +479,9 @@ def test_weights_of_torchvision_are_downloaded_once(release, tmp_path):
         net = build(SHUFFLE, weights="imagenet")
         assert torch.equal(net.body[0][0].weight, source_net.conv1[0].weight)
         path.unlink(missing_ok=True)
-    url = RELEASE.url
     cached = tmp_path / "torch" / "hub" / "checkpoints" / path.name
     source = "torchvision ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1"
-    assert net.provenance == Provenance("ImageNet-1k", source, weights.sha256(cached), url)
+    assert net.provenance == Provenance("ImageNet-1k", source, weights.sha256(cached), RELEASE.url)
     cached.write_bytes(cached.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"shuffle-\w+.pth is (damaged|not the file published)"):
         build(SHUFFLE, weights="imagenet")

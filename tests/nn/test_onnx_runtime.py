@@ -15,18 +15,12 @@ EXAMPLE = torch.zeros(1, 3, 64, 64)
 
 
 @pytest.fixture
-def installed():
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'lifelabel[export]'")
-
-
-@pytest.fixture
 def tiny():
     torch.manual_seed(0)
     return inference_copy(build("tiny").eval())
 
 
-def test_features_agree_for_every_batch_size(installed, tiny, capfd):
+def test_features_agree_for_every_batch_size(tiny, capfd):
     state = torch.random.get_rng_state()
     features = fastest_forward(tiny, EXAMPLE)
     assert isinstance(features, OnnxFeatures)
@@ -37,14 +31,14 @@ def test_features_agree_for_every_batch_size(installed, tiny, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_results_that_differ_are_refused(installed, tiny, monkeypatch):
+def test_results_that_differ_are_refused(tiny, monkeypatch):
     monkeypatch.setattr(onnx_runtime, "_TOLERANCE", -1.0)
     with pytest.raises(RuntimeError, match="differs from torch"):
         OnnxFeatures(tiny, EXAMPLE)
     assert fastest_forward(tiny, EXAMPLE) is tiny
 
 
-def test_a_module_that_cannot_be_exported_runs_in_torch(installed):
+def test_a_module_that_cannot_be_exported_runs_in_torch():
     class Chooses(nn.Module):
         def forward(self, images):
             return images if float(images.sum()) > 0 else -images

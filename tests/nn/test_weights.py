@@ -1,11 +1,11 @@
 """Files of weights: what they contain, what is refused, and which tensors fit."""
 
 import pickle
-import sys
 import zipfile
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from lifelabel.errors import UserError
@@ -39,7 +39,6 @@ def test_the_training_data_of_a_file(name, tensors, expected, tmp_path):
 
 
 def test_the_metadata_of_a_safetensors_file_have_priority(tmp_path):
-    save_file = pytest.importorskip("safetensors.torch").save_file
     path = tmp_path / "a_coco.safetensors"
     save_file({"rpn.weight": torch.ones(2)}, path, {"trained_on": "Places365\nand more"})
     assert read_file(path).provenance().trained_on == "Places365 and more"
@@ -139,13 +138,6 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path, monkeypatc
     bomb(tmp_path / "a.pth")
     with pytest.raises(UserError, match="more than 1 GiB"):
         read_file(tmp_path / "a.pth")
-
-
-def test_safetensors_must_be_installed_for_its_files(tmp_path, monkeypatch):
-    (tmp_path / "a.safetensors").write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(UserError, match="pip install safetensors"):
-        read_file(tmp_path / "a.safetensors")
 
 
 def test_a_package_that_is_not_installed_has_no_weights():

@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from lifelabel.metrics.over_tasks import forgetting, relative_forgetting
+
 if TYPE_CHECKING:
     from lifelabel.metrics.functions import (
         METRICS,
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
         mean_f1,
         precision_recall_f1,
     )
-    from lifelabel.metrics.over_tasks import forgetting, relative_forgetting
 
 __all__ = [
     "METRICS", "Counts", "Metric", "Scored", "all_metrics", "average_precision", "counts", "forgetting", "headline",
@@ -26,8 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the records of runs use parts of this package without torch."""
+    """Import the functions on first use: the records of runs use parts of this package without torch."""
     if name not in __all__:
         raise AttributeError(f"module 'lifelabel.metrics' has no attribute '{name}'")
-    home = "over_tasks" if name in ("forgetting", "relative_forgetting") else "functions"
-    return getattr(importlib.import_module(f"lifelabel.metrics.{home}"), name)
+    return getattr(importlib.import_module("lifelabel.metrics.functions"), name)

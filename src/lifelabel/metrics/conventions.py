@@ -62,11 +62,6 @@ class ScoreSet:
     labels: np.ndarray
     kind: str
 
-    @property
-    def labelled(self) -> np.ndarray:
-        """The images that have at least one label."""
-        return np.flatnonzero(self.labels.any(1))
-
     def scored(self, rows: np.ndarray | None = None) -> Scored:
         """All images, or those of the given rows."""
         chosen = slice(None) if rows is None else rows
@@ -142,7 +137,7 @@ def _checked(name: str, values: np.ndarray, labels: np.ndarray, path: Path) -> S
 
 def compare(scores: ScoreSet) -> dict[str, Any]:
     """The figures of every group, ready for JSON: on all images, and on the images that have at least one label."""
-    labelled = scores.labelled
+    labelled = np.flatnonzero(scores.labels.any(1))
     found = {"all": _figures(scores.scored())}
     # if every image has a label, the second set is the first one
     whole = len(labelled) == len(scores.labels)

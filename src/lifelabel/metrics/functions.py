@@ -3,11 +3,6 @@
 The same scores give different numbers under different conventions: the threshold of F1, what CF1 averages, and the AP
 of a class without positives differ. So the name of every metric states its convention: see `METRICS`. Scores and labels
 are torch tensors or numpy arrays of shape (images, classes). Labels are 0 or 1. Results are fractions, not percentages.
-
->>> p = np.array([[0.9, 0.2], [0.6, 0.7], [0.1, 0.4]])
->>> y = np.array([[1, 0], [0, 1], [1, 1]])
->>> {name: round(value, 3) for name, value in headline(p, y).items()}
-{'mAP': 0.917, 'CP': 0.75, 'CR': 0.5, 'CF1': 0.6, 'OP': 0.667, 'OR': 0.5, 'OF1': 0.571}
 """
 
 from __future__ import annotations
@@ -31,6 +26,8 @@ _Array: TypeAlias = Tensor | npt.NDArray[Any]
 
 _CHUNK = 1 << 23
 """Scores that `_ap_on_device` ranks at a time (whole classes, at least one). It bounds memory."""
+_BINS = 15
+"""Parts of equal width into which probabilities are divided for the calibration error."""
 
 
 def _tensor(array: _Array) -> Tensor:
@@ -225,78 +222,47 @@ def _known_triple(probabilities: _Array, labels: _Array, known: _Array | None) -
     """Probabilities and labels as float64, with 0 in place of unknown ones, and which labels are known."""
     p, y = _pair(probabilities, labels)
     _check_range(p)
-    if known is None:
-        return p.double(), y.double(), torch.ones_like(y)
-    k = _pair(p, known)[1]
+    k = torch.ones_like(y) if known is None else _pair(p, known)[1]
     return p.double() * k, (y & k).double(), k
 
 
-def _bin_sums(p: Tensor, y: Tensor, bins: int) -> Tensor:
+def _bin_sums(p: Tensor, y: Tensor) -> Tensor:
     """The sum of (probability - label) in each bin of each class, C x bins."""
-    place = (p * bins).long().clamp(max=bins - 1) + bins * torch.arange(p.shape[1], device=p.device)
-    sums = p.new_zeros(p.shape[1] * bins)
-    return sums.index_add_(0, place.flatten(), (p - y).flatten()).reshape(-1, bins)
+    place = (p * _BINS).long().clamp(max=_BINS - 1) + _BINS * torch.arange(p.shape[1], device=p.device)
+    sums = p.new_zeros(p.shape[1] * _BINS)
+    return sums.index_add_(0, place.flatten(), (p - y).flatten()).reshape(-1, _BINS)
 
 
-def calibration_error(probabilities: _Array, labels: _Array, known: _Array | None = None, bins: int = 15) -> float:
-    """Expected calibration error (ECE) of all pairs of image and class together.
-
-    Pairs are divided by probability into `bins` parts of equal width. The ECE is the mean over the pairs of the
-    absolute difference between the mean probability and the share of positives in their bin. Pairs that are not `known`
-    are left out. NaN without pairs.
-
-    >>> calibration_error(np.array([[0.75], [0.75], [0.75], [0.75]]), np.array([[1], [1], [0], [0]]))
-    0.25
-    """
-    p, y, k = _known_triple(probabilities, labels, known)
-    total = int(k.sum())
-    return float(_bin_sums(p, y, bins).sum(0).abs().sum()) / total if total else math.nan
-
-
-def class_calibration_errors(
-    probabilities: _Array, labels: _Array, known: _Array | None = None, bins: int = 15
-) -> Tensor:
+def class_calibration_errors(probabilities: _Array, labels: _Array, known: _Array | None = None) -> Tensor:
     """The expected calibration error of every class on its own, (C,) float64. NaN without known labels.
 
     >>> class_calibration_errors(np.array([[0.5, 1.0], [0.5, 0.0]]), np.array([[1, 0], [0, 0]])).tolist()
     [0.0, 0.5]
     """
     p, y, k = _known_triple(probabilities, labels, known)
-    return _bin_sums(p, y, bins).abs().sum(1) / k.sum(0)
-
-
-def brier_score(probabilities: _Array, labels: _Array, known: _Array | None = None) -> float:
-    """The mean over all known pairs of image and class of (probability - label)². NaN without pairs.
-
-    >>> brier_score(np.array([[0.5, 1.0]]), np.array([[1, 1]]))
-    0.125
-    """
-    p, y, k = _known_triple(probabilities, labels, known)
-    total = int(k.sum())
-    return float(((p - y) ** 2).sum()) / total if total else math.nan
-
-
-def log_loss(probabilities: _Array, labels: _Array, known: _Array | None = None) -> float:
-    """The mean over all known pairs of -log of the probability of the true label. NaN without pairs.
-
-    Probabilities are limited to 1e-15 … 1 - 1e-15.
-
-    >>> round(log_loss(np.array([[0.5, 1.0]]), np.array([[1, 1]])), 4)
-    0.3466
-    """
-    p, y, k = _known_triple(probabilities, labels, known)
-    total = int(k.sum())
-    losses = torch.nn.functional.binary_cross_entropy(p.clamp(1e-15, 1 - 1e-15), y, k.double(), reduction="sum")
-    return float(losses) / total if total else math.nan
+    return _bin_sums(p, y).abs().sum(1) / k.sum(0)
 
 
 def calibration_figures(probabilities: _Array, labels: _Array, known: _Array | None = None) -> dict[str, float]:
-    """The calibration error over all labels (ECE) and as the mean of the classes, the Brier score and the log loss."""
+    """Figures of probabilities over all `known` pairs of image and class. NaN without pairs.
+
+    - ECE, the expected calibration error: pairs are divided by probability into 15 bins of equal width. It is the mean
+      over the pairs of the absolute difference between the mean probability and the share of positives in their bin.
+    - ECE_class: the mean of the calibration errors of the classes.
+    - Brier: the mean of (probability - label)².
+    - log_loss: the mean of -log of the probability of the true label. Probabilities are limited to 1e-15 … 1 - 1e-15.
+
+    >>> calibration_figures(np.array([[0.75], [0.75], [0.75], [0.75]]), np.array([[1], [1], [0], [0]]))["ECE"]
+    0.25
+    """
+    p, y, k = _known_triple(probabilities, labels, known)
+    sums, pairs = _bin_sums(p, y), int(k.sum()) or math.nan
+    losses = torch.nn.functional.binary_cross_entropy(p.clamp(1e-15, 1 - 1e-15), y, k.double(), reduction="sum")
     return {
-        "ECE": calibration_error(probabilities, labels, known),
-        "ECE_class": float(class_calibration_errors(probabilities, labels, known).nanmean()),
-        "Brier": brier_score(probabilities, labels, known),
-        "log_loss": log_loss(probabilities, labels, known),
+        "ECE": float(sums.sum(0).abs().sum()) / pairs,
+        "ECE_class": float((sums.abs().sum(1) / k.sum(0)).nanmean()),
+        "Brier": float(((p - y) ** 2).sum()) / pairs,
+        "log_loss": float(losses) / pairs,
     }
 
 
@@ -338,8 +304,16 @@ class Scored:
         return {"mAP": _mean_ap(self.ap, "ignore"), **_a5(self.counts(0.5))}
 
     def all_metrics(self) -> dict[str, float]:
-        """The values of all `METRICS`."""
-        return {name: _value(name, metric, self) for name, metric in METRICS.items()}
+        """The values of all `METRICS`. An error in the function of a plug-in becomes one line."""
+        values = {}
+        for name, metric in METRICS.items():
+            try:
+                values[name] = float(metric.function(self))
+            except Exception as error:
+                if name in BUILT_IN:
+                    raise
+                raise UserError(f"the metric '{name}' of a plug-in failed: {reason(error)}") from error
+        return values
 
     def counts(self, threshold: float) -> Counts:
         """N^c, N^p and N^g of every class at a threshold."""
@@ -362,16 +336,6 @@ class Metric:
 
     def __call__(self, probabilities: _Array, labels: _Array) -> float:
         return self.function(Scored.from_probabilities(probabilities, labels))
-
-
-def _value(name: str, metric: Metric, scored: Scored) -> float:
-    """The value of a metric. An error in the function of a plug-in becomes one line."""
-    try:
-        return float(metric.function(scored))
-    except Exception as error:
-        if name in BUILT_IN:
-            raise
-        raise UserError(f"the metric '{name}' of a plug-in failed: {reason(error)}") from error
 
 
 def _from_a5(name: str, threshold: float) -> Callable[[Scored], float]:
@@ -424,7 +388,9 @@ def all_metrics(probabilities: _Array, labels: _Array) -> dict[str, float]:
 def headline(probabilities: _Array, labels: _Array) -> dict[str, float]:
     """mAP, CP, CR, CF1, OP, OR and OF1 by A.5 of the AGCN paper, at threshold 0.5.
 
-    >>> headline(torch.tensor([[0.9], [0.2]]), torch.tensor([[1], [0]]))
-    {'mAP': 1.0, 'CP': 1.0, 'CR': 1.0, 'CF1': 1.0, 'OP': 1.0, 'OR': 1.0, 'OF1': 1.0}
+    >>> p = np.array([[0.9, 0.2], [0.6, 0.7], [0.1, 0.4]])
+    >>> y = np.array([[1, 0], [0, 1], [1, 1]])
+    >>> {name: round(value, 3) for name, value in headline(p, y).items()}
+    {'mAP': 0.917, 'CP': 0.75, 'CR': 0.5, 'CF1': 0.6, 'OP': 0.667, 'OR': 0.5, 'OF1': 0.571}
     """
     return Scored.from_probabilities(probabilities, labels).headline()

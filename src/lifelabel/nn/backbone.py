@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -115,16 +115,6 @@ class Backbone(nn.Module):
         """The backbones that run side by side: this one."""
         return (self,)
 
-    @property
-    def stage_dims(self) -> tuple[int, ...]:
-        """The numbers of channels of the `stages` of `activations`."""
-        return tuple(stage.dim for stage in self.layout.stages)
-
-    @property
-    def prefix_tokens(self) -> int:
-        """The number of class and register tokens of `activations`."""
-        return self.layout.prefix
-
     def forward(self, images: Tensor) -> Tensor:
         return self.pooled(self.body(images))
 
@@ -150,10 +140,13 @@ class Backbone(nn.Module):
         >>> maps.shape, prefix.shape, [stage.shape[1] for stage in stages]
         (torch.Size([2, 256, 8, 8]), torch.Size([2, 0, 256]), [64, 128, 256])
         """
-        with _record(self.body, self.layout.stages) as means:
+        stages = self.layout.stages
+        modules = [self.body.get_submodule(stage.name) for stage in stages]
+        # the means are computed at once: the next layer may overwrite the output of a stage
+        with _recorded(modules, lambda index, output: stages[index].mean(output)) as means:
             output = self.body(images)
         maps, prefix = self.layout.split(output, images.shape[2:])
-        return Activations(maps, prefix, tuple(means[stage.name] for stage in self.layout.stages))
+        return Activations(maps, prefix, tuple(means[index] for index in range(len(stages))))
 
     def set_training(self, freeze_statistics: bool) -> None:
         """Set train mode. With `freeze_statistics`, batch norm is in eval mode."""
@@ -232,19 +225,18 @@ def find_stages(net: nn.Module) -> Sequence[nn.Module]:
 
 
 @contextlib.contextmanager
-def _record(body: nn.Module, stages: Sequence[Stage]) -> Iterator[dict[str, Tensor]]:
-    """Within the context, the means of stages, by their names, as `body` computes them."""
-    means: dict[str, Tensor] = {}
+def _recorded(modules: Sequence[nn.Module], compute: Callable[[int, Any], Any]) -> Iterator[dict[int, Any]]:
+    """Within the context, `compute(index, output)` by index of the modules, as their outputs are computed."""
+    found: dict[int, Any] = {}
 
-    def keep(stage: Stage) -> torch.utils.hooks.RemovableHandle:
-        # the mean is computed at once: the next layer may overwrite the output
-        return body.get_submodule(stage.name).register_forward_hook(
-            lambda _, given, output: means.__setitem__(stage.name, stage.mean(output))
+    def keep(index: int) -> torch.utils.hooks.RemovableHandle:
+        return modules[index].register_forward_hook(
+            lambda _, given, output: found.__setitem__(index, compute(index, output))
         )
 
-    handles = [keep(stage) for stage in stages]
+    handles = [keep(index) for index in range(len(modules))]
     try:
-        yield means
+        yield found
     finally:
         for handle in handles:
             handle.remove()
@@ -257,24 +249,16 @@ def shapes_of(
 
     They are found with the meta device, which computes only shapes. The shape is empty if the output is not a tensor.
     """
-    found: list[torch.Size] = [torch.Size()] * len(modules)
-
-    def keep(index: int) -> torch.utils.hooks.RemovableHandle:
-        return modules[index].register_forward_hook(lambda _, given, output: found.__setitem__(index, _shape(output)))
-
     tensors = itertools.chain(body.named_parameters(), body.named_buffers())
     on_meta = {name: tensor.to("meta") for name, tensor in tensors}
     modes = [(module, module.training) for module in body.modules()]
-    handles = [keep(index) for index in range(len(modules))]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _recorded(modules, lambda _, output: _shape(output)) as found:
             output = functional_call(body.eval(), on_meta, (torch.empty(1, *image, device="meta"),))
     finally:
         for module, training in modes:
             module.training = training
-        for handle in handles:
-            handle.remove()
-    return _shape(output), found
+    return _shape(output), [found.get(index, torch.Size()) for index in range(len(modules))]
 
 
 def layout_of(body: nn.Module, image: Sequence[int], stages: Sequence[nn.Module] = (), prefix: int = 0) -> Layout:

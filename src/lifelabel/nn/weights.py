@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from lifelabel.errors import UserError
@@ -44,15 +45,12 @@ class WeightFile:
     sha256: str
     stated: str = ""
 
-    def trained_on(self) -> str:
-        """The training data as stated in the metadata; else in the file name; else COCO for a detector."""
-        if self.stated:
-            return self.stated
-        parts = {part for name in self.tensors for part in name.split(".")}
-        return " + ".join(recognise(self.path.name)) or ("COCO" if parts & {"roi_heads", "rpn"} else "unknown")
-
     def provenance(self) -> Provenance:
-        return Provenance(self.trained_on(), f"file {self.path.absolute()}", self.sha256)
+        """The training data are those of the metadata; else those in the file name; else COCO for a detector."""
+        parts = {part for name in self.tensors for part in name.split(".")}
+        guess = "COCO" if parts & {"roi_heads", "rpn"} else "unknown"
+        trained_on = self.stated or " + ".join(recognise(self.path.name)) or guess
+        return Provenance(trained_on, f"file {self.path.absolute()}", self.sha256)
 
 
 def read_file(path: str | Path) -> WeightFile:
@@ -103,10 +101,6 @@ def _check_file(path: Path) -> None:
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """The tensors of a file, and the `trained_on` of its metadata."""
-    try:
-        from safetensors import safe_open
-    except ImportError:
-        raise UserError(f"{path} needs the package safetensors: pip install safetensors") from None
     with safe_open(path, "pt") as file:
         trained_on = (file.metadata() or {}).get("trained_on", "")
         return {name: file.get_tensor(name) for name in file.keys()}, shorten(" ".join(trained_on.split()))  # noqa: SIM118

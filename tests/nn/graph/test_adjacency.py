@@ -16,41 +16,31 @@ def probabilities(size, seed=0):
     return matrix
 
 
+def columns_to(total, related):
+    return total * related / (related.sum(0) + 1e-6)
+
+
 def slow_binarised(matrix, sizes):
-    """The authors' rule with loops: threshold, scale columns, identity, degree; block by block."""
-    total = sum(sizes)
-    out = np.zeros((total, total))
-    start = 0
-    for task, size in enumerate(sizes):
-        end = start + size
-        level, share, power = (0.0, 0.28, -0.8) if task == 0 else (0.4, 0.25, -0.5)
-        b = np.zeros((size, size))
-        for j in range(size):
-            over = [
-                1.0 if (0.0 if i == j else float(matrix[start + i, start + j])) >= level else 0.0 for i in range(size)
-            ]
-            for i in range(size):
-                b[i, j] = over[i] * share / (sum(over) + 1e-6) + (1.0 if i == j else 0.0)
-        degree = b.sum(1) ** power
-        for i in range(size):
-            for j in range(size):
-                out[start + i, start + j] = degree[i] * b[j, i] * degree[j]
-        for rows, columns in ((range(start), range(start, end)), (range(start, end), range(start))):
-            for j in columns:
-                over = [1.0 if float(matrix[i, j]) >= 0.3 else 0.0 for i in rows]
-                for i, one in zip(rows, over, strict=True):
-                    out[i, j] = one * 0.25 / (sum(over) + 1e-6)
-        start = end
+    """The authors' rule, block by block: threshold, scale columns, identity, degree."""
+    matrix, out = matrix.numpy(), np.zeros(matrix.shape)
+    for start, end in itertools.pairwise(itertools.accumulate(sizes, initial=0)):
+        old, new = slice(start), slice(start, end)
+        level, share, power = (0.4, 0.25, -0.5) if start else (0.0, 0.28, -0.8)
+        size = end - start
+        b = columns_to(share, np.where(np.eye(size), 0, matrix[new, new]) >= level) + np.eye(size)
+        degree = np.diag(b.sum(1) ** power)
+        out[new, new] = degree @ b.T @ degree
+        out[old, new] = columns_to(0.25, matrix[old, new] >= 0.3)
+        out[new, old] = columns_to(0.25, matrix[new, old] >= 0.3)
     return out
 
 
 def slow_mixed(matrix, share):
-    count = len(matrix)
-    out = np.zeros((count, count))
-    for i in range(count):
-        others = sum(float(matrix[i, j]) for j in range(count) if j != i)
-        for j in range(count):
-            out[i, j] = 1 - share if i == j else (share * float(matrix[i, j]) / others if others else 0.0)
+    out = np.eye(len(matrix)) * (1 - share)
+    for i, row in enumerate(matrix.tolist()):
+        others = sum(row) - row[i]
+        for j, value in enumerate(row):
+            out[i, j] += share * value / others if i != j and others else 0
     return out
 
 
@@ -105,6 +95,8 @@ def test_refresh_updates_the_blocks_of_the_current_task(kind):
 def test_a_product_and_its_gradient_equal_those_of_the_dense_matrix(kind):
     adjacency, nodes = Adjacency(kind, probabilities(9), [3, 6], share=0.3), torch.randn(9, 4, requires_grad=True)
     torch.testing.assert_close(adjacency @ nodes, adjacency.dense() @ nodes)
+    of_images = torch.randn(2, 9, 4)
+    torch.testing.assert_close(adjacency @ of_images, adjacency.dense() @ of_images)
     (got,) = torch.autograd.grad((adjacency @ nodes).square().sum(), nodes)
     (expected,) = torch.autograd.grad((adjacency.dense() @ nodes).square().sum(), nodes)
     torch.testing.assert_close(got, expected)

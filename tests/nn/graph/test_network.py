@@ -17,18 +17,8 @@ def test_two_layers_equal_the_slow_computation():
     for activate_output in (False, True):
         torch.manual_seed(0)
         net = GraphNetwork(3, 5, 4, activate_output).double()
+        assert sum(p.numel() for p in net.parameters()) == 3 * 5 + 5 * 4  # no bias, and no weight per class
         a, h = torch.rand(6, 6, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
         hidden = slow_layer(a.numpy(), h.numpy(), net.w1.detach().numpy(), True)
         out = slow_layer(a.numpy(), hidden, net.w2.detach().numpy(), activate_output)
         np.testing.assert_allclose(net(a, h).detach().numpy(), out, atol=1e-12)
-
-
-def test_new_classes_change_neither_weights_nor_unrelated_old_nodes():
-    net = GraphNetwork(3, 5, 4)
-    weights = {name: value.clone() for name, value in net.state_dict().items()}
-    h = torch.randn(5, 3)
-    before = net(torch.eye(3), h[:3])
-    after = net(torch.eye(5), h)
-    torch.testing.assert_close(after[:3], before)
-    assert all(torch.equal(value, weights[name]) for name, value in net.state_dict().items())
-    assert sum(p.numel() for p in net.parameters()) == 3 * 5 + 5 * 4  # no bias, and no weight per class

@@ -40,11 +40,24 @@ def head(*sizes, dim=256):
     return made
 
 
-def test_a_head_is_built_from_its_description_and_its_tensors():
-    given = head(3, 2, dim=5)
+NUMBERS = {
+    Mean.kind: {"dim": 5},
+    "tokens": {"dim": 4, "width": 4, "heads": 2},
+    "class-graph": {"dim": 4, "width": 4, "sigmoid": 1},
+    "matrix-graph": {"dim": 4, "words": 3, "width": 4, "hidden": 4, "length": 1.0, "average": 0},
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_a_head_is_built_from_its_description_and_its_tensors(kind):
+    given = MapHead.kinds[kind](**NUMBERS[kind])
+    for size in (3, 2, 2):
+        given.grow(size, torch.device("cpu"))
+    for tensor in given.state_dict().values():
+        tensor.normal_()
     built = build_head(given.describe(), given.state_dict())
-    assert built.sizes == [3, 2] and built.describe() == given.describe()
-    maps = torch.randn(4, 5, 2, 3)
+    assert built.sizes == [3, 2, 2] and built.describe() == given.describe()
+    maps = torch.randn(4, NUMBERS[kind]["dim"], 2, 3)
     assert torch.equal(built(maps), given(maps))
 
 
@@ -65,15 +78,10 @@ def test_a_description_that_does_not_fit_is_refused_without_taking_memory(change
 @pytest.mark.parametrize("kind", ["tokens", "class-graph", "matrix-graph"])
 @pytest.mark.parametrize("name", ["width", "hidden", "dim", "heads", "words"])
 def test_a_size_of_zero_is_refused(kind, name):
-    numbers = {
-        "tokens": {"dim": 4, "width": 4, "heads": 2}, "class-graph": {"dim": 4, "width": 4, "sigmoid": 0},
-        "matrix-graph": {"dim": 4, "words": 3, "width": 4, "hidden": 4, "length": 1.0, "average": 0},
-    }[kind]  # fmt: skip
-    made = MapHead.kinds[kind](**numbers)
+    made = MapHead.kinds[kind](**NUMBERS[kind])
     made.grow(2, torch.device("cpu"))
-    build_head(made.describe(), made.state_dict())
     with pytest.raises((RuntimeError, TypeError, ValueError)):
-        build_head({**made.describe(), "numbers": {**numbers, name: 0}}, made.state_dict())
+        build_head({**made.describe(), "numbers": {**NUMBERS[kind], name: 0}}, made.state_dict())
 
 
 def test_tensors_of_whole_numbers_are_refused():

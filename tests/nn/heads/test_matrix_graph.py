@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lifelabel.nn.graph import Adjacency
-from lifelabel.nn.heads import MatrixGraphHead, build_head
+from lifelabel.nn.heads import MatrixGraphHead
 
 DIM, WORDS, WIDTH, HIDDEN = 5, 3, 4, 6
 
@@ -22,44 +21,31 @@ def head(*sizes, length=1.5, average=0):
     return made
 
 
-def dot(a, b):
-    return sum(x * y for x, y in zip(a, b, strict=True))
-
-
 def slow_features(net, places):
     """The features of each class of one image."""
-    p = {name: value.tolist() for name, value in net.state_dict().items()}
+    p = {name: value.numpy() for name, value in net.state_dict().items()}
     found = []
     for word in p["embeddings"]:
-        query = [dot(row, word) for row in p["query.weight"]]
-        weights = [math.exp(dot(place, query) / math.sqrt(DIM)) for place in places]
-        sums = [0.0] * WIDTH
-        for weight, place in zip(weights, places, strict=True):
-            for k in range(WIDTH):
-                sums[k] += weight / sum(weights) * (dot(p["project.weight"][k], place) + p["project.bias"][k])
-        norm = math.sqrt(dot(sums, sums))
-        found.append([net.numbers["length"] * value / norm for value in sums])
+        weights = np.array([math.exp(place @ (p["query.weight"] @ word) / math.sqrt(DIM)) for place in places])
+        projected = [p["project.weight"] @ place + p["project.bias"] for place in places]
+        mean = sum(w * each for w, each in zip(weights / weights.sum(), projected, strict=True))
+        found.append(net.numbers["length"] * mean / math.sqrt(mean @ mean))
     return found
 
 
-def slow_layer(adjacency, nodes, weight, activate):
-    out = []
-    for row in adjacency:
-        mixed = [sum(a * node[k] for a, node in zip(row, nodes, strict=True)) for k in range(len(nodes[0]))]
-        values = [sum(mixed[k] * weight[k][o] for k in range(len(mixed))) for o in range(len(weight[0]))]
-        out.append([value if value > 0 or not activate else 0.2 * value for value in values])
-    return out
+def slow_layer(adjacency, nodes, weight):
+    return [sum(a * node for a, node in zip(row, nodes, strict=True)) @ weight for row in adjacency]
 
 
 def slow_logits_and_nodes(net, image):
-    places = [image[:, i, j].tolist() for i in range(image.shape[1]) for j in range(image.shape[2])]
-    words, adjacency = net.embeddings.tolist(), net.adjacency.tolist()
-    nodes = [[*word, *own] for word, own in zip(words, slow_features(net, places), strict=True)]
-    nodes = slow_layer(adjacency, nodes, net.network.w1.tolist(), True)
-    nodes = slow_layer(adjacency, nodes, net.network.w2.tolist(), False)
-    pool = (lambda values: sum(values) / len(values)) if net.numbers["average"] else max
-    pooled = [pool([place[k] for place in places]) for k in range(DIM)]
-    return [dot(node, pooled) for node in nodes], nodes
+    places = [image[:, i, j].numpy() for i, j in np.ndindex(*image.shape[1:])]
+    words, adjacency = net.embeddings.numpy(), net.adjacency.numpy()
+    w1, w2 = (weight.numpy() for weight in net.network.state_dict().values())
+    nodes = [np.concatenate(both) for both in zip(words, slow_features(net, places), strict=True)]
+    hidden = [np.where(row > 0, row, 0.2 * row) for row in slow_layer(adjacency, nodes, w1)]
+    nodes = slow_layer(adjacency, hidden, w2)
+    pooled = np.mean(places, 0) if net.numbers["average"] else np.max(places, 0)
+    return [node @ pooled for node in nodes], nodes
 
 
 @pytest.mark.parametrize("average", [0, 1])
@@ -92,18 +78,3 @@ def test_without_class_features_the_nodes_are_those_of_the_words():
     _, nodes = net.logits_and_nodes(torch.randn(2, DIM, 2, 2))
     expected = net.network(net.adjacency, torch.cat([net.embeddings, torch.zeros(5, WIDTH)], 1))
     torch.testing.assert_close(nodes, expected.expand(2, -1, -1))
-
-
-@pytest.mark.parametrize("kind", ["mixed", "raw", "binarised", "identity"])
-def test_the_dense_adjacency_is_that_of_the_products(kind):
-    adjacency = Adjacency(kind, torch.rand(5, 5, dtype=torch.float64), [3, 2], share=0.3)
-    nodes = torch.randn(2, 5, 4)
-    torch.testing.assert_close(adjacency.dense() @ nodes, adjacency @ nodes)
-    torch.testing.assert_close((adjacency @ nodes)[1], adjacency @ nodes[1])
-
-
-def test_the_head_is_built_again_from_its_description():
-    net = head(3, 2)
-    built = build_head(net.describe(), net.state_dict())
-    maps = torch.randn(1, DIM, 3, 3)
-    assert torch.equal(built(maps), net(maps)) and built.describe() == net.describe()

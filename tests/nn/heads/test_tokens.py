@@ -99,10 +99,8 @@ def test_the_optimizer_of_a_task_has_its_token_its_classifier_and_the_shared_wei
         made.grow(3, CPU)
 
 
-def test_it_is_built_from_its_description():
-    given, maps = head(3, 2, 2), torch.randn(2, 5, 2, 3)
-    built = build_head(given.describe(), given.state_dict())
-    assert torch.equal(built(maps), given(maps)) and built.describe() == given.describe()
+def test_numbers_that_do_not_fit_the_tensors_are_refused():
+    given = head(3, 2, 2)
     for numbers in ({"heads": 3}, {"heads": 0}, {"heads": 2.0}, {"width": 16}, {"width": 8.0}, {"dim": 6}):
         changed = {**given.describe(), "numbers": {**given.numbers, **numbers}}
         with pytest.raises((RuntimeError, TypeError, ValueError)):

@@ -1,14 +1,11 @@
-"""The Augmented Correlation Matrix with calibrated soft labels.
+"""The Augmented Correlation Matrix with calibrated soft labels. This is not part of the paper.
 
-This is not part of the paper. docs/methods/agcn.md compares it with the published matrix.
-
-The expert is over-confident on old classes. It was trained on images that all have a class of their task, and most
-images of a new task have none of these classes. Two changes correct for this:
+The expert is over-confident on old classes: docs/methods/agcn.md says why. Two changes correct for this:
 
 - `prevalence`: n images were seen so far, and N_i of them have the hard label i. The mean of z_i over the images of the
   new task may be at most `prevalence` times N_i / n. If it is higher, all z_i are scaled down to this mean.
 - `over_stream`: the New-Old block divides by the expected number of images of the old class in all tasks. Eq. 7 divides
-  by that in the new task only. Most images of an old class are in its own task, and few of them have the new class.
+  by that in the new task only.
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
-"""Label relations: the logit of a label is refined by the probabilities of related labels.
-
-This is not part of the paper.
+"""Label relations: the logit of a label is refined by the probabilities of related labels. Not part of the paper.
 
     u_i = s_i + weight * sum_j sigmoid(s_j) * log_lift[i, j]          s: logits, u: refined logits
 
 A second step uses sigmoid(u_j) in place of sigmoid(s_j).
 
-The log-lift of two classes is log(joint count / expected count):
-
-- The joint count is the number of images with both classes. It is counted over the images of the task of the later
-  class, because images of other tasks have at most one of the two hard labels.
-- The expected count is the joint count that independent classes would have in the same images.
-
-So the log-lift of independent classes is about 0. It is positive for classes that often occur together, and negative
-for classes that rarely do.
+The log-lift of two classes is log(joint count / expected count). Both counts are over the images of the task of the
+later class, because images of other tasks have at most one of the two hard labels. The expected count is the joint
+count that independent classes would have.
 """
 
 from __future__ import annotations

@@ -64,11 +64,7 @@ def _split_words(label: str) -> list[str]:
 
 
 def _fixed_vector(word: str, dim: int) -> np.ndarray:
-    """A pseudo-random vector computed from a hash of the word. Its entries are uniform around 0.
-
-    >>> bool((_fixed_vector("boat", 8) == _fixed_vector("boat", 8)).all())
-    True
-    """
+    """A pseudo-random vector computed from a hash of the word. Its entries are uniform around 0."""
     digest = hashlib.shake_256(word.encode()).digest(4 * dim)
     unit = np.frombuffer(digest, "<u4").astype(np.float64) / 2**32
     return (2 * unit - 1) * (_STD * 3**0.5)
