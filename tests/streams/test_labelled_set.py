@@ -95,6 +95,17 @@ def test_a_split_without_test_rows(tmp_path):
         from_table(path, None)
 
 
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_labels_of_later_tasks_are_unknown(tmp_path, split):
+    """Also if the table has no test row."""
+    rows = [("a.png", "cat", "1", "train"), ("b.png", "dog", "2", "train"), ("c.png", "cat", "1"), ("d.png", "", "2")]
+    lines = ["image,labels,task,split", *(",".join((*row, split)[:4]) for row in rows)]
+    path = write(tmp_path, rows=ROWS[:4])
+    path.write_text("\n".join(lines) + "\n")
+    found = from_table(path, None, trained=Trained(task_of_class={"cat": 0, "dog": 1}))
+    assert content(found) == {"c.png": "cat;?dog", "d.png": ""} and found.kind == f"{split} rows"
+
+
 def test_images_of_a_stream():
     stream = streams.build("scenes", {"train_images": 20, "test_images": 10, "tasks": 2})
     test, both = from_stream(stream), from_stream(stream, "all")

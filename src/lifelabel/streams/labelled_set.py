@@ -156,11 +156,8 @@ def _task_of_class(
         np.minimum.at(first, labels.column[entry >= 0], entry[entry >= 0])
     model_task = np.array([of_model.get(name, -1) for name in found.classes])
     # in an extension, old classes can be new in the table: the last task of the model is the one that was new
-    tasks = [
-        task
-        for task in np.unique(first[first <= found.test.task.max()]).tolist()
-        if model_task[first == task].max() >= 0
-    ]
+    last = max(part.task.max() for part in parts)
+    tasks = [task for task in np.unique(first[first <= last]).tolist() if model_task[first == task].max() >= 0]
     table_task = {int(model_task[first == task].max()): task for task in tasks}
     if not tasks or len(table_task) < len(tasks):
         return None
