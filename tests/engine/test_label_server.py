@@ -146,6 +146,16 @@ def test_closing_ends_the_process(label_server):
     assert not label_server.process.is_alive() and label_server.process.exitcode == 0
 
 
+def test_it_ends_without_a_message_if_its_client_is_killed(capfd):
+    """Also while an answer is on its way: then the pipe is not closed but reset."""
+    server = LabelServer("scenes", SMALL)
+    server.pipe.send(("begin", 0))
+    assert server.pipe.poll(60)
+    server.pipe.close()
+    server.process.join(60)
+    assert server.process.exitcode == 0 and capfd.readouterr().err == ""
+
+
 def test_only_requests_of_the_gate_are_answered(label_server):
     for name in ("__getattribute__", "stream", "_serve", ""):
         with pytest.raises(HiddenLabel, match=f"^the label server has no request '{name}'$"):

@@ -33,6 +33,7 @@ from lifelabel.utils.processes import end_child, init_child, receive, start_chil
 from lifelabel.utils.text import task_text
 
 _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels", "val_labels"})
+_CLIENT_ENDED = (EOFError, BrokenPipeError, ConnectionResetError)
 """The methods of `LabelGate` that the training process may call."""
 
 
@@ -194,23 +195,24 @@ def _serve(pipe: Connection, build: Callable[[], Stream], joint: bool, own: tupl
     """The main function of the label process: build the stream, answer requests until the client closes the pipe."""
     init_child()
     register_items((streams.STREAMS, METRICS), own)
-    try:
-        gate = LabelGate(build(), joint)
-        pipe.send(("answer", StreamInfo.from_stream(gate.stream)))
-        while True:
-            request, *arguments = pipe.recv()
-            try:
-                if request not in _REQUESTS:
-                    raise HiddenLabel(f"the label server has no request '{request}'")
-                pipe.send(("answer", getattr(gate, request)(*arguments)))
-            except HiddenLabel as error:
-                pipe.send(("hidden", str(error)))
-    except (EOFError, BrokenPipeError):  # the client has closed the pipe, or was stopped while the stream was built
-        return
-    except UserError as error:
-        pipe.send(("user error", str(error)))
-    except Exception:
-        pipe.send(("failure", traceback.format_exc()))
+    with contextlib.suppress(*_CLIENT_ENDED):
+        try:
+            gate = LabelGate(build(), joint)
+            pipe.send(("answer", StreamInfo.from_stream(gate.stream)))
+            while True:
+                request, *arguments = pipe.recv()
+                try:
+                    if request not in _REQUESTS:
+                        raise HiddenLabel(f"the label server has no request '{request}'")
+                    pipe.send(("answer", getattr(gate, request)(*arguments)))
+                except HiddenLabel as error:
+                    pipe.send(("hidden", str(error)))
+        except _CLIENT_ENDED:
+            raise
+        except UserError as error:
+            pipe.send(("user error", str(error)))
+        except Exception:
+            pipe.send(("failure", traceback.format_exc()))
 
 
 class LabelGate:
