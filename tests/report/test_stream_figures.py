@@ -9,7 +9,7 @@ from report.small_streams import CLASSES, Photographs, split
 
 from lifelabel.images.source import Names
 from lifelabel.report import stream_figures as figures
-from lifelabel.report.stream import describe
+from lifelabel.report.stream_counts import describe
 from lifelabel.report.vega import chart_text
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.stream import Split, Stream, classes_to_tasks

@@ -9,7 +9,7 @@ from report.small_streams import Photographs, printed
 from report.untrusted import HOSTILE, PRINTABLE, render
 
 from lifelabel.images.source import Names
-from lifelabel.report.stream import describe
+from lifelabel.report.stream_counts import describe
 from lifelabel.report.stream_text import listed, markdown
 from lifelabel.streams.labels import Labels
 from lifelabel.streams.stream import Split, Stream, classes_to_tasks

@@ -15,7 +15,7 @@ from lifelabel.utils.text import shorten, task_cell
 
 if TYPE_CHECKING:
     from lifelabel.engine.callback import Callback
-    from lifelabel.report.stream import Progress
+    from lifelabel.report.stream_counts import Progress
     from lifelabel.search.scheduler import Display
 
 _MAX_SEEDS = 1000

@@ -20,7 +20,7 @@ from lifelabel.utils.files import write_text
 from lifelabel.utils.text import counted, printable
 
 if TYPE_CHECKING:
-    from lifelabel.report.stream import Progress
+    from lifelabel.report.stream_counts import Progress
     from lifelabel.streams import Stream
 
 _SHOWN_CLASSES = 10
@@ -69,7 +69,7 @@ def _inspect(
     flags: dict[str, Any],
 ) -> None:
     """Describe a stream: images, tasks, classes, hidden labels, co-occurrence and problems, in numbers and figures."""
-    from lifelabel.report.stream import describe
+    from lifelabel.report.stream_counts import describe
     from lifelabel.report.stream_text import TERMINAL_WIDTH, terminal
     from lifelabel.report.vega import chart_obstacle
 

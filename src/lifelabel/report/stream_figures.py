@@ -15,7 +15,7 @@ from PIL import Image
 
 from lifelabel.images.source import BadImage
 from lifelabel.report.sheets import COLUMNS, WIDTH, Photo, draw_sheet, save_sheet
-from lifelabel.report.stream import MAX_MATRIX_CLASSES, Progress
+from lifelabel.report.stream_counts import MAX_MATRIX_CLASSES, Progress
 from lifelabel.report.stream_text import listed
 from lifelabel.report.vega import COLOURS, chart_obstacle, chart_spec, chart_text, names_channel, write_spec
 from lifelabel.streams.stream import Stream

@@ -9,9 +9,9 @@ from PIL import Image
 from report.small_streams import CLASSES, Photographs, printed, split
 
 from lifelabel.images.source import Names
-from lifelabel.report import stream as description_module
+from lifelabel.report import stream_counts as description_module
 from lifelabel.report import stream_figures as figures
-from lifelabel.report.stream import describe
+from lifelabel.report.stream_counts import describe
 from lifelabel.report.stream_text import _EXPLANATION, markdown
 from lifelabel.streams import paper
 from lifelabel.streams.labels import Labels
