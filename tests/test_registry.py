@@ -274,11 +274,11 @@ class Stream:
 
 
 def test_a_class_with_a_summary_is_registered(write):
-    write("toy_bar.py", FOUND)
+    write("some_file.py", FOUND)
     before = list(METHODS)
-    load_plugin("toy_bar.py")
-    assert list(METHODS) == [*before, "other++", "toy-bar"]
-    assert METHODS["toy-bar"] is METHODS["toy_bar:My"] and METHODS["other++"] is METHODS["toy_bar:Other"]
+    load_plugin("some_file.py")
+    assert list(METHODS) == [*before, "other++", "some-file"]
+    assert METHODS["some-file"] is METHODS["some_file:My"] and METHODS["other++"] is METHODS["some_file:Other"]
     assert METHODS.own_items() == {}  # child processes load the plug-in
 
 
