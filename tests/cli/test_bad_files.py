@@ -375,3 +375,11 @@ def test_control_characters_in_a_file_do_not_reach_the_terminal(main, hostile, t
     stream = build(str(tmp_path / "photos.csv"), {"root": str(hostile / "photos"), "tasks": 1})
     for text in (looked.stdout, written.stdout, *stream.problems.lines()):
         assert "\x1b" not in text
+
+
+def test_a_copy_of_the_photographs_in_another_folder_is_the_same_stream(hostile, tmp_path):
+    root = tmp_path / "elsewhere"
+    shutil.copytree(hostile / "photos", root, ignore=lambda folder, names: [n for n in names if n == "pipe.jpg"])
+    streams = [build(str(hostile / "photos.csv"), {"root": str(r), "tasks": 2}) for r in (hostile / "photos", root)]
+    assert streams[0].fingerprint == streams[1].fingerprint
+    assert [int((~s.train.images.present).sum()) for s in streams] == [1, 2]
