@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.strip() for line in README.splitlines() if re.match(r"\s{4,}lifelabel ", line)]
 SMALL = "--set stream.train_images=60 --set stream.test_images=60"
 TINY = "--backbone tiny --weights none --image-size 32"
-MY_METHOD = "from lifelabel import FineTuning\n\n\nclass MyMethod(FineTuning):\n    summary = 'mine'\n"
+MY_METHOD = re.findall(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(encoding="utf-8"), re.DOTALL)[0]
 
 
 def test_the_python_example_runs_in_under_ten_lines(tmp_path):
@@ -70,7 +70,7 @@ def test_the_commands_run_in_the_order_of_the_page(lifelabel, tmp_path):
     assert (tmp_path / "runs/report/report.html").exists() and (tmp_path / "runs/compare/table.tex").exists()
     assert (tmp_path / "runs/inspect/photos/task-1.png").exists()
     assert (tmp_path / "exported/model.onnx").exists()
-    for run in ("a", "b", "mine", "june", "my-method"):
+    for run in ("a", "b", "mine", "june", "smooth"):
         assert (tmp_path / "runs" / run / "metrics.json").exists(), run
 
 
