@@ -266,6 +266,16 @@ def test_a_truncated_manifest(main, refused, hostile, tmp_path, share):
     assert main("data", "inspect", path, "--no-sheets", "--out", tmp_path / "look").returncode == 0
 
 
+@pytest.fixture
+def alarm():
+    """A command that waits for a pipe fails."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the command waits"))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 TRAIN = ("train", *SMALL, "--out", "new")
 
 
@@ -293,7 +303,7 @@ TRAIN = ("train", *SMALL, "--out", "new")
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_a_named_pipe_instead_of_a_file(refused, hostile, agcn_run, tmp_path, monkeypatch, name, command):
+def test_a_named_pipe_instead_of_a_file(refused, alarm, hostile, agcn_run, tmp_path, monkeypatch, name, command):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / name
     if name.startswith("model"):

@@ -17,7 +17,7 @@ from PIL import Image
 from support import command_server
 
 import lifelabel
-from lifelabel.engine.label_server import LabelServer
+from lifelabel.engine.label_server import LabelServer, _answer
 from lifelabel.errors import HiddenLabel, UserError
 from lifelabel.streams import build
 from lifelabel.streams.subsets import Part
@@ -154,6 +154,17 @@ def test_it_ends_without_a_message_if_its_client_is_killed(capfd):
     server.pipe.close()
     server.process.join(60)
     assert server.process.exitcode == 0 and capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, EOFError])
+def test_an_error_of_a_stream_is_not_taken_for_the_end_of_the_client(error):
+    def build():
+        raise error("the network share is gone")
+
+    ours, theirs = multiprocessing.Pipe()
+    assert not _answer(theirs, build)
+    kind, text = ours.recv()
+    assert kind == "failure" and text.endswith(f"{error.__name__}: the network share is gone\n")
 
 
 def test_only_requests_of_the_gate_are_answered(label_server):

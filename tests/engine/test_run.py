@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -102,6 +104,20 @@ def test_the_upper_bound_learns_only_what_is_known(monkeypatch, tmp_path):
     known, labels = (torch.cat([getattr(batch, name) for _, batch in method.batches]) for name in ("known", "labels"))
     assert known.shape == (40, 2) and (known.sum(1) == 1).all() and not labels[~known].any()
     assert any("learns from those, and is not an upper bound" in line for line in notes.lines)
+
+
+def test_no_batch_is_alive_after_a_run(monkeypatch, tmp_path):
+    alive = []
+
+    class Recorded(AGCN):
+        def observe(self, batch):
+            alive.append(weakref.ref(batch.images))
+            return super().observe(batch)
+
+    monkeypatch.setitem(METHODS._items, "recorded", Recorded)
+    engine.train(tmp_path / "run", options(method="recorded"))
+    gc.collect()
+    assert len(alive) >= 8 and all(reference() is None for reference in alive)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_another_order(monkeypatch, tmp_path):

@@ -57,7 +57,10 @@ def in_child(function, seconds):
     except EOFError:
         process.join()
         raise ChildFailed(f"the process ended with {process.exitcode}; with -9: after {seconds} s") from None
-    process.join()
+    process.join(seconds)
+    if process.is_alive():  # a thread of the reader does not end
+        process.kill()
+        raise ChildFailed(f"the process did not end in {seconds} s")
     if error:
         raise ChildFailed(error)
     return result

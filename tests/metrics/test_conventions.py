@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lifelabel.errors import UserError
-from lifelabel.metrics.conventions import compare, read_scores, spread
+from lifelabel.metrics.conventions import FAMILIES, compare, read_scores, spread
 from lifelabel.metrics.functions import METRICS
 
 LABELS = np.array([[1, 0], [0, 0], [1, 0], [0, 0]])
@@ -91,6 +91,15 @@ def test_without_any_label_there_is_no_figure_to_compare(tmp_path):
     assert first["all"]["mAP"] is None and first["labelled"]["mAP"] is None
     empty = {"families": [{part: {"mAP": None} for part in ("all", "labelled")}]}
     assert spread(empty, "mAP") is None
+
+
+def test_the_metrics_of_a_family_have_its_conventions():
+    for family in FAMILIES:
+        mean_ap, cf1, of1 = family.figures
+        assert set(family.figures) <= METRICS.keys()
+        assert mean_ap == ("mAP_empty_zero" if family.empty == "0" else "mAP")
+        assert cf1.startswith("cf1_harmonic@" if family.cf1 == "harmonic mean" else "cf1_mean@")
+        assert cf1.partition("@")[2] == of1.partition("@")[2] == family.threshold
 
 
 def test_the_folder_of_a_run_is_its_file(tmp_path):

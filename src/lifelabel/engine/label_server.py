@@ -11,9 +11,10 @@ import dataclasses
 import functools
 import hashlib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ from lifelabel.utils.processes import end_child, init_child, receive, start_chil
 from lifelabel.utils.text import task_text
 
 _REQUESTS = frozenset({"begin", "view", "joint_view", "submit_earlier", "judge", "truth", "test_labels", "val_labels"})
-_CLIENT_ENDED = (EOFError, BrokenPipeError, ConnectionResetError)
 """The methods of `LabelGate` that the training process may call."""
 
 
@@ -195,24 +195,40 @@ def _serve(pipe: Connection, build: Callable[[], Stream], joint: bool, own: tupl
     """The main function of the label process: build the stream, answer requests until the client closes the pipe."""
     init_child()
     register_items((streams.STREAMS, METRICS), own)
-    with contextlib.suppress(*_CLIENT_ENDED):
-        try:
-            gate = LabelGate(build(), joint)
-            pipe.send(("answer", StreamInfo.from_stream(gate.stream)))
-            while True:
-                request, *arguments = pipe.recv()
-                try:
-                    if request not in _REQUESTS:
-                        raise HiddenLabel(f"the label server has no request '{request}'")
-                    pipe.send(("answer", getattr(gate, request)(*arguments)))
-                except HiddenLabel as error:
-                    pipe.send(("hidden", str(error)))
-        except _CLIENT_ENDED:
-            raise
-        except UserError as error:
-            pipe.send(("user error", str(error)))
-        except Exception:
-            pipe.send(("failure", traceback.format_exc()))
+    gates: list[LabelGate] = []
+
+    def start() -> StreamInfo:
+        gates.append(LabelGate(build(), joint))
+        return StreamInfo.from_stream(gates[0].stream)
+
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the client has ended
+        goes_on = _answer(pipe, start)
+        while goes_on:
+            request, *arguments = pipe.recv()
+            goes_on = _answer(pipe, functools.partial(_call, gates[0], request, arguments))
+
+
+def _call(gate: LabelGate, request: str, arguments: Sequence[Any]) -> Any:
+    if request not in _REQUESTS:
+        raise HiddenLabel(f"the label server has no request '{request}'")
+    return getattr(gate, request)(*arguments)
+
+
+def _answer(pipe: Connection, compute: Callable[[], Any]) -> bool:
+    """Send the result of `compute`, or its error. Returns whether another request can follow."""
+    try:
+        message = ForkingPickler.dumps(("answer", compute()))  # what cannot be pickled is a failure too
+    except HiddenLabel as error:
+        kind, text = "hidden", str(error)
+    except UserError as error:
+        kind, text = "user error", str(error)
+    except Exception:
+        kind, text = "failure", traceback.format_exc()
+    else:
+        pipe.send_bytes(message)
+        return True
+    pipe.send((kind, text))
+    return kind == "hidden"
 
 
 class LabelGate:

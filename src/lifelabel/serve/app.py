@@ -157,8 +157,12 @@ async def _report(request: Request) -> Response:
 @_router.get("/docs", include_in_schema=False)
 async def _docs(request: Request) -> Response:
     """The page that documents the API, from its description in openapi.json. It loads nothing from other sites."""
-    template = Template(_read("docs.html").decode(), autoescape=True)
-    return HTMLResponse(template.render(paths=request.app.openapi()["paths"]))
+    return HTMLResponse(_docs_template().render(paths=request.app.openapi()["paths"]))
+
+
+@cache
+def _docs_template() -> Template:
+    return Template(_read("docs.html").decode(), autoescape=True)
 
 
 async def _static(request: Request) -> Response:
