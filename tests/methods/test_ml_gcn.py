@@ -8,6 +8,8 @@ import pytest
 import torch
 from support.methods import TASKS, assert_gradient, batch, cross_entropy, entries_of_batch, flat, small
 
+from lifelabel.methods import METHODS
+
 COUNTS = [np.array([[10, 4], [4, 4]]), np.array([[5, 3, 0], [3, 8, 1], [0, 1, 9]]), np.array([[2, 0], [0, 0]])]
 
 
@@ -106,3 +108,7 @@ def test_the_upper_bound_is_the_same_with_one_task_of_all_classes():
     counts = np.arange(49).reshape(7, 7)
     joint.count_labels(counts + counts.T)
     assert (joint.matrix() > 0).sum() > 2 * 2 + 3 * 3 + 2 * 2
+    images = batch(joint, 0, 0).images
+    torch.testing.assert_close(joint.logits(joint.features(images), 2), joint.scores(images)[:, :2])
+    assert METHODS["ml-gcn"].joint and not METHODS["ml-gcn-lifelong"].joint
+    assert METHODS["ml-gcn"].Options().hidden == 1024

@@ -298,6 +298,23 @@ def test_features_are_a_list_of_parts():
         make(features="map,heads")
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"directions": 0}, "method.directions must be at least 1, not 0"),
+        ({"directions": 100_001}, "method.directions must be at most 100000, not 100001"),
+        ({"ridge": 0}, "method.ridge must be more than 0, not 0.0"),
+        ({"alpha": 1.5}, "method.alpha must be at most 1, not 1.5"),
+        ({"views": 3}, "method.views must be at most 2, not 3"),
+        ({"storage": "float16"}, "unknown value for method.storage 'float16'"),
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options, line):
+    with pytest.raises(UserError, match=f"^{line}"):
+        make(**options)
+
+
 @pytest.mark.parametrize("missing", [slice(1), slice(None)], ids=["one class", "all classes"])
 @pytest.mark.parametrize("ridge", [None, 0.5])
 def test_a_class_without_a_positive_image_has_finite_scores(ridge, missing):

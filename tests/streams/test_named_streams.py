@@ -50,7 +50,7 @@ CLASSES = {
     "split-coco": [name for task in SPLIT_COCO for name in task],
     "split-wide": [name for task in SPLIT_WIDE for name in task],
     "coco-b0-c10": sorted(COCO_CLASSES),
-    "voc-b10-c2": VOC_CLASSES,
+    "voc-b10-c2": sorted(VOC_CLASSES),
     "nus-wide": NUS_WIDE_CLASSES,
 }
 OVERLAP = {name for name in SIZES if "-b" in name}
@@ -165,3 +165,18 @@ def test_a_name_that_cannot_be_a_path_is_unknown(name):
     with pytest.raises(UserError, match=r"^unknown stream '") as caught:
         resolve(name, {})
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "line"),
+    [
+        ("nus-wide", "split", "oficial", "unknown value for stream.split 'oficial': did you mean 'official'"),
+        ("nus-wide", "test_share", 0, "stream.test_share must be more than 0, not 0.0"),
+        ("nus-wide", "test_share", 1.0, "stream.test_share must be at most 0.9, not 1.0"),
+        ("voc", "year", "2010", "unknown value for stream.year '2010'"),
+        ("voc", "difficult", "ignore", "unknown value for stream.difficult 'ignore'"),
+    ],
+)
+def test_wrong_options_of_a_data_set_are_refused(name, option, value, line):
+    with pytest.raises(UserError, match=f"^{line}"):
+        build(name, {option: value})
