@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -105,7 +106,7 @@ class Reporter(Callback):
         self.publish()
 
 
-class ActiveRun:
+class ActiveRun(ABC):
     """A run that was started, in a process of this machine or as a job of a cluster, with its last known state."""
 
     is_running = True
@@ -133,13 +134,13 @@ class ActiveRun:
             return "setting up"
         return f"{task_text(min(s.task + 1, s.tasks), s.names, of=s.tasks)}  {s.images:,}/{s.total:,} images"
 
+    @abstractmethod
     def poll(self) -> bool:
         """Read the messages of the run. Returns whether it has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reason(self) -> str:
         """Why it ended without a result."""
-        raise NotImplementedError
 
     def outcome(self) -> Outcome:
         """The outcome of a run that has ended."""
@@ -148,7 +149,7 @@ class ActiveRun:
         return Outcome(self.plan, None if finished else text, new=finished, diverged=kind == "diverged")
 
 
-class Backend:
+class Backend(ABC):
     """Where runs are trained: `LocalRuns`, or `SlurmJobs` of `lifelabel.search.slurm`."""
 
     at_once = ""
@@ -158,6 +159,7 @@ class Backend:
     active: list[Any]
     """The runs that were started and have not ended, as `ActiveRun`."""
 
+    @abstractmethod
     def claim(
         self, missing: Sequence[tuple[int, PlannedRun]], overwrite: bool
     ) -> AbstractContextManager[Mapping[int, Outcome]]:
@@ -165,28 +167,27 @@ class Backend:
 
         Yields the outcomes of runs that cannot be started, by number.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, waiting: Waiting, note: Callable[[str], None]) -> None:
         """Start runs as long as there is room, and remove them from `waiting`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self) -> None:
         """Return when a run may have news, at least once per second."""
-        raise NotImplementedError
 
     def finish(self, run: Any, more: bool) -> None:
         """A run has ended. `more`: other runs wait. A mistake in the options of all runs is raised as UserError."""
         self.active.remove(run)
 
+    @abstractmethod
     def stop(self) -> None:
         """All active runs write a checkpoint and end. Called repeatedly until they have ended."""
-        raise NotImplementedError
 
-    def stop_at_once(self) -> None:
+    def stop_at_once(self) -> None:  # noqa: B027
         """Do not wait for the active runs."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """The scheduler ends: no process of this machine continues."""
 
 
