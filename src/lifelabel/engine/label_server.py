@@ -195,17 +195,18 @@ def _serve(pipe: Connection, build: Callable[[], Stream], joint: bool, own: tupl
     """The main function of the label process: build the stream, answer requests until the client closes the pipe."""
     init_child()
     register_items((streams.STREAMS, METRICS), own)
-    gates: list[LabelGate] = []
+    gate: LabelGate
 
     def start() -> StreamInfo:
-        gates.append(LabelGate(build(), joint))
-        return StreamInfo.from_stream(gates[0].stream)
+        nonlocal gate
+        gate = LabelGate(build(), joint)
+        return StreamInfo.from_stream(gate.stream)
 
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the client has ended
         goes_on = _answer(pipe, start)
         while goes_on:
             request, *arguments = pipe.recv()
-            goes_on = _answer(pipe, functools.partial(_call, gates[0], request, arguments))
+            goes_on = _answer(pipe, functools.partial(_call, gate, request, arguments))
 
 
 def _call(gate: LabelGate, request: str, arguments: Sequence[Any]) -> Any:

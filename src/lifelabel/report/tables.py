@@ -239,9 +239,10 @@ def _stats_table(table: ResultTable, columns: tuple[Column, ...], title: str = "
 
 def is_best(table: ResultTable, row: Row, column: Column) -> bool:
     """Whether the column is a score, and the row has the highest mean of several lifelong rows."""
+    if column.key not in HEADLINE or row.joint:
+        return False
     means = [mean for each in table.rows if not each.joint and (mean := each.stat(column.key).mean) is not None]
-    is_highest = len(means) > 1 and row.stat(column.key).mean == max(means)
-    return column.key in HEADLINE and not row.joint and is_highest
+    return len(means) > 1 and row.stat(column.key).mean == max(means)
 
 
 def sub_tables(table: ResultTable) -> list[Table]:

@@ -114,9 +114,10 @@ def config(dark: bool) -> dict[str, Any]:
 def chart_spec(
     height: int, values: Sequence[Mapping[str, Any]] | None, params: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """A specification as wide as its container. None: its layers have their own data.
+    """A specification as wide as its container.
 
-    `params` has the value of each parameter, or `{"expr": ...}`.
+    `values` are its data; None if each of its layers has its own. `params` has the value of each parameter, or
+    `{"expr": ...}`.
     """
     data = {} if values is None else {"data": {"values": values}}
     listed = [{"name": name, **(each if isinstance(each, dict) else {"value": each})} for name, each in params.items()]
