@@ -32,7 +32,7 @@ def test_defaults():
 
 AUTHORS = {
     "batch_size": 8, "lr": 3e-5, "backbone_lr": 1e-4, "later_backbone_lr": 1e-4, "batch_norm": "running", "pool": "max",
-    "word_norm": None,
+    "word_norm": None, "precision": "fp32",
 }  # fmt: skip
 OF_AGCN = {"hidden": 1024, "prevalence": None, "context": 0.0}
 
@@ -142,9 +142,20 @@ def test_given_options_win_over_those_of_a_backbone_without_weights():
 
 
 @pytest.mark.parametrize("fidelity", ["paper", "release"])
+@pytest.mark.parametrize("stream", ["scenes", "split-coco"])
+def test_only_a_label_graph_has_the_authors_rate_of_the_graph(fidelity, stream):
+    """A linear head has that of the CNN, which is larger."""
+    found = {name: Config.make({"stream": stream, "method": name, "fidelity": fidelity}).lr for name in METHODS}
+    graphs = {"agcn", "agcn++", "ml-gcn", "ml-gcn-lifelong"}
+    assert {name for name, lr in found.items() if lr == 3e-5} == graphs
+    assert {lr for name, lr in found.items() if name not in graphs} == {1e-4}
+
+
+@pytest.mark.parametrize("fidelity", ["paper", "release"])
 def test_the_rates_of_the_paper_do_not_depend_on_the_weights(fidelity):
-    base = {"stream": "split-coco", "fidelity": fidelity}
-    assert rates(Config.make({**base, "weights": "none"})) == rates(Config.make(base))
+    for method in ("agcn", "er"):
+        base = {"stream": "split-coco", "fidelity": fidelity, "method": method}
+        assert rates(Config.make({**base, "weights": "none"})) == rates(Config.make(base))
     assert Config.make({**base, "backbone": "tiny"}).weights == "none"
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from lifelabel.config import presets
-from lifelabel.config.fidelities import BUFFER_IMAGES, FIDELITIES, PHOTOGRAPHS
+from lifelabel.config.fidelities import BUFFER_IMAGES, FIDELITIES, LABEL_GRAPHS, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.errors import UserError, unknown
 from lifelabel.methods import METHODS
@@ -77,7 +77,10 @@ class Config(RunOptions):
             base["weights"] = "none"
         trained = has_weights(values.get("weights", base.get("weights", Config.weights)))
         method = values.setdefault("method", _default_method(stream, fidelity, trained))
-        of_fidelity = vars(METHODS.find(method)).get("fidelities", {})
+        found = METHODS.find(method)
+        of_graphs = LABEL_GRAPHS.get(fidelity, {}) if found.label_graph else {}
+        base |= of_graphs
+        of_fidelity = vars(found).get("fidelities", {})
         options = {"": Config, "stream": STREAMS[stream].Options, "method": METHODS[method].Options}
         of_method = {"buffer_images": BUFFER_IMAGES[kind]} if issubclass(options["method"], BufferOptions) else {}
         of_method |= {**of_fidelity.get(fidelity, {}), **of_fidelity.get(f"{fidelity}/{kind}", {})}
@@ -85,7 +88,8 @@ class Config(RunOptions):
             base = merge(base, _preset(kind, method))
             of_method |= base.pop("method_options", {})
         if kind == "photographs" and not trained:
-            base |= {name: FIDELITIES[fidelity].get(name, getattr(Config, name)) for name in _RATES}
+            rates = {**FIDELITIES[fidelity], **of_graphs}
+            base |= {name: rates.get(name, getattr(Config, name)) for name in _RATES}
         of_method |= _section(values, "method_options")
         shared = {k: v for k, v in {**base, **values}.items() if k not in _SECTIONS}
         for level, names in (("", shared), ("stream", of_stream), ("method", of_method)):

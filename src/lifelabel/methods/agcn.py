@@ -49,6 +49,7 @@ class AGCN(Method):
     position = 170
     saved = ("learner", "acm", "relations", "expert")
     Options = _AGCNOptions
+    label_graph = True
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         # options of the matrix are not searched: their effect grows with the tasks, and a search has only the first few

@@ -40,6 +40,7 @@ class AGCNpp(MapMethod):
     position = 210
     saved = ("acm",)
     Options = _AGCNppOptions
+    label_graph = True
     float64 = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {
         "lambdas": ((0.15, 0.85, 1e3), (0.3, 0.7, 1e3), (0.5, 0.5, 1e3)),

@@ -7,6 +7,7 @@ g is the gradient of the new batch and r that of a batch of stored images, over 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,13 +15,19 @@ from torch import Tensor, nn
 
 from lifelabel.methods.buffer import BufferOptions, Replayed
 from lifelabel.methods.er import ER
+from lifelabel.methods.fine_tuning import ClassificationOptions
 from lifelabel.methods.method import Batch
+
+
+@dataclass(frozen=True)
+class _AGEMOptions(BufferOptions, ClassificationOptions):
+    """The options of the buffer and of the loss."""
 
 
 class AGEM(ER):
     summary = "projects gradients that would raise the loss on stored images"
     position = 60
-    Options = BufferOptions
+    Options = _AGEMOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
     def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from lifelabel.methods.buffer import BufferOptions, Replayed
 from lifelabel.methods.er import ER
+from lifelabel.methods.fine_tuning import ClassificationOptions
 from lifelabel.methods.method import Batch
 from lifelabel.options import option
 
 
 @dataclass(frozen=True)
-class _DERppOptions(BufferOptions):
+class _DERppOptions(BufferOptions, ClassificationOptions):
     alpha: float = option(
         0.5, "weight of the squared distance between the logits of a stored image and its stored logits", low=0
     )

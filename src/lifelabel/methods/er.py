@@ -1,6 +1,6 @@
 """ER: experience replay. Each batch is learned together with a batch of stored images (Rolnick et al., 2019).
 
-An image is stored with its visible labels. All other labels are unknown and are not part of the loss.
+An image is stored with its visible labels. All other labels are unknown. By default they are not part of the loss.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed, Reservoir
-from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.methods.fine_tuning import ClassificationOptions, FineTuning
 from lifelabel.methods.method import Batch, Footprint, Method
-from lifelabel.nn import losses
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
@@ -22,6 +21,11 @@ from lifelabel.options import option
 @dataclass(frozen=True)
 class EROptions(BufferOptions):
     replay_weight: float = option(1.0, "weight of the loss on stored images", low=0)
+
+
+@dataclass(frozen=True)
+class ClassificationReplayOptions(EROptions, ClassificationOptions):
+    """The options of a method whose losses on new and stored images are both on labels."""
 
 
 class Replay(Method):
@@ -57,7 +61,7 @@ class Replay(Method):
 class ER(Replay, FineTuning):
     summary = "experience replay: each batch with stored images, sampled uniformly from the whole stream"
     position = 70
-    Options: ClassVar[type] = EROptions
+    Options: ClassVar[type] = ClassificationReplayOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_weight": (0.5, 1.0, 2.0)}
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
@@ -76,7 +80,7 @@ class ER(Replay, FineTuning):
         return self.train_logits(batch.images if replayed is None else torch.cat([batch.images, replayed.images]))
 
     def replay_loss(self, logits: Tensor, replayed: Replayed | None) -> Tensor:
-        """The loss of stored images on their known labels; 0 if nothing is stored yet."""
+        """The loss of stored images on their `targets`; 0 if nothing is stored yet."""
         if replayed is None:
             return logits.new_zeros(())
-        return losses.classification(logits, replayed.labels, self.setting.reduction, replayed.known)
+        return self.classification(logits, *self.targets(replayed.labels, replayed.known))

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel.methods.fine_tuning import FineTuning
+from lifelabel.methods.fine_tuning import ClassificationOptions, FineTuning
 from lifelabel.methods.method import Batch, Footprint
 from lifelabel.nn.method_setting import Setting
 from lifelabel.options import option
 
 
 @dataclass(frozen=True)
-class _EWCOptions:
+class _EWCOptions(ClassificationOptions):
     strength: float = option(100.0, "weight of the penalty on changes of the weights", low=0)
     decay: float = option(1.0, "factor for the Fisher values of earlier tasks when a task ends", low=0, high=1)
     fisher_every: int = option(1, "estimate the Fisher values in every k-th step", low=1, high=1_000_000)
@@ -56,16 +56,17 @@ class EWC(FineTuning):
         return self.recorder(learn, batch, mode=measured)
 
     def learn(self, batch: Batch, measured: bool = True) -> dict[str, Tensor]:
-        new = self.train_logits(batch.images)[:, -batch.labels.shape[1] :]
-        cls = self.classify(new, batch)
+        logits = self.train_logits(batch.images)
+        labels, known = self.targets(batch.labels, batch.known)
+        cls = self.classification(logits, labels, known)
         if measured:
-            self.estimate_fisher(new, batch.known)
+            self.estimate_fisher(logits[:, -labels.shape[1] :], known)
         penalty = self.penalty()
         self.learner.step(cls + self.options.strength * penalty)
         return {"cls": cls.detach(), "ewc": penalty.detach()}
 
     def estimate_fisher(self, logits: Tensor, known: Tensor) -> None:
-        """Add one sample of the summed Fisher diagonal of the images of `logits`, over their known labels."""
+        """Add one sample of the summed Fisher diagonal of the images of `logits`, over the labels of the loss."""
         sampled = torch.bernoulli(logits.detach().sigmoid())
         log_loss = F.binary_cross_entropy_with_logits(logits, sampled, known.float(), reduction="sum")
         score = torch.autograd.grad(

@@ -105,6 +105,8 @@ class Method(ABC):
     fidelities: ClassVar[dict[str, dict[str, Any]]] = {}
     """The method's own options by fidelity, such as `paper`, or by fidelity and kind of stream: `tuned/photographs`.
     They are not inherited: a subclass has other options."""
+    label_graph: ClassVar[bool] = False
+    """Whether the head is a graph over the label words: the fidelities of the AGCN paper give it a rate of its own."""
     default_for_photographs: ClassVar[bool] = False
     """Whether it is the default on photographs with pretrained weights, except on the paper's streams."""
     float64: ClassVar[bool] = False

@@ -39,6 +39,7 @@ class MLGCNLifelong(Method):
     position = 160
     saved = ("learner", "correlations")
     Options = _MLGCNOptions
+    label_graph = True
     counts_labels = True
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"tau": (0.2, 0.4), "p": (0.1, 0.2, 0.4)}
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
-from lifelabel.methods.er import ER, EROptions
+from lifelabel.methods.er import ER, ClassificationReplayOptions
 from lifelabel.methods.method import HostBatch
 from lifelabel.nn.normalize import Normalize
 from lifelabel.options import option
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class ShareOptions(EROptions):
+class ShareOptions(ClassificationReplayOptions):
     rho: float = option(
         0.0, "a class with n images gets a share of the buffer proportional to n^rho; 0: equal shares", low=-1, high=1
     )

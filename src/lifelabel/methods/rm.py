@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lifelabel.methods.buffer import Buffer
-from lifelabel.methods.er import ER, EROptions
+from lifelabel.methods.er import ER, ClassificationReplayOptions
 from lifelabel.methods.exemplars import ExemplarBuffer
 from lifelabel.options import option
 from lifelabel.utils.transfer import to_device
@@ -33,7 +33,7 @@ _CUT_OUT = 0.4
 
 
 @dataclass(frozen=True)
-class _RMOptions(EROptions):
+class _RMOptions(ClassificationReplayOptions):
     perturbations: int = option(
         12, "perturbed copies of an image from which its uncertainty is estimated, when a task ends", low=1, high=1000
     )
