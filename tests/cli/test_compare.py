@@ -116,8 +116,11 @@ def test_the_same_command_repeats_nothing_and_fewer_methods_make_a_smaller_table
     assert {name: (out / name).read_bytes() for name in FILES[:4]} == tables
     copy = shutil.copytree(out, tmp_path / "copy")
     monkeypatch.setattr("lifelabel.report.vega.chart_obstacle", lambda: "is not made here")  # it takes seconds
-    part = main("compare", "--methods", "frozen", "--seeds", "0", *SMALL, "--out", copy, "-q")
+    part = main(
+        "compare", "--methods", "frozen", "--seeds", "0", "--convention", "authors", *SMALL, "--out", copy, "-q"
+    )
     assert (part.returncode, part.stderr) == (0, "")
+    assert read(copy)["convention"] == "authors" and "CF1, mean over test sets ↑" in (copy / "table.md").read_text()
     assert [(row["name"], len(row["runs"])) for row in read(copy)["rows"]] == [("frozen", 1)]
     assert {path: snapshot(path) for path in out.glob("*-s?")} == runs
 
@@ -256,7 +259,7 @@ def test_a_study(output, tables_only, tmp_path, pytestconfig, name):
     assert [tuple(row["cells"].values()) for row in table["rows"]] == [cells for cells, _ in study.rows]
     written = table_of((out / "table.md").read_text(encoding="utf-8"))
     costs = ["stored images", "stored MB", "seconds", "images/s", "peak GB"] if study.costs else []
-    assert written[0] == [*study.head, "mAP ↑", "CF1 ↑", "OF1 ↑", "n", *costs]
+    assert written[0] == [*study.head, "mAP, final ↑", "CF1, final ↑", "OF1, final ↑", "n", *costs]
     for number, (row, (cells, options)) in enumerate(zip(table["rows"], study.rows, strict=True), start=1):
         run = out / f"{name}-{number}-s0"
         config = yaml.safe_load((run / "config.yaml").read_text())

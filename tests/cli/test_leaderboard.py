@@ -74,11 +74,12 @@ def test_missing_and_damaged_runs_are_listed_on_the_page(main, copied):
     shutil.rmtree(copied / RUNS[2])
     edit_json(copied / RUNS[3] / "metrics.json", finished=False)
     args = ("--methods", "multi-task,frozen,lwf", "--seeds", "0-1", "--stream", "scenes", "--stream", "x/elsewhere.zip")
-    done = main("leaderboard", *args, "--page-only", "--out", copied)
+    done = main("leaderboard", *args, "--page-only", "--convention", "average", "--out", copied)
     assert done.returncode == 1
     assert "not finished: scenes, plain, frozen, seed 0: " in done.stdout
     assert "2 of 24 runs; written to " in done.stdout
     page = (copied / "leaderboard.md").read_text(encoding="utf-8")
+    assert "| tuned mAP, mean over tasks ↑ |" in page
     assert "Not run: lwf." in page and re.search(r"\| frozen \|.*\| 1/2", page)
     assert "## elsewhere\n\ntuned: no run is finished." in page
     assert "## Runs that are not finished (1)\n\n- scenes, plain, frozen, seed 0: " in page

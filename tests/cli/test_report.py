@@ -31,7 +31,7 @@ def test_report(main, agcn_run, agcn_copy, tmp_path):
     names = ["figures", "report.html", "table.csv", "table.json", "table.md", "table.tex"]
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == names
     table = (tmp_path / "report" / "table.md").read_text(encoding="utf-8")
-    assert "\n| method | mAP ↑ | CF1 ↑ | OF1 ↑ |" in table
+    assert "\n| method | mAP, final ↑ | CF1, final ↑ | OF1, final ↑ |" in table
     final = read_json(agcn_run / "metrics.json")["final"]
     scores = " | ".join(f"{100 * final[name]:.2f} ± 0.00" for name in ("mAP", "CF1", "OF1"))
     assert f"| agcn (stream.train_images=60, stream.test_images=60) | {scores} |" in table
@@ -57,6 +57,17 @@ def test_without_the_packages_of_the_report_there_are_tables(output, agcn_run, t
     package = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}[module]
     assert text.endswith(f"report.html needs other packages: pip install {package}\n")
     assert (tmp_path / "report" / "table.md").exists() and "open it in a browser" not in text
+
+
+def test_a_table_by_another_convention(main, refused, agcn_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    assert main("report", agcn_run, "--convention", "authors", "--out", tmp_path / "report").returncode == 0
+    table = (tmp_path / "report" / "table.md").read_text(encoding="utf-8")
+    assert f"| {100 * read_json(agcn_run / 'metrics.json')['final']['cumulative_mean']['mAP']:.2f} |" in table
+    for command in (("report", agcn_run), ("compare",), ("study", "acm"), ("leaderboard",)):
+        assert refused(*command, "--convention", "papers", "--out", tmp_path / "none") == (
+            "unknown convention 'papers': did you mean 'paper'? (known: authors, average, paper)"
+        )
 
 
 def test_a_folder_of_runs_is_reported_like_its_runs(main, agcn_copy, tmp_path, monkeypatch):

@@ -9,13 +9,24 @@ import statistics
 from pathlib import Path
 
 import pytest
-from report.run_folders import GIGA, forgetting, make_run, table_file, table_of
+from report.run_folders import GIGA, forgetting, make_run, scores, table_file, table_of
 from report.untrusted import HOSTILE, PRINTABLE, render
 from rich.console import Console
 
 from lifelabel.errors import UserError
+from lifelabel.metrics.over_tasks import CONVENTIONS
 from lifelabel.report.page import report_html
-from lifelabel.report.tables import Failure, ResultTable, Row, csv_text, notes, one_line, terminal, write_tables
+from lifelabel.report.tables import (
+    Failure,
+    ResultTable,
+    Row,
+    csv_text,
+    notes,
+    one_line,
+    table_texts,
+    terminal,
+    write_tables,
+)
 from lifelabel.report.text_tables import tex
 from lifelabel.runs.finished import provenance
 from lifelabel.utils.markdown import escape
@@ -55,7 +66,7 @@ def test_markdown_by_hand(table):
     text = table_file(table)
     head, rule, joint, er, er_forgets, agcn, agcn_forgets = table_of(text)[:7]
     costs = ["stored images", "stored MB", "seconds", "images/s", "peak GB"]
-    assert head == ["method", "mAP ↑", "CF1 ↑", "OF1 ↑", "n", *costs]
+    assert head == ["method", "mAP, final ↑", "CF1, final ↑", "OF1, final ↑", "n", *costs]
     assert rule == ["---", *["---:"] * 9]
     # no forgetting for a joint run, and it is not compared with the others
     assert joint == ["multi-task", "90.00", "45.00", "22.50", "1", "0", "0.0", "10", "40", "1.00"]
@@ -92,6 +103,41 @@ def test_csv_and_json_hold_the_same_plain_numbers(table):
     assert written["failures"] == [{"run": "er, seed 2", "folder": "runs/er-s2", "reason": table.failures[0].reason}]
     assert written["fingerprints"] == {"0": ["f00d" * 4]}
     assert written["provenance"]["seeds"] == [0, 1]
+
+
+AUTHORS = {"cumulative_mean": scores(0.3), "relative_forgetting": {"mAP": -2.5, "CF1": 0.25, "OF1": None}}
+BY_CONVENTION = {
+    # mAP, CF1 (a half) and OF1 (a quarter); the best mAP is er, agcn, er
+    "paper": ("final", ["**60.00**", "30.00"], "Forgetting ↓", ["10.00", "5.00", "2.50"]),
+    "authors": ("mean over test sets", ["30.00", "15.00"], "Relative forgetting ↓", ["-250.00", "25.00", "–"]),
+    "average": ("mean over tasks", ["**70.00**", "35.00"], None, None),  # (80 + 60) / 2
+}
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_scores_bold_and_notes_follow_the_convention(tmp_path, name):
+    er = make_run(tmp_path / "er", "er", mAP=0.6, **AUTHORS, **forgetting(0.1))
+    agcn = make_run(tmp_path / "agcn", "agcn", mAP=0.5, cumulative_mean=scores(0.4))
+    joint = make_run(tmp_path / "joint", "multi-task", mAP=0.9, joint=True)  # of a version without the other figures
+    table = ResultTable.from_runs([er, agcn, joint], CONVENTIONS[name])
+    head, values, second, forgets = BY_CONVENTION[name]
+    lines = table_of(table_file(table))
+    assert lines[0][1:4] == [f"{metric}, {head} ↑" for metric in ("mAP", "CF1", "OF1")]
+    assert [lines[2][1], lines[2][2].strip("*")] == values
+    assert (lines[3][:4] == [second, *forgets]) if second else lines[3][0] == "agcn"
+    assert next(line for line in lines if line[0] == "multi-task")[1] == {"authors": "–", "average": "85.00"}.get(
+        name, "90.00"
+    )
+    about = CONVENTIONS[name].note
+    assert about in table_file(table) and about in report_html(table)
+    text = printed(table)
+    assert max(map(len, text.splitlines())) <= 100 and head.split()[0] in text
+    assert table_texts(table)["Markdown"] in table_file(table)
+    (first, *_) = csv.DictReader(io.StringIO(csv_text(table)))  # files have the figures of all conventions
+    figures = [first[f"{key}_mean"] for key in ("mAP", "cumulative_mean_mAP", "relative_forgetting_mAP", "average_mAP")]
+    assert list(map(float, figures)) == pytest.approx([60, 30, -250, 70])
+    written = as_json(table)
+    assert written["convention"] == name and written["rows"][0]["runs"][0]["average_CF1"] == pytest.approx(35)
 
 
 def check_latex(text):
@@ -329,9 +375,9 @@ def test_the_spread_over_orders_by_hand(ordered):
     lwf = ["lwf", "26.00", "–", "–", "26.00", "–", "26.00", "26.00"]
     lines = table_of(table_file(ordered))
     assert ["method", "order 0", "order 1", "order 2", "mean", "sd", "smallest", "largest"] in lines
-    assert er in lines and lwf in lines and "mAP ↑ by class order:" in table_file(ordered)
+    assert er in lines and lwf in lines and "mAP, final ↑ by class order:" in table_file(ordered)
     assert er in [line.split() for line in printed(ordered).splitlines()]
-    assert " & ".join(er[1:]) in latex(ordered) and r"mAP $\uparrow$ by class order" in latex(ordered)
+    assert " & ".join(er[1:]) in latex(ordered) and r"mAP, final $\uparrow$ by class order" in latex(ordered)
     first, second = csv.DictReader(io.StringIO(csv_text(ordered)))
     assert (float(first["mAP_order_1_mean"]), first["mAP_order_1_n"]) == (pytest.approx(32), "2")
     spread = [first[f"mAP_orders_{name}"][:5] for name in ("mean", "sd", "min", "max")]
@@ -349,10 +395,10 @@ def test_one_order_has_no_table_and_many_have_the_spread_only(ordered, tmp_path)
     runs = [make_run(tmp_path / f"o{k}", "er", 0, k, mAP=k / 20) for k in range(12)]
     many = ResultTable.from_runs(runs)
     assert ["method", "mean", "sd", "smallest", "largest"] in table_of(table_file(many))
-    assert "mAP ↑ by task order:" in table_file(many) and "mAP_order_11_mean" in csv_text(many)
+    assert "mAP, final ↑ by task order:" in table_file(many) and "mAP_order_11_mean" in csv_text(many)
     both = make_run(tmp_path / "both", "er", 0, 1, options={"class_order": 2})
     text = table_file(ResultTable.from_runs([*runs[:3], both]))
-    assert "mAP ↑ by order:" in text and "| class order 2, task order 1 |" in text
+    assert "mAP, final ↑ by order:" in text and "| class order 2, task order 1 |" in text
 
 
 def test_runs_that_differ_in_the_order_of_classes_are_different_runs(tmp_path):
@@ -372,7 +418,7 @@ def test_every_table_states_the_number_of_passes(ordered):
     assert [row["epochs"] for row in csv.DictReader(io.StringIO(csv_text(ordered)))] == ["20", "20"]
     assert as_json(ordered)["rows"][0]["runs"][0]["epochs"] == 20
     page = report_html(ordered)
-    assert '<button type="button">passes</button>' in page and "mAP ↑ by class order" in page
+    assert '<button type="button">passes</button>' in page and "mAP, final ↑ by class order" in page
     run = ordered.rows[0].runs[0]
     assert "20 passes" in one_line(run) and "20 passes over" in provenance([run])
     (equal,) = (note for note in notes(ordered) if note.startswith("Equal for all:"))
@@ -399,7 +445,7 @@ def test_groups_of_classes_by_hand(tmp_path):
     lwf = make_run(tmp_path / "l", "lwf")
     table = ResultTable.from_runs([*er, lwf])
     lines = table_of(table_file(table))
-    assert lines[lines.index(["method", "classes", "mAP ↑", "CF1 ↑", "OF1 ↑"]) + 2 :] == [
+    assert lines[lines.index(["method", "classes", "mAP, final ↑", "CF1, final ↑", "OF1, final ↑"]) + 2 :] == [
         ["er", "major", "65.00 ± 7.07", "32.50 ± 3.54", "16.25 ± 1.77"],
         ["er", "minor", "20.00 ± 0.00", "10.00 ± 0.00", "5.00 ± 0.00"],
         ["lwf", "major", "–", "–", "–"],

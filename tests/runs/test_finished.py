@@ -48,7 +48,18 @@ def test_rows_and_notes_by_hand(runs):
     unknown = ["–", "–"]
     text = table_file(ResultTable.from_runs(runs))
     assert table_of(text) == [
-        ["method", "mAP ↑", "CF1 ↑", "OF1 ↑", "n", "stored images", "stored MB", "seconds", "images/s", "peak GB"],
+        [
+            "method",
+            "mAP, final ↑",
+            "CF1, final ↑",
+            "OF1, final ↑",
+            "n",
+            "stored images",
+            "stored MB",
+            "seconds",
+            "images/s",
+            "peak GB",
+        ],
         ["---", *["---:"] * 9],
         ["agcn", "**54.00 ± 5.29**", "**27.00 ± 2.65**", "**13.50 ± 1.32**", "3", *unknown, "11", *unknown],
         ["Forgetting ↓", "20.00 ± 10.00", "10.00 ± 5.00", "5.00 ± 2.50", *[""] * 6],
@@ -156,6 +167,18 @@ def test_orders_of_the_tasks_share_a_row_like_seeds(tmp_path):
         group_by_label([other, twice])
 
 
+def test_figures_of_three_conventions(runs, tmp_path):
+    """tests/report has their tables. Scores after task 1 are 80, 81 and 82, and that of the joint run is 80."""
+    found = [run.figures() for run in runs]
+    assert [each["average_mAP"] for each in found] == pytest.approx([65, 66.5, 71, 52.5, 85])
+    assert found[0]["cumulative_mean_mAP"] is found[0]["relative_forgetting_OF1"] is None
+    extended = write_run(tmp_path / "extended", cumulative_mean={"mAP": 0.25})
+    edit_json(extended / "metrics.json", per_task=json.loads((extended / "metrics.json").read_text())["per_task"][1:])
+    edit_json(extended / "metrics.json", tasks=[["a"], ["b"], ["c"]])
+    figures = read_run(extended).figures()  # it has no score right after the first tasks
+    assert figures["cumulative_mean_mAP"] == 25 and figures["average_mAP"] is None
+
+
 # Matrices
 
 
@@ -240,6 +263,7 @@ FINAL = {"mAP": 0.5, "CF1": 0.5, "OF1": 0.5}
 IN_METRICS = [
     {"final": {**FINAL, "mAP": "0.5"}}, {"final": {**FINAL, "CF1": [0.5]}}, {"final": {**FINAL, "OF1": float("nan")}},
     {"final": {**FINAL, "mAP": 10**400}}, {"final": {"mAP": 0.5}}, {"final": {**FINAL, "forgetting": [0.1]}},
+    {"final": {**FINAL, "cumulative_mean": {"mAP": 2}}}, {"final": {**FINAL, "relative_forgetting": {"mAP": "x"}}},
     {"final": {**FINAL, "acm_error": {"all": "small"}}}, {"final": {**FINAL, "ap": {"sky": "x"}}},
     {"final": {**FINAL, "groups": [1]}}, {"final": {**FINAL, "groups": {"major": 3}}},
     {"final": {**FINAL, "groups": {"major": {}}}}, {"final": {**FINAL, "groups": {"major": {**FINAL, "mAP": 2}}}},

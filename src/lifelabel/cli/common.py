@@ -15,6 +15,7 @@ from lifelabel.utils.text import shorten, task_cell
 
 if TYPE_CHECKING:
     from lifelabel.engine.callback import Callback
+    from lifelabel.metrics.over_tasks import Convention
     from lifelabel.report.stream_counts import Progress
     from lifelabel.search.scheduler import Display
 
@@ -90,6 +91,15 @@ def parse_methods(text: str) -> list[str]:
         if name not in METHODS:
             raise unknown("method", name, [*METHODS, "all"])
     return list(dict.fromkeys(names))
+
+
+def parse_convention(name: str) -> Convention:
+    """How a table summarises its scores, by its name."""
+    from lifelabel.metrics.over_tasks import CONVENTIONS
+
+    if name not in CONVENTIONS:
+        raise unknown("convention", name, CONVENTIONS)
+    return CONVENTIONS[name]
 
 
 def read_config(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifelabel.cli.commands import command
-from lifelabel.cli.common import parse_methods, parse_seeds, read_config
+from lifelabel.cli.common import parse_convention, parse_methods, parse_seeds, read_config
 from lifelabel.cli.completion import complete_name, study_names
-from lifelabel.cli.flags import ConfigFile, GivenOptions, Methods, OptionFlags, Quiet, Seeds
+from lifelabel.cli.flags import ConfigFile, ConventionName, GivenOptions, Methods, OptionFlags, Quiet, Seeds
 from lifelabel.cli.many_runs import Place, RepeatRuns, train_plans
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import unknown
@@ -40,6 +40,7 @@ class _Comparison:
             metavar="K",
         ),
     ] = 1
+    convention: ConventionName = "paper"
     config: ConfigFile = None
     overwrite: RepeatRuns = False
     quiet: Quiet = False
@@ -52,12 +53,14 @@ class _Comparison:
         from lifelabel.cli.report import show_table
         from lifelabel.search.comparison import make_plan
 
-        seeds, file, here = parse_seeds(self.seeds), read_config(self.config, given), not place.is_cluster
+        convention, seeds = parse_convention(self.convention), parse_seeds(self.seeds)
+        file, here = read_config(self.config, given), not place.is_cluster
         plan = make_plan(variants, seeds, self.orders, out, file, given, str(self.config), here)
         outcomes = train_plans([plan], place, out, overwrite=self.overwrite, quiet=self.quiet)
         if outcomes is None:
             return
-        table = plan.table(outcomes[0], title=title(plan.shared.get("stream", "scenes")), **columns)
+        name = title(plan.shared.get("stream", "scenes"))
+        table = plan.table(outcomes[0], title=name, convention=convention, **columns)
         show_table(table, out, self.quiet)
         if table.failures:
             raise typer.Exit(1)

@@ -17,6 +17,13 @@ def method_names() -> list[str]:
     return [*(each.name for each in definitions(_METHODS)), *_installed("methods")]
 
 
+def convention_names() -> list[str]:
+    """How tables can summarise their scores."""
+    from lifelabel.metrics.over_tasks import CONVENTIONS
+
+    return list(CONVENTIONS)
+
+
 def study_names() -> list[str]:
     """The studies of `lifelabel study`."""
     from lifelabel.search.studies import STUDIES

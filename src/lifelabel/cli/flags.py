@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from lifelabel.cli.common import parse_settings, stream_settings
-from lifelabel.cli.completion import complete_list, complete_name, method_names, stream_names
+from lifelabel.cli.completion import complete_list, complete_name, convention_names, method_names, stream_names
 from lifelabel.config.fidelities import FIDELITIES, PHOTOGRAPHS
 from lifelabel.config.run_options import RunOptions, stream_flags
 from lifelabel.errors import UserError
@@ -56,6 +56,15 @@ Methods = Annotated[
     str,
     typer.Option(
         help="all, or names of `lifelabel list methods`, as er,lwf,agcn.", autocompletion=complete_list(method_names)
+    ),
+]
+ConventionName = Annotated[
+    str,
+    typer.Option(
+        "--convention",
+        help="Scores in tables: paper (after the last task, on the whole test set), authors (after the last task, mean "
+        "over the cumulative test sets) or average (mean over the tasks, right after each).",
+        autocompletion=complete_name(convention_names),
     ),
 ]
 Seeds = Annotated[str, typer.Option(help="Seeds, as 0 or 0-2 or 0,3,5.")]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifelabel.cli.commands import command
-from lifelabel.cli.common import make_folder, parse_methods, parse_seeds
+from lifelabel.cli.common import make_folder, parse_convention, parse_methods, parse_seeds
 from lifelabel.cli.completion import complete_list, complete_name, stream_names
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import GivenOptions, Methods, OptionFlags, Quiet, Seeds
+from lifelabel.cli.flags import ConventionName, GivenOptions, Methods, OptionFlags, Quiet, Seeds
 from lifelabel.cli.many_runs import Place, RepeatRuns, given_command, train_plans
 from lifelabel.config.fidelities import FIDELITIES
 from lifelabel.config.run_options import VARIED
@@ -23,6 +23,7 @@ from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.processes import start_fork_server
 
 if TYPE_CHECKING:
+    from lifelabel.metrics.over_tasks import Convention
     from lifelabel.report.leaderboard_page import StreamBoard
     from lifelabel.search.comparison import Board
     from lifelabel.search.planned_run import Outcome, PlannedRun
@@ -65,6 +66,7 @@ def _leaderboard(
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the page.")] = Path(
         "runs/leaderboard"
     ),
+    convention: ConventionName = "paper",
     page_only: Annotated[
         bool,
         typer.Option(
@@ -85,7 +87,7 @@ def _leaderboard(
     if page_only and (overwrite or place.is_cluster):
         raise UserError(f"--page-only trains nothing: leave out {'--overwrite' if overwrite else '--on'}")
     given = options.resolve()
-    chosen = _parse_fidelities(fidelities)
+    chosen, by = _parse_fidelities(fidelities), parse_convention(convention)
     parse_seeds(seeds)  # a mistake is reported before torch is imported
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.registry import resolve_name
@@ -96,7 +98,8 @@ def _leaderboard(
     what = (streams, chosen, parse_methods(methods), parse_seeds(seeds), out_folder)
     if page_only:
         boards = existing_boards(*what)
-        _show(_tables(boards, [_existing(plan.runs) for board in boards for plan in board.plans.values()]), out_folder)
+        found = [_existing(plan.runs) for board in boards for plan in board.plans.values()]
+        _show(_tables(boards, found, by), out_folder)
         return
     boards = make_boards(*what, given, not place.is_cluster)
     plans = [plan for board in boards for plan in board.plans.values()]
@@ -105,7 +108,7 @@ def _leaderboard(
     outcomes = train_plans(plans, place, out_folder, overwrite=overwrite, quiet=quiet)
     if outcomes is not None:
         write_text(out_folder / _COMMAND, given_command({"--overwrite", "--quiet", "-q"}) + "\n")
-        _show(_tables(boards, outcomes), out_folder)
+        _show(_tables(boards, outcomes, by), out_folder)
 
 
 def _parse_fidelities(text: str) -> list[str]:
@@ -146,14 +149,20 @@ def _existing(planned: Sequence[PlannedRun]) -> list[Outcome | None]:
     return found
 
 
-def _tables(boards: Sequence[Board], outcomes: Sequence[Sequence[Outcome | None]]) -> list[StreamBoard]:
+def _tables(
+    boards: Sequence[Board], outcomes: Sequence[Sequence[Outcome | None]], convention: Convention
+) -> list[StreamBoard]:
     """The tables of all boards, from the outcomes of each plan."""
     from lifelabel.report.leaderboard_page import StreamBoard
 
     of_plan = iter(outcomes)
     return [
         StreamBoard(
-            board.stream, {name: plan.table(next(of_plan), title=board.stream) for name, plan in board.plans.items()}
+            board.stream,
+            {
+                name: plan.table(next(of_plan), title=board.stream, convention=convention)
+                for name, plan in board.plans.items()
+            },
         )
         for board in boards
     ]
@@ -172,7 +181,11 @@ def _show(boards: Sequence[StreamBoard], folder: Path) -> None:
         raise UserError(failures[0].reason if failures else f"{folder} has no run of these streams, methods and seeds")
     obstacle, picture = chart_obstacle(), []
     with make_folder(folder):
-        spec = None if obstacle else leaderboard_spec({board.name: board.first.rows for board in boards})
+        spec = (
+            None
+            if obstacle
+            else leaderboard_spec({board.name: board.first.rows for board in boards}, boards[0].first.convention)
+        )
         if spec:
             picture = write_spec(spec, folder, PICTURE, (".svg", ".png"))
         written = write_page(boards, folder, _page_command(folder), picture)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifelabel.cli.commands import command
-from lifelabel.cli.common import make_folder, progress_bar
+from lifelabel.cli.common import make_folder, parse_convention, progress_bar
 from lifelabel.cli.console import print_line, print_table
-from lifelabel.cli.flags import Plugins, load_plugins
+from lifelabel.cli.flags import ConventionName, Plugins, load_plugins
 from lifelabel.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def _report(
     out_folder: Annotated[
         Path, typer.Option("--out", help="Folder for the report, the tables and the figures.")
     ] = Path("runs/report"),
+    convention: ConventionName = "paper",
     plugin: Plugins = None,
 ) -> None:
     """Make a report of finished runs, from their folders: a page for the browser, tables and figures.
@@ -40,6 +41,7 @@ def _report(
     Runs that are damaged or not finished are listed, and the exit code is 1. Runs of plug-ins need no `--plugin`.
     """
     load_plugins(plugin)
+    chosen = parse_convention(convention)
     from lifelabel.report.tables import Failure, ResultTable
     from lifelabel.runs.finished import FinishedRun, find_runs, read_run
 
@@ -52,7 +54,7 @@ def _report(
             failures.append(Failure(path.name, path, str(error)))
     if not found:
         raise UserError(failures[0].reason)
-    show_table(replace(ResultTable.from_runs(found), failures=tuple(failures)), out_folder)
+    show_table(replace(ResultTable.from_runs(found, chosen), failures=tuple(failures)), out_folder)
     if failures:
         raise typer.Exit(1)
 

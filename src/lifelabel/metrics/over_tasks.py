@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from lifelabel.utils.text import BELOW_ZERO
 
 HEADLINE = ("mAP", "CF1", "OF1")
 """The metrics of the paper's tables."""
@@ -15,6 +18,65 @@ BUILT_IN = (
     "OR", "of1@0.5", "of1@0.525", "of1@0.8",
 )  # fmt: skip
 """The names of `lifelabel.metrics.METRICS` that are not from plug-ins."""
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How publications summarise the scores of a run over its tasks, and the names of these figures of a run."""
+
+    name: str
+    head: str
+    """In the head of a column of scores, after the name of the metric."""
+    note: str
+    """What the figures are, for the text under a table."""
+    of_scores: str = ""
+    """What the names of its scores begin with."""
+    of_forgetting: str | None = None
+    """What the names of its forgetting begin with. None: the convention has none."""
+
+    def score(self, metric: str) -> str:
+        """The name of a score in `FinishedRun.figures`.
+
+        >>> CONVENTIONS["authors"].score("mAP"), CONVENTIONS["authors"].forgetting("mAP")
+        ('cumulative_mean_mAP', 'relative_forgetting_mAP')
+        """
+        return self.of_scores + metric
+
+    def forgetting(self, metric: str) -> str | None:
+        return None if self.of_forgetting is None else self.of_forgetting + metric
+
+
+CONVENTIONS = {
+    each.name: each
+    for each in (
+        Convention(
+            "paper",
+            "final",
+            "mAP, CF1 and OF1 in % after the last task, on the whole test set, by A.5 of the AGCN paper. Forgetting, "
+            f"by A.5, is by how much the metric of earlier tasks is below its best value; {BELOW_ZERO}.",
+            of_forgetting="forgetting_",
+        ),
+        Convention(
+            "authors",
+            "mean over test sets",
+            "mAP, CF1 and OF1 in % after the last task, as the mean over the cumulative test sets, by the code of the "
+            "AGCN authors. Relative forgetting, by the same code, is the share of the score right after a task that is "
+            f"lost after the last one, in %; {BELOW_ZERO}.",
+            of_scores="cumulative_mean_",
+            of_forgetting="relative_forgetting_",
+        ),
+        Convention(
+            "average",
+            "mean over tasks",
+            "mAP, CF1 and OF1 in % as the mean over the tasks: right after each task, of the classes so far, on the "
+            "cumulative test set. KRT, CSC and later publications call this the average.",
+            of_scores="average_",
+        ),
+    )
+}
+"""How scores are summarised, by name."""
+PAPER = CONVENTIONS["paper"]
+"""The default of tables."""
 
 _Values: TypeAlias = Any
 """A sequence of numbers, numpy array or tensor. NaN and None are unknown values."""

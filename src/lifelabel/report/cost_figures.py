@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lifelabel.metrics.over_tasks import PAPER, Convention
 from lifelabel.report.tables import Row
 from lifelabel.report.vega import (
     COLOURS,
@@ -34,10 +35,10 @@ _KINDS = ("stores no image", "stores images", "upper bound, trained on all tasks
 _STORES_NONE, _STORES, _JOINT = range(3)
 
 
-def cost(rows: Sequence[Row]) -> Figure | None:
-    """mAP after the last task over what a method stores in addition to its network."""
+def cost(rows: Sequence[Row], convention: Convention = PAPER) -> Figure | None:
+    """mAP over what a method stores in addition to its network."""
     rows = [row for row in rows if row.runs]
-    points = _points(rows)
+    points = _points(rows, convention)
     if len(points) < 2:
         return None
     frame = _Frame.around(points)
@@ -47,7 +48,7 @@ def cost(rows: Sequence[Row]) -> Figure | None:
         point["place"] = place
         point["right"] = int(frame.share(point["x"]) <= half)  # the text is left of a point near the right border
     x, y = frame.channels()
-    mean = {**y, "field": "v", "title": "mAP after the last task (%)"}
+    mean = {**y, "field": "v", "title": _title(convention)}
     styles = method_styles([row.joint for row in rows], [point["m"] for point in points])
     style = {channel: {**styles[channel], "legend": None} for channel in ("color", "shape")}
     text = {
@@ -83,18 +84,18 @@ def cost(rows: Sequence[Row]) -> Figure | None:
     return Figure("cost", "mAP and stored bytes", f"mAP (%) over stored megabytes: {each}.", spec, note=note)
 
 
-def leaderboard_spec(panels: Mapping[str, Sequence[Row]]) -> dict[str, Any] | None:
+def leaderboard_spec(panels: Mapping[str, Sequence[Row]], convention: Convention = PAPER) -> dict[str, Any] | None:
     """The specification of the picture of a leaderboard: a panel for each stream, by its name. None: there is no run.
 
     Methods that store images differ from the others in shape and colour. Upper bounds are horizontal lines.
     """
-    drawn = [_panel(name, [row for row in rows if row.runs]) for name, rows in panels.items()]
+    drawn = [_panel(name, [row for row in rows if row.runs], convention) for name, rows in panels.items()]
     found = [panel for panel in drawn if panel]
     return {"vconcat": found, "spacing": 28} if found else None
 
 
-def _panel(name: str, rows: Sequence[Row]) -> dict[str, Any] | None:
-    points = _points(rows)
+def _panel(name: str, rows: Sequence[Row], convention: Convention) -> dict[str, Any] | None:
+    points = _points(rows, convention)
     if not points:
         return None
     for point in points:
@@ -105,7 +106,7 @@ def _panel(name: str, rows: Sequence[Row]) -> dict[str, Any] | None:
     frame = _Frame.around(points, 1.2)
     _place_texts(points, frame)
     x, y = frame.channels()
-    mean = {**y, "field": "v", "title": "mAP after the last task (%)"}
+    mean = {**y, "field": "v", "title": _title(convention)}
     kind = {"field": "kind", "type": "nominal", "legend": {"title": None, "symbolOpacity": 1}}
     color = {**kind, "scale": {"domain": [*_KINDS], "range": [COLOURS[0], COLOURS[1], GRAY]}}
     shape = {**kind, "scale": {"domain": [*_KINDS], "range": ["circle", "square", "stroke"]}}
@@ -138,11 +139,15 @@ def _layer(points: Sequence[Mapping[str, Any]], mark: dict[str, Any], **encoding
     return {"data": {"values": points}, "mark": mark, "encoding": encoding}
 
 
-def _points(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _title(convention: Convention) -> str:
+    return f"mAP, {convention.head} (%)"
+
+
+def _points(rows: Sequence[Row], convention: Convention) -> list[dict[str, Any]]:
     """Number, stored MB, mean, lowest and highest mAP, and number of the runs of each row that has them."""
     points: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
-        scores = [score for run in row.runs if (score := run.figures()["mAP"]) is not None]
+        scores = [score for run in row.runs if (score := run.figures()[convention.score("mAP")]) is not None]
         stored = row.stats["stored_bytes"].mean
         if scores and stored is not None and stored >= 0:
             three = {"v": sum(scores) / len(scores), "l": min(scores), "h": max(scores)}

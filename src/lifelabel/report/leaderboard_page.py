@@ -19,6 +19,7 @@ from lifelabel.report.tables import (
     Row,
     csv_text,
     find_column,
+    forgetting_columns,
     is_best,
     measurement_notes,
     text_columns,
@@ -26,14 +27,10 @@ from lifelabel.report.tables import (
 from lifelabel.report.text_tables import Column, Line, Table, markdown_lines, paragraphs, rich_table
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import Bold, escape, grid
-from lifelabel.utils.text import BELOW_ZERO, printable
+from lifelabel.utils.text import printable
 
 PICTURE = "leaderboard"
 """The name of the picture, without its suffix."""
-_SCORES = (
-    *map(find_column, ("mAP", "CF1", "OF1")),
-    dataclasses.replace(find_column("forgetting_mAP"), head="forgetting ↓", short_head="forg ↓"),
-)
 _COSTS = tuple(map(find_column, ("stored_images", "stored_bytes", "seconds")))
 
 
@@ -47,6 +44,11 @@ class StreamBoard:
     @property
     def first(self) -> ResultTable:
         return next(iter(self.tables.values()))
+
+    @property
+    def rank_key(self) -> str:
+        """The name of the figure that ranks the methods: mAP, by the convention of the tables."""
+        return self.first.scores[0].key
 
     def rows(self, method: str) -> dict[str, Row]:
         """The row of a method for each fidelity; empty without this method."""
@@ -71,7 +73,7 @@ class StreamBoard:
         None: no run. Equal means share a rank.
         """
         table = self.first if fidelity is None else self.tables[fidelity]
-        means = {row.name: row.stat("mAP").mean for row in table.rows if not row.joint}
+        means = {row.name: row.stat(self.rank_key).mean for row in table.rows if not row.joint}
         known = sorted((mean for mean in means.values() if mean is not None), reverse=True)
         order = sorted(means, key=lambda name: (means[name] is None, -(means[name] or 0)))
         return {name: None if (mean := means[name]) is None else known.index(mean) + 1 for name in order}
@@ -80,13 +82,15 @@ class StreamBoard:
 def _layout(board: StreamBoard) -> list[tuple[str, Column]]:
     """The fidelity and the figure of each column: all scores of the first, mAP of the others, costs of the first."""
     first, *others = board.tables
-    mean_ap = {
-        name: dataclasses.replace(_SCORES[0], head=f"{name} mAP ↑", short_head=f"{name} mAP") for name in board.tables
+    mean_ap, *scores = board.first.scores
+    named = {
+        name: dataclasses.replace(mean_ap, head=f"{name} {mean_ap.head}", short_head=f"{name} {mean_ap.short_head}")
+        for name in board.tables
     }
-    of_others = [(other, mean_ap[other]) for other in others]
+    of_others = [(other, named[other]) for other in others]
     return [
-        (first, mean_ap[first]),
-        *((first, each) for each in _SCORES[1:]),
+        (first, named[first]),
+        *((first, each) for each in (*scores, *forgetting_columns(board.first.convention)[:1])),
         *of_others,
         *((first, each) for each in _COSTS),
     ]
@@ -141,7 +145,7 @@ def _comparisons(boards: Sequence[StreamBoard]) -> list[_Comparison]:
             for board in boards:
                 above, below = board.rows(upper), board.rows(lower)
                 for fidelity in above.keys() & below.keys():
-                    if each := difference(above[fidelity].stat("mAP"), below[fidelity].stat("mAP")):
+                    if each := difference(above[fidelity].stat(board.rank_key), below[fidelity].stat(board.rank_key)):
                         found[board.name, fidelity] = each
             comparisons.append(_Comparison(source, upper, lower, found))
     return comparisons
@@ -221,11 +225,9 @@ _COLUMNS = (
     "images, stored MB and seconds belong to the runs of the first column of scores. n is the number of finished runs. "
     "leaderboard.csv has all figures."
 )
-_CONVENTIONS = (
-    "mAP, CF1 and OF1 are in % after the last task, on the whole test set, by A.5 of the AGCN paper: mAP is the mean "
-    "over classes, CF1 the harmonic mean of the class-wise precision and recall, OF1 the F1 over all image-label "
-    "pairs, both at threshold 0.5. Forgetting is by how much the mAP of earlier tasks is below its best value; "
-    f"{BELOW_ZERO}. Stored is what a method stores from task to task in addition to its "
+_METRICS = (
+    "mAP is the mean over classes, CF1 the harmonic mean of the class-wise precision and recall, OF1 the F1 over all "
+    "image-label pairs, both at threshold 0.5. Stored is what a method stores from task to task in addition to its "
     "network: images, and the MB of everything. Seconds include the evaluation, and runs at the same time share the "
     "machine."
 )
@@ -252,7 +254,7 @@ def _page(boards: Sequence[StreamBoard], command: str, picture: Sequence[str]) -
     options = [f"{name}: {_FIDELITIES.get(name, 'other options')}." for name in boards[0].tables]
     several = any(board.has_passes for board in boards)
     reading = _READING.format(passes="as often as the column of passes says (once without it)" if several else "once")
-    lines += paragraphs([" ".join([reading, *options]), _COLUMNS, _CONVENTIONS])
+    lines += paragraphs([" ".join([reading, *options]), _COLUMNS, f"{boards[0].first.convention.note} {_METRICS}"])
     for board, complete in zip(shown, boards, strict=True):
         lines += ["", f"## {escape(board.name)}", *_board_lines(board, complete)]
     lines += _ranking_lines(shown)

@@ -31,6 +31,7 @@ from lifelabel.report.tables import (
     equal_texts,
     error_table,
     main_table,
+    metrics_note,
     notes,
     rows_by_value,
     sub_tables,
@@ -42,7 +43,7 @@ from lifelabel.runs.details import read_details
 from lifelabel.runs.finished import FinishedRun, provenance
 from lifelabel.utils.files import below, read_limited, write_text
 from lifelabel.utils.markdown import Bold
-from lifelabel.utils.text import BELOW_ZERO, printable, task_cell
+from lifelabel.utils.text import printable, task_cell
 
 REPORT = "report.html"
 _FIGURES, _RECORD = "figures", "files.txt"
@@ -112,7 +113,7 @@ def _collect(table: ResultTable) -> _Parts:
         "precision": score_figures.precision_recall(runs),
         "reliability": score_figures.reliability(runs),
         "false_positives": score_figures.false_positives(runs),
-        "cost": cost(rows),
+        "cost": cost(rows, table.convention),
         **run_sections(rows),
         "errors": error_table(dataclasses.replace(table, rows=with_error)) if with_error else None,
         "configuration": configuration(table),
@@ -246,7 +247,8 @@ def _render(table: ResultTable, parts: _Parts) -> str:
     environment.tests["bold"] = lambda value: isinstance(value, Bold)
     environment.filters["json"] = lambda value: Markup(_script_json(value))
     scripts = [vega.bundle(), _template("report.js")]
-    lines = notes(table)
+    about = metrics_note(table)
+    lines = [line for line in notes(table) if line != about]
     return environment.get_template("report.html.j2").render(
         parts=parts,
         table=table,
@@ -259,7 +261,7 @@ def _render(table: ResultTable, parts: _Parts) -> str:
         streams=sorted({run.stream for run in table.runs}),
         today=datetime.date.today().isoformat(),
         provenance=provenance(table.runs),
-        below_zero=BELOW_ZERO,
+        about=about,
         warnings=[line for line in lines if line.startswith("NOT ")],
         notes=[line for line in lines[1:] if not line.startswith("NOT ")],
         figure_data={

@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 from lifelabel.config.config import short_value
 from lifelabel.config.run_options import VARIED
 from lifelabel.errors import UserError
-from lifelabel.metrics.over_tasks import HEADLINE
+from lifelabel.metrics.over_tasks import CONVENTIONS, HEADLINE, PAPER, Convention
 from lifelabel.report.text_tables import (
     Column,
     Line,
@@ -41,12 +41,7 @@ from lifelabel.utils.text import BELOW_ZERO, counted, printable
 
 _MAX_ORDERS = 10
 """A table of more orders has the figures of all of them together, and files have those of each."""
-_FORGETTING_ROW = "Forgetting ↓"
-_METRICS_NOTE = (
-    "mAP, CF1 and OF1 in % after the last task, on the whole test set, by A.5 of the paper: CF1 is the harmonic mean "
-    "of CP and CR at threshold 0.5. Forgetting, in the same columns, is that of the same metric by task, by A.5; "
-    f"{BELOW_ZERO}."
-)
+_METRICS_NOTE = "CF1 is the harmonic mean of CP and CR, at threshold 0.5."
 _COSTS_NOTE = (
     "Stored: what a method stores from task to task in addition to its network (images; bytes of everything). Seconds "
     "include the evaluation. Peak memory is that of the device if there is one, otherwise that of the process."
@@ -54,8 +49,6 @@ _COSTS_NOTE = (
 _ERRORS_NOTE = (
     "Error of the matrix: mean absolute error of P(C_i|C_j), i ≠ j, against the true matrix of the stream, by block."
 )
-_SCORES = tuple(Column(f"{name} ↑", key=name) for name in HEADLINE)
-_FORGETTING = tuple(Column(column.head, key=f"forgetting_{column.key}") for column in _SCORES)
 _COSTS = (
     Column("stored images", 0, 1, False, "stored", "stored_images"),
     Column("stored MB", 1, 1e6, False, "MB", "stored_bytes"),
@@ -66,7 +59,27 @@ _COSTS = (
 _ERRORS = tuple(
     Column(block.replace("_", "-"), 3, key=f"acm_error_{block}") for block in ("all", "intra", "old_new", "new_old")
 )
-_COLUMNS = (*_SCORES, *_FORGETTING, *_COSTS, *_ERRORS)
+
+
+def score_columns(convention: Convention) -> tuple[Column, ...]:
+    """The columns of mAP, CF1 and OF1. Their heads state the convention."""
+    return tuple(
+        Column(f"{name}, {convention.head} ↑", short_head=f"{name} ↑ {convention.head}", key=convention.score(name))
+        for name in HEADLINE
+    )
+
+
+def forgetting_columns(convention: Convention) -> tuple[Column, ...]:
+    """The columns of forgetting, if the convention has it."""
+    keys = filter(None, map(convention.forgetting, HEADLINE))
+    return tuple(Column((convention.of_forgetting or "").replace("_", " ") + "↓", key=key) for key in keys)
+
+
+_COLUMNS = (
+    *(column for each in CONVENTIONS.values() for column in (*score_columns(each), *forgetting_columns(each))),
+    *_COSTS,
+    *_ERRORS,
+)
 
 
 def find_column(key: str) -> Column:
@@ -149,14 +162,20 @@ class ResultTable:
     forgetting: bool = True
     costs: bool = True
     errors: bool = False
+    convention: Convention = PAPER
+    """How its scores are summarised."""
 
     @staticmethod
-    def from_runs(runs: Sequence[FinishedRun]) -> ResultTable:
+    def from_runs(runs: Sequence[FinishedRun], convention: Convention = PAPER) -> ResultTable:
         """One row for each label, over its seeds and orders."""
         groups = group_by_label(runs)
         rows = tuple(Row((name,), tuple(group), len(group), group[0].joint) for name, group in groups.items())
         streams = ", ".join(sorted({run.stream for run in runs}))
-        return ResultTable(f"Runs on {streams}", ("method",), rows, errors=True)
+        return ResultTable(f"Runs on {streams}", ("method",), rows, errors=True, convention=convention)
+
+    @property
+    def scores(self) -> tuple[Column, ...]:
+        return score_columns(self.convention)
 
     @property
     def runs(self) -> list[FinishedRun]:
@@ -192,7 +211,7 @@ def _damage(run: FinishedRun) -> dict[str, str]:
 def one_line(run: FinishedRun) -> str:
     """The result of one run on one line."""
     stats = Row(("",), (run,), 1).stats
-    columns = {column.key: column for column in _SCORES} | {"forgetting": _FORGETTING[0]}
+    columns = {name: find_column(name) for name in HEADLINE} | {"forgetting": find_column("forgetting_mAP")}
     figures = "  ".join(f"{name} {column.text(stats[column.key])}" for name, column in columns.items())
     skipped = sum(run.skipped.values())
     more = [f"{counted(skipped, 'images')} skipped"] if skipped else []
@@ -208,18 +227,19 @@ def main_table(table: ResultTable) -> Table:
     passes = (Column("passes"),) if table.has_passes else ()
     others = (*table.metric_columns, *(_COSTS if table.costs else ()))
     texts = text_columns(table.head)
+    of_forgetting = forgetting_columns(table.convention) if table.forgetting else ()
     lines = []
     for row in table.rows:
-        scores = [row.stats[column.key] for column in _SCORES]
+        scores = [row.stats[column.key] for column in table.scores]
         counts = [row.n, *([row.passes] if passes else [])]
-        bold = frozenset(n for n, column in enumerate(_SCORES, len(texts)) if is_best(table, row, column))
+        bold = frozenset(n for n, column in enumerate(table.scores, len(texts)) if is_best(table, row, column))
         lines.append(Line([*row.cells, *scores, *counts, *(row.stat(column.key) for column in others)], bold))
-        if table.forgetting and any(row.stats[column.key].n for column in _FORGETTING):
+        if any(row.stats[column.key].n for column in of_forgetting):
             heads = [""] * len(texts)
-            heads[len(texts) // 2] = _FORGETTING_ROW
-            forgetting = [row.stats[column.key] for column in _FORGETTING]
+            heads[len(texts) // 2] = of_forgetting[0].head.capitalize()
+            forgetting = [row.stats[column.key] for column in of_forgetting]
             lines.append(Line([*heads, *forgetting, *[""] * (len(counts) + len(others))], is_second=True))
-    return Table((*texts, *_SCORES, Column("n"), *passes, *others), tuple(lines))
+    return Table((*texts, *table.scores, Column("n"), *passes, *others), tuple(lines))
 
 
 def error_table(table: ResultTable) -> Table:
@@ -239,7 +259,7 @@ def _stats_table(table: ResultTable, columns: tuple[Column, ...], title: str = "
 
 def is_best(table: ResultTable, row: Row, column: Column) -> bool:
     """Whether the column is a score, and the row has the highest mean of several lifelong rows."""
-    if column.key not in HEADLINE or row.joint:
+    if row.joint or column.key not in {score.key for score in table.scores}:
         return False
     means = [mean for each in table.rows if not each.joint and (mean := each.stat(column.key).mean) is not None]
     return len(means) > 1 and row.stat(column.key).mean == max(means)
@@ -254,15 +274,15 @@ def _group_table(table: ResultTable) -> Table | None:
     """mAP, CF1 and OF1 of each group of classes, one line for each group of a row; None if no run has groups."""
     groups = dict.fromkeys(name for run in table.runs for name in run.groups)
     lines = [
-        Line([*row.cells, group, *(row.stat(_group_key(group, column.key)) for column in _SCORES)])
+        Line([*row.cells, group, *(row.stat(_group_key(group, metric)) for metric in HEADLINE)])
         for row in table.rows
         for group in groups
     ]
     note = (
-        "Groups of classes by their number of training images: a metric is over the classes of a group, on the whole "
-        "test set."
+        "Groups of classes by their number of training images: a metric is over the classes of a group, after the last "
+        "task, on the whole test set."
     )
-    columns = (*text_columns([*table.head, "classes"]), *_SCORES)
+    columns = (*text_columns([*table.head, "classes"]), *score_columns(PAPER))
     return Table(columns, tuple(lines), "Groups of classes", note=note) if groups else None
 
 
@@ -279,7 +299,7 @@ def _order_table(table: ResultTable) -> Table | None:
     shown = orders if len(orders) <= _MAX_ORDERS else []
     lines = []
     for row in table.rows:
-        means, spread = _order_means(row)
+        means, spread = _order_means(row, table.scores[0].key)
         stats = [means.get(order, Stat(None, None, 0)) for order in shown]
         lines.append(Line([*row.cells, *stats, *(Stat(value, None, 1) for value in spread.values())]))
     kinds = {kind for order in orders for kind, number in zip(("class", "task"), order, strict=True) if number}
@@ -290,13 +310,13 @@ def _order_table(table: ResultTable) -> Table | None:
     )
     heads = [*map(_order_name, shown), "mean", "sd", "smallest", "largest"]
     columns = (*text_columns(table.head), *(Column(head, with_sd=False) for head in heads))
-    return Table(columns, tuple(lines), f"mAP ↑ by {kind}", note=note, has_short_numbers=False)
+    return Table(columns, tuple(lines), f"{table.scores[0].head} by {kind}", note=note, has_short_numbers=False)
 
 
-def _order_means(row: Row) -> tuple[dict[tuple[int, int], Stat], dict[str, float | None]]:
-    """The mAP (%) of a row in each order, and over the orders the spread of the means."""
+def _order_means(row: Row, key: str) -> tuple[dict[tuple[int, int], Stat], dict[str, float | None]]:
+    """A figure of a row in each order, and over the orders the spread of the means."""
     orders = sorted({run.order for run in row.runs})
-    means = {o: Stat.from_values(run.figures()["mAP"] for run in row.runs if run.order == o) for o in orders}
+    means = {o: Stat.from_values(run.figures()[key] for run in row.runs if run.order == o) for o in orders}
     known = [stat.mean for stat in means.values() if stat.mean is not None]
     over = Stat.from_values(known)
     return means, {
@@ -334,10 +354,15 @@ def notes(table: ResultTable) -> list[str]:
     return [
         *lines,
         *(each.note for each in sub_tables(table)),
-        _METRICS_NOTE,
+        metrics_note(table),
         *([_COSTS_NOTE] if table.costs else []),
         *([_ERRORS_NOTE] if table.has_errors else []),
     ]
+
+
+def metrics_note(table: ResultTable) -> str:
+    """What the scores are."""
+    return f"{table.convention.note} {_METRICS_NOTE}"
 
 
 def measurement_notes(table: ResultTable) -> list[str]:
@@ -488,14 +513,14 @@ def _orders(table: ResultTable) -> list[dict[str, float | int | None]]:
     """The figures of each order and of their spread for every row, by name; empty if there is one order only."""
     if len({run.order for run in table.runs}) < 2:
         return [{} for _ in table.rows]
-    found = []
+    found, key = [], table.scores[0].key
     for row in table.rows:
-        means, spread = _order_means(row)
+        means, spread = _order_means(row, key)
         figures: dict[str, float | int | None] = {}
         for order, stat in means.items():
             name = _order_name(order).replace(" ", "_").replace(",", "")
-            figures |= {f"mAP_{name}_mean": stat.mean, f"mAP_{name}_n": stat.n}
-        figures |= {f"mAP_orders_{name}": value for name, value in spread.items()}
+            figures |= {f"{key}_{name}_mean": stat.mean, f"{key}_{name}_n": stat.n}
+        figures |= {f"{key}_orders_{name}": value for name, value in spread.items()}
         found.append({**figures, "orders": sum(stat.n > 0 for stat in means.values())})
     return found
 
@@ -519,6 +544,7 @@ def _json(table: ResultTable) -> dict[str, Any]:
     same, different = equal_options(table)
     return {
         "title": table.title,
+        "convention": table.convention.name,
         "rows": [
             _json_row(table, row) | ({"by_order": by_order} if by_order else {})
             for row, by_order in zip(table.rows, _orders(table), strict=True)

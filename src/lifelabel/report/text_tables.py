@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -104,16 +105,23 @@ class Table:
 
 # Terminal
 
+_NUMBER = 9
+"""Characters of the head of a column of numbers in one line."""
+
 
 def rich_grid(
     heads: Sequence[str], rows: Iterable[Sequence[str]], left: int, max_width: int | None = None, **look: Any
 ) -> RichTable:
-    """A table for the terminal. The first `left` columns are text, which wraps, also at `max_width` characters."""
+    """A table for the terminal. The first `left` columns are text, which wraps, also at `max_width` characters.
+
+    Heads of numbers wrap at the width of most numbers.
+    """
     table = RichTable(collapse_padding=True, pad_edge=False, **look)
     for index, head in enumerate(heads):
         is_text = index < left
+        name = printable(head) if is_text else textwrap.fill(printable(head), _NUMBER, break_long_words=False)
         table.add_column(
-            Text(printable(head)), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold",
+            Text(name), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold",
             max_width=max_width if is_text else None,
         )  # fmt: skip
     for row in rows:

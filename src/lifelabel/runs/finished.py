@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from lifelabel.errors import UserError
-from lifelabel.metrics.over_tasks import BUILT_IN, HEADLINE
+from lifelabel.metrics.over_tasks import BUILT_IN, HEADLINE, mean_of_known
 from lifelabel.options import change_text
 from lifelabel.runs import names
 from lifelabel.runs.folder import RunFolder
@@ -94,12 +95,16 @@ class FinishedRun:
     def figures(self) -> dict[str, float | None]:
         """All figures by name: scores and forgetting in %, the others in the unit of their name. None: unknown."""
         final, environment = self.metrics["final"], self.environment
-        forgetting, errors = final.get("forgetting") or {}, final.get("acm_error") or {}
+        errors = final.get("acm_error") or {}
         footprint = environment.get("footprint") or {}
         found: dict[str, float | None] = {}
         for name in HEADLINE:
             found[name] = _percent(final[name])
-            found[f"forgetting_{name}"] = _percent(forgetting.get(name))
+            found[f"forgetting_{name}"] = _percent((final.get("forgetting") or {}).get(name))
+            found[f"cumulative_mean_{name}"] = _percent((final.get("cumulative_mean") or {}).get(name))
+            relative = _number((final.get("relative_forgetting") or {}).get(name))  # may be far below -1
+            found[f"relative_forgetting_{name}"] = None if relative is None else 100 * relative
+            found[f"average_{name}"] = self._average(name)
         found |= {f"stored_{name}": _number(footprint.get(name)) for name in ("images", "bytes")}
         found["seconds"] = _number(environment["seconds"])
         found["images_per_second"] = _number(environment.get("images_per_second"))
@@ -119,6 +124,12 @@ class FinishedRun:
         records = self.metrics["per_task"]
         scores = records[-1]["cumulative"] if self.joint else [record["seen"] for record in records]
         return [_percent(score[name]) for score in scores]
+
+    def _average(self, name: str) -> float | None:
+        """The mean of the curve over all tasks. None: a run that extends another one has no score of its tasks."""
+        curve = self.curve(name)
+        mean = mean_of_known(curve) if len(curve) == len(self.tasks) else math.nan
+        return None if math.isnan(mean) else mean
 
     @functools.cached_property
     def matrices(self) -> dict[str, np.ndarray]:
