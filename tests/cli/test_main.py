@@ -19,7 +19,7 @@ from lifelabel.version import __version__
 COMMANDS = (
     "train", "compare", "study", "demo", "tune", "report", "list", "metrics", "data inspect", "data build",
     "data convert", "runs", "predict", "evaluate", "calibrate", "extend", "export", "doctor", "serve", "verify",
-    "leaderboard",
+    "leaderboard", "reproduce",
 )  # fmt: skip
 
 

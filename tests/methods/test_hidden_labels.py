@@ -63,3 +63,45 @@ def test_fisher_is_over_the_labels_of_the_loss():
         tail = sum(part.numel() for part in (*method.head.weights, *method.head.biases))
         old = method.head.weights[0].numel() + method.head.biases[0].numel()
         assert bool(method.squares[-tail:][:old].any()) == measured
+
+
+class KnowsAll:
+    """The methods of a stream of 7 classes, of which the first two tasks have 5."""
+
+    @pytest.fixture(autouse=True)
+    def setting(self, monkeypatch):
+        make = METHODS["fine-tuning"].__init__
+
+        def init(method, setting, options):
+            make(method, dataclasses.replace(setting, classes=7), options)
+
+        monkeypatch.setattr(METHODS["fine-tuning"], "__init__", init)
+
+
+class TestNegativeAll(KnowsAll):
+    @pytest.mark.parametrize("name", WITH_OPTION)
+    def test_future_classes_are_trained_as_0_and_never_scored(self, name):
+        method = (
+            make(name, hidden_labels="negative-all", strength=0.0)
+            if name == "ewc"
+            else make(name, hidden_labels="negative-all")
+        )
+        method = learn_first_task(method, steps=3)
+        before = [rows[5:].detach().clone() for rows in method.head.rows()]
+        given = batch(method, 1, 0)
+        assert method.targets(given.labels, given.known)[0].shape == (4, 7)
+        method.observe(given)
+        assert all(not torch.equal(a, b[5:]) for a, b in zip(before, method.head.rows(), strict=True))
+        assert method.scores(given.images).shape == (4, 5) and method.head.rows_so_far == 7
+        if name in ("der++",):
+            assert {len(item.logits) for item in method.buffer.items} <= {2, 5}
+
+    def test_its_state_is_restored_by_a_stream_with_more_classes(self):
+        method = learn_first_task(make("er", hidden_labels="negative-all"))
+        other = make("er", hidden_labels="negative-all")
+        other.first_rows = 9  # of a stream that an extension has made longer
+        other.load_state_dict(method.state_dict())
+        assert other.head.rows_so_far == 7
+        other.begin_task([f"new {number}" for number in range(4)])
+        assert other.head.rows_so_far == 9
+        assert other.scores(batch(method, 1, 0).images).shape == (4, 9)

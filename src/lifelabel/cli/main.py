@@ -25,8 +25,8 @@ from lifelabel.version import __version__
 __all__ = ["app", "main"]
 
 _COMMANDS = (
-    "train", "predict", "evaluate", "calibrate", "extend", "export", "compare", "leaderboard", "tune", "report", "runs",
-    "verify", "serve", "metrics", "data",
+    "train", "predict", "evaluate", "calibrate", "extend", "export", "compare", "leaderboard", "reproduce", "tune",
+    "report", "runs", "verify", "serve", "metrics", "data",
 )  # fmt: skip
 """The modules that add a command, in the order of the help."""
 _broken = ""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -55,13 +55,15 @@ class Place:
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --on slurm: print the job script, and submit nothing.")
     ] = False
+    prints_script: ClassVar[bool] = True
+    """Whether --dry-run prints a job script, and so needs a cluster."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs must be at least 1, not {self.jobs}")
         if self.on not in _PLACES:
             raise unknown("place for --on", self.on, _PLACES)
-        if self.on == "local" and (self.slurm or self.dry_run):
+        if self.on == "local" and (self.slurm or (self.dry_run and self.prints_script)):
             raise UserError(f"{'--slurm' if self.slurm else '--dry-run'} needs --on slurm")
 
     @property

@@ -78,14 +78,14 @@ def show_table(table: ResultTable, folder: Path, quiet: bool = False) -> None:
         if obstacle := chart_obstacle():
             last = f"{REPORT} {obstacle}"
         else:
-            written += _write_report(table, folder, quiet)
+            written += write_page(table, folder, quiet)
             last = f"the report is {(folder / REPORT).resolve()}: open it in a browser"
         print_line(f"written to {folder}: {', '.join(written)}")
         print_line(last)
 
 
-def _write_report(table: ResultTable, folder: Path, quiet: bool) -> list[str]:
-    """Write the report. Returns the names of its parts, of the figures only the folder and their number."""
+def write_page(table: ResultTable, folder: Path, quiet: bool) -> list[str]:
+    """Write the report and its figures. Returns the names of its parts, of the figures their folder and number."""
     from lifelabel.report.page import write_report
 
     with make_folder(folder), nullcontext() if quiet else progress_bar("figures") as progress:

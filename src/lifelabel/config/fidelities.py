@@ -22,8 +22,7 @@ the authors' code. Neither states the rate of a linear head, for the baselines: 
 lets the convolutions of a GPU use TF32, as it did for the authors."""
 
 LABEL_GRAPHS: dict[str, dict[str, Any]] = {"paper": {"lr": 3e-5}, "release": {"lr": 3e-5}}
-"""The options that a fidelity sets in addition for methods whose head is a graph over the label words: the authors' rate
-of the graph."""
+"""The options that a fidelity sets in addition for methods whose head is a graph over the label words: its own rate."""
 
 FIDELITIES: dict[str, dict[str, Any]] = {
     # The defaults of the options, and the preset of the method.

@@ -178,7 +178,7 @@ def _make_method(
     table = torch.from_numpy(vectors).to(device)
     row = {name: i for i, name in enumerate(names)}
     setting = make_setting(
-        config, lambda labels: table[[row[label] for label in labels]], device, images, info.sizes[0], group
+        config, lambda labels: table[[row[label] for label in labels]], device, images, info.sizes[0], len(names), group
     )
     weights = setting.backbone.provenance
     made_from = {
@@ -203,6 +203,7 @@ def make_setting(
     device: torch.device,
     images: int = 0,
     first_task_images: int = 0,
+    classes: int = 0,
     group: Group = ALONE,
 ) -> Setting:
     """The setting of a run with a new backbone. Its other fields are the options of the same name."""
@@ -223,6 +224,7 @@ def make_setting(
         "compile": should_compile(compile_choice, device, math.ceil(images / config.batch_size)),
         "images": images,
         "first_task_images": first_task_images,
+        "classes": classes,
     }
     names = [field.name for field in dataclasses.fields(Setting) if field.name not in given]
     return Setting(**given, **{name: getattr(config, name) for name in names})

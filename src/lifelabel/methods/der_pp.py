@@ -42,15 +42,15 @@ class DERpp(ER):
         return parts
 
     def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
-        logits = self.forward(batch, replayed)
+        logits, seen = self.forward(batch, replayed), sum(self.sizes)
         half = 0 if replayed is None else len(replayed.images) // 2
         new, dark, labelled = logits.split([len(batch.images), half, half])
         parts = {"cls": self.classify(new, batch), "mse": new.new_zeros(()), "replay": new.new_zeros(())}
         if replayed is not None:
-            parts["mse"] = _distance(dark, replayed[:half], self.setting.reduction)
+            parts["mse"] = _distance(dark[:, :seen], replayed[:half], self.setting.reduction)
             parts["replay"] = self.replay_loss(labelled, replayed[half:])
         self.learner.step(parts["cls"] + self.options.alpha * parts["mse"] + self.options.beta * parts["replay"])
-        return {name: part.detach() for name, part in {**parts, "logits": new}.items()}
+        return {name: part.detach() for name, part in {**parts, "logits": new[:, :seen]}.items()}
 
 
 def _distance(logits: Tensor, replayed: Replayed, reduction: str) -> Tensor:

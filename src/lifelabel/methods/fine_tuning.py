@@ -22,8 +22,9 @@ from lifelabel.options import option
 class ClassificationOptions:
     hidden_labels: str = option(
         "masked",
-        "labels of seen classes that an image does not show: not part of the loss, or negative, which trains them as 0",
-        choices=("masked", "negative"),
+        "labels that an image does not show: not part of the loss, or trained as 0, of all seen classes (negative), or "
+        "of all classes of the stream (negative-all)",
+        choices=("masked", "negative", "negative-all"),
     )
 
 
@@ -37,10 +38,14 @@ class FineTuning(Method):
         super().__init__(setting, options)
         self.head = LinearHead(setting.backbone.dim)
         self.learner = Learner(self.head, setting)
+        self.hidden_labels = getattr(options, "hidden_labels", "masked")  # not every subclass has the option
+        self.first_rows = setting.classes if self.hidden_labels == "negative-all" else 0
+        """The rows of the head from the first task on, if there are more than seen classes."""
 
     def begin_task(self, classes: Sequence[str]) -> None:
         super().begin_task(classes)
-        self.head.grow(len(classes), self.setting.device)
+        if missing := max(sum(self.sizes), self.first_rows) - self.head.rows_so_far:
+            self.head.grow(missing, self.setting.device)
         self.learner.begin_task(first_task=len(self.tasks) == 1)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
@@ -49,7 +54,7 @@ class FineTuning(Method):
         return {"cls": loss.detach()}
 
     def train_logits(self, images: Tensor) -> Tensor:
-        """Logits for all seen classes in train mode."""
+        """Logits for all seen classes in train mode; with `negative-all` for all classes of the stream."""
         return self.head(self.learner.train_features(images))
 
     def classify(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -62,16 +67,23 @@ class FineTuning(Method):
 
     def targets(self, labels: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
         """The labels in the loss and the mask of those that count, from visible labels of the last seen classes."""
-        if getattr(self.options, "hidden_labels", "masked") == "masked":  # not every subclass has the option
+        if self.hidden_labels == "masked":
             return labels, known
-        labels = F.pad(labels, (sum(self.sizes) - labels.shape[1], 0))  # a hidden label is 0 already
+        seen = sum(self.sizes)  # a hidden label is 0 already
+        labels = F.pad(labels, (seen - labels.shape[1], self.head.rows_so_far - seen))
         return labels, torch.ones_like(labels, dtype=torch.bool)
 
     def features(self, images: Tensor) -> Tensor:
         return self.learner.eval_features(images)
 
     def logits(self, features: Tensor, num_classes: int | None = None) -> Tensor:
-        return self.head(features)[:, :num_classes]
+        return self.head(features)[:, : num_classes or sum(self.sizes)]
 
     def network(self) -> InferenceNetwork:
-        return InferenceNetwork(PooledFeatures(self.learner.backbone), Classifier(*self.head.rows()))
+        weight, bias = (rows[: sum(self.sizes)] for rows in self.head.rows())
+        return InferenceNetwork(PooledFeatures(self.learner.backbone), Classifier(weight, bias))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.first_rows:  # a run that is extended has a stream with more classes
+            self.first_rows = len(state["learner"]["head"]["weights.0"])
+        super().load_state_dict(state)

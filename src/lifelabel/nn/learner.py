@@ -108,6 +108,10 @@ class LinearHead(nn.Module):
         self.dim = dim
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
 
+    @property
+    def rows_so_far(self) -> int:
+        return sum(len(bias) for bias in self.biases)
+
     def grow(self, new: int, device: torch.device) -> None:
         """Add `new` classes."""
         weight, bias = torch.empty(new, self.dim), torch.zeros(new)

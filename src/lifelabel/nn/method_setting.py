@@ -41,6 +41,8 @@ class Setting:
     """The number of training images; 0 if it is not known."""
     first_task_images: int = 0
     """The number of training images of the first task; 0 if it is not known."""
+    classes: int = 0
+    """The number of classes of the whole stream, for `hidden_labels=negative-all` alone; 0 if it is not known."""
     group: Group = ALONE
     """The processes of the run."""
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lifelabel.report.paper_claims import TABLE_1
 from lifelabel.report.text_tables import Stat
 
 HOLDS, LEVEL, DOES_NOT_HOLD, NO_VERDICT = "holds", "level", "does not hold", "no verdict"
@@ -50,14 +51,8 @@ SOURCES = (
             ("agcn", "er"), ("agcn", "lwf"), ("agcn", "fine-tuning"),
         ),
         {
-            "Split-COCO": {
-                "agcn": "34.11", "prs": "28.81", "er": "25.03", "agem": "23.31", "lwf": "19.95", "ewc": "12.20",
-                "fine-tuning": "9.83",
-            },
-            "Split-WIDE": {
-                "agcn": "41.12", "prs": "37.93", "er": "34.03", "agem": "32.47", "lwf": "29.46", "ewc": "22.03",
-                "fine-tuning": "20.33",
-            },
+            split: {name: f"{row[0]:.2f}" for name, row in rows.items() if name != "multi-task"}
+            for split, rows in TABLE_1.items()
         },
     ),
     Source(
