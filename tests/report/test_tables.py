@@ -403,9 +403,9 @@ def test_one_order_has_no_table_and_many_have_the_spread_only(ordered, tmp_path)
 
 def test_runs_that_differ_in_the_order_of_classes_are_different_runs(tmp_path):
     orders = enumerate((0, 1, 1))
-    runs = [make_run(tmp_path / f"{n}", "er", 0, 0, options={"class_order": k}) for n, k in orders]
+    runs = [make_run(tmp_path / f"{n}", "er", 0, 0, mAP=n / 4, options={"class_order": k}) for n, k in orders]
     assert len(ResultTable.from_runs(runs[:2]).rows) == 1
-    with pytest.raises(UserError, match=r"same seed and the same order of classes \(1\): give one of them$"):
+    with pytest.raises(UserError, match=r"same seed and the same order of classes \(1\), and their scores differ"):
         ResultTable.from_runs(runs)
 
 

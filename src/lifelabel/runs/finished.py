@@ -276,6 +276,7 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
 def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs by label: the seeds and orders of one label together, each run once.
 
+    A row of a study can be a run of a comparison too. Two such runs count once, if all their scores are the same.
     Options that all labels have are left out. If there are several streams, the label has the name of the stream too.
     """
     grouped: dict[str, list[FinishedRun]] = {}
@@ -292,11 +293,16 @@ def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
         if run.stream in ambiguous:
             label += f" [{run.fingerprint[:8]}]"
         group = grouped.setdefault(label, [])
-        same = [other.path for other in group if (other.seed, other.order) == (run.seed, run.order)]
+        same = next((other for other in group if (other.seed, other.order) == (run.seed, run.order)), None)
+        if same and run.metrics == same.metrics:
+            continue
         if same:
             order = f" and the same order of tasks ({run.task_order})" if run.task_order else ""
             order += f" and the same order of classes ({run.class_order})" if run.class_order else ""
-            raise UserError(f"{run.path} and {same[0]} are the same run with the same seed{order}: give one of them")
+            raise UserError(
+                f"{run.path} and {same.path} are the same run with the same seed{order}, and their scores differ: give "
+                "one of them"
+            )
         group.append(run)
     for label, group in grouped.items():
         check_same_tasks(label, group)
