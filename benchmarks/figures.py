@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lifelabel.cli.completion import method_names
 from lifelabel.metrics.over_tasks import CONVENTIONS, HEADLINE
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, LEVEL, NO_VERDICT, SOURCES, Difference, difference
 from lifelabel.report.text_tables import Stat
@@ -206,7 +207,18 @@ def _table(name: str, options: Mapping[str, str], page: Path) -> str:
         text += f"\n\nFigures: {', '.join(_link(each, page) for each in files)}."
     elif options.get("source") != "no":
         text += "".join(f"\n\n{_source(each, page)}" for each in files)
+    if "seeds" in options:
+        text += f"\n\n{_completeness(name, int(options['seeds']))}"
     return f"\n\n{text}\n\n"
+
+
+def _completeness(name: str, seeds: int) -> str:
+    """How many runs of all methods exist, and the methods that have fewer than `seeds`."""
+    numbers = {method: 0 for method in method_names()}
+    numbers |= {row: _cell(name, row, "n") for row in load(name)["figures"] if row in numbers}
+    few = [f"{method} ({number})" for method, number in numbers.items() if number < seeds]
+    text = f"{sum(min(number, seeds) for number in numbers.values())} of {seeds * len(numbers)} runs."
+    return f"{text} Fewer than {seeds}: {', '.join(few)}." if few else text
 
 
 def _link(name: str, page: Path) -> str:
@@ -418,7 +430,11 @@ _TABLE_COLUMNS: dict[str, tuple[str, float, int]] = {
     "peak_memory_bytes": ("peak GB", 1e9, 2),
 }
 """The columns of table.json: name, unit and decimals in results/."""
-_BEST = {_TABLE_COLUMNS[each.score(name)][0]: {"best": "max"} for each in CONVENTIONS.values() for name in HEADLINE}
+_BEST = {
+    _TABLE_COLUMNS[each.score(name)][0]: {"best": "max", "digits": 2}
+    for each in CONVENTIONS.values()
+    for name in HEADLINE
+}
 _COSTS = ("seconds", "images/s", "peak GB")
 """Columns in which a run that is repeated may differ."""
 _WITHOUT_SPREAD = ("stored images", "stored MB", "image size", *_COSTS)

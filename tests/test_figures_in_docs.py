@@ -85,6 +85,14 @@ def test_columns_rows_and_figures_in_prose(results):
     assert figures.rewrite(prose, page) == prose.replace(">x<", ">2.2<").replace("1 --><", "1 -->50.3 ± 0.5<")
 
 
+def test_how_many_runs_of_all_methods_exist(results, monkeypatch):
+    monkeypatch.setattr(figures, "method_names", lambda: ["a", "b", "c"])
+    text = figures.rewrite("<!-- figures: small | seeds: 3 | source: no --><!-- end -->", ROOT / "README.md")
+    assert text.endswith("|\n\n4 of 9 runs. Fewer than 3: b (1), c (0).\n\n<!-- end -->")
+    all_of = figures.rewrite("<!-- figures: small | seeds: 1 --><!-- end -->", ROOT / "README.md")
+    assert "\n2 of 3 runs. Fewer than 1: c (0).\n" in all_of
+
+
 def test_a_row_that_no_file_has_is_refused(results):
     with pytest.raises(SystemExit, match=r"README\.md: no file of small has the row 'c'"):
         figures.rewrite("<!-- figures: small | rows: a, c --><!-- end -->", ROOT / "README.md")
