@@ -4,13 +4,17 @@
     python -m benchmarks.figures check      # lists stale pages, and measured figures outside of markers
     python -m benchmarks.figures add NAME runs/compare/table.json --command "lifelabel compare ..."
 
-`add` writes results/NAME.json from the table.json of `lifelabel compare`, `study` or `report`. Benchmarks write such a
-file themselves, with `--json results/NAME.json`. A file has
+`add` writes the runs of one or more table.json of `lifelabel compare`, `study` or `report`, which may be from several
+machines and days, to results/NAME.json. Runs that the file has are kept. A row has the mean and the standard deviation
+of its runs. Benchmarks write such a file themselves, with `--json results/NAME.json`. A file has
 
 command, date, machine, commit, seeds, measured_on      how it was measured; `notes` if there is more to say
 row, columns        the heading of the rows; heading, digits and best (min, max) of columns
 figures             by row and column: a number, [number, spread], text or null
 n, unranked         the number of seeds (or `n` in a row); rows that are never the best
+runs                by row, and by seed and order: the figures, date, commit and machine of each run of `add`
+fingerprints        of the streams of these runs, by order
+aggregated          date, machine, commit and seeds of the rows without runs, beside rows that have them
 
 CONTRIBUTING.md describes the markers.
 """
@@ -23,10 +27,12 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lifelabel.cli.completion import method_names
+from lifelabel.metrics.over_tasks import CONVENTIONS, HEADLINE
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, LEVEL, NO_VERDICT, SOURCES, Difference, difference
 from lifelabel.report.text_tables import Stat
 
@@ -201,7 +207,18 @@ def _table(name: str, options: Mapping[str, str], page: Path) -> str:
         text += f"\n\nFigures: {', '.join(_link(each, page) for each in files)}."
     elif options.get("source") != "no":
         text += "".join(f"\n\n{_source(each, page)}" for each in files)
+    if "seeds" in options:
+        text += f"\n\n{_completeness(name, int(options['seeds']))}"
     return f"\n\n{text}\n\n"
+
+
+def _completeness(name: str, seeds: int) -> str:
+    """How many runs of all methods exist, and the methods that have fewer than `seeds`."""
+    numbers = {method: 0 for method in method_names()}
+    numbers |= {row: _cell(name, row, "n") for row in load(name)["figures"] if row in numbers}
+    few = [f"{method} ({number})" for method, number in numbers.items() if number < seeds]
+    text = f"{sum(min(number, seeds) for number in numbers.values())} of {seeds * len(numbers)} runs."
+    return f"{text} Fewer than {seeds}: {', '.join(few)}." if few else text
 
 
 def _link(name: str, page: Path) -> str:
@@ -213,7 +230,8 @@ def _source(name: str, page: Path) -> str:
     """One line: how the figures were measured. The file has the command and the commit too."""
     result = load(name)
     seeds = f"seeds {result['seeds']}" if result.get("seeds") else None
-    facts = [result.get("cited"), result.get("measured_on"), seeds, result.get("machine"), result.get("date")]
+    commit = f"commit {result['commit']}" if "runs" in result else None  # the runs may be of several
+    facts = [result.get("cited"), result.get("measured_on"), seeds, result.get("machine"), result.get("date"), commit]
     text = f"{_link(name, page)}: {'; '.join(fact for fact in facts if fact and fact != name)}."
     return f"{text} {result['notes']}" if result.get("notes") else text
 
@@ -388,83 +406,229 @@ def unmarked(text: str) -> Iterator[tuple[int, str]]:
 # Writing results
 
 
+_Run = dict[str, Any]
+_Key = tuple[str, str]
+"""The row of a run, and its seed and order."""
 _TABLE_COLUMNS: dict[str, tuple[str, float, int]] = {
-    **{name: (name, 1, 2) for name in ("mAP", "CF1", "OF1")},
-    "forgetting_mAP": ("forgetting", 1, 2),
-    "forgetting_CF1": ("forgetting of CF1", 1, 2),
-    "forgetting_OF1": ("forgetting of OF1", 1, 2),
+    **{
+        each.score(name): (f"{each.of_scores.replace('_', ' ')}{name}", 1, 2)
+        for each in CONVENTIONS.values()
+        for name in HEADLINE
+    },
+    **{
+        key: (f"{prefix}{'' if name == 'mAP' else f' of {name}'}", 1, 2)
+        for each in CONVENTIONS.values()
+        for name in HEADLINE
+        if (key := each.forgetting(name)) and (prefix := key.removesuffix(f"_{name}").replace("_", " "))
+    },
+    **{f"acm_error_{part}": (f"error, {part}", 1, 3) for part in ("all", "intra", "old_new", "new_old")},
     "stored_images": ("stored images", 1, 0),
     "stored_bytes": ("stored MB", 1e6, 1),
+    "image_size": ("image size", 1, 0),
     "seconds": ("seconds", 1, 0),
     "images_per_second": ("images/s", 1, 0),
     "peak_memory_bytes": ("peak GB", 1e9, 2),
-    **{f"acm_error_{part}": (f"error, {part}", 1, 3) for part in ("all", "intra", "old_new", "new_old")},
 }
 """The columns of table.json: name, unit and decimals in results/."""
+_BEST = {
+    _TABLE_COLUMNS[each.score(name)][0]: {"best": "max", "digits": 2}
+    for each in CONVENTIONS.values()
+    for name in HEADLINE
+}
+_COSTS = ("seconds", "images/s", "peak GB")
+"""Columns in which a run that is repeated may differ."""
+_WITHOUT_SPREAD = ("stored images", "stored MB", "image size", *_COSTS)
 
 
-def add(name: str, table: Path, command: str, measured_on: str = "") -> Path:
-    """Write results/NAME.json from the table.json of `lifelabel compare`, `study` or `report`."""
-    read = json.loads(table.read_text(encoding="utf-8"))
-    facts = read["provenance"]
-    machine = f"{_join(facts['device'])}, {_join(facts['threads'])} threads, torch {_join(facts['torch'])}"
-    figures = {row["name"]: _row(row) for row in read["rows"] if row["runs"]}
-    return write(
-        RESULTS / f"{name}.json",
-        command=command,
-        date=max(facts["date"]),
-        machine=machine,
-        commit=_join(str(each)[:7] for each in facts["commit"]),
-        seeds=_join(facts["seeds"]),
-        measured_on=measured_on or read["title"],
-        row=" / ".join(read["rows"][0]["cells"]),
-        columns={score: {"best": "max"} for score in ("mAP", "CF1", "OF1")},
-        unranked=[row["name"] for row in read["rows"] if row["joint"]],
-        figures=figures,
-    )
+def add(name: str, tables: Sequence[Path], command: str, measured_on: str = "", replace: bool = False) -> Path:
+    """Write results/NAME.json from the runs of one or more table.json and from those that it has."""
+    path = RESULTS / f"{name}.json"
+    before = load(name) if path.is_file() else {}
+    read = {table: _read(table) for table in tables}
+    rows = [row for each in read.values() for row in each["rows"] if row["runs"]]
+    runs = _merge(before, path, read, replace)
+    earlier = before.get("figures", {})
+    kept = {row: figures for row, figures in earlier.items() if row not in {row for row, _ in runs}}
+    aggregated = before.get("aggregated") or {
+        key: before.get(key, "") for key in ("date", "machine", "commit", "seeds")
+    }
+    if not kept:
+        aggregated = {}
+    by_row = {
+        row: kept.get(row) or _row([run for (of, _), run in runs.items() if of == row])
+        for row in dict.fromkeys([*earlier, *(row for row, _ in runs)])
+    }
+    result = {
+        **before,
+        "command": "; ".join(dict.fromkeys(filter(None, [*before.get("command", "").split("; "), command]))),
+        **_facts(runs, aggregated),
+        "measured_on": measured_on or before.get("measured_on") or next(iter(read.values()))["title"],
+        "row": before.get("row") or " / ".join(rows[0]["cells"]),
+        "columns": before.get("columns") or _BEST,
+        "unranked": list(dict.fromkeys([*before.get("unranked", ()), *(row["name"] for row in rows if row["joint"])])),
+        "aggregated": aggregated,
+        "figures": by_row,
+        "runs": runs,
+    }
+    write(path, **result)
+    load.cache_clear()
+    return path
 
 
-def _join(values: Iterable[Any]) -> str:
-    return ", ".join(map(str, values))
-
-
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a row: [mean, standard deviation], or the mean alone of costs and of one run."""
-    found: dict[str, Any] = {"n": len(row["runs"])}
-    for key, (column, unit, digits) in _TABLE_COLUMNS.items():
-        stat = row["figures"].get(key) or {"mean": None}
-        if stat["mean"] is not None:
-            mean, sd = round(stat["mean"] / unit, digits), stat["sd"]
-            has_sd = sd is not None and key.startswith(("mAP", "CF1", "OF1", "forgetting", "acm_error"))
-            found[column] = [mean, round(sd / unit, digits)] if has_sd else mean
+def _read(table: Path) -> dict[str, Any]:
+    """A table.json whose runs have what a file of results needs."""
+    try:
+        found: dict[str, Any] = json.loads(table.read_text(encoding="utf-8"))
+        runs = [run for row in found["rows"] for run in row["runs"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SystemExit(f"{table}: not a table.json of lifelabel compare, study or report") from None
+    if not runs or not all("fingerprint" in run for run in runs):
+        what = "of an earlier version: write it again with `lifelabel report`" if runs else "without a run"
+        raise SystemExit(f"{table}: {what}")
     return found
 
 
+def _merge(
+    before: Mapping[str, Any], path: Path, read: Mapping[Path, Mapping[str, Any]], replace: bool
+) -> dict[_Key, _Run]:
+    """The runs of a file of results and those of tables. The same run counts once; two results of one are refused."""
+    found = {(row, key): run for row, each in before.get("runs", {}).items() for key, run in each.items()}
+    sources = dict.fromkeys(found, str(path))
+    for row in {} if replace else before.get("figures", {}):
+        if row not in before.get("runs", {}):
+            sources[row, ""] = f"{path}, which has no runs of this row"
+    for table, content in read.items():
+        for row in content["rows"]:
+            for given in row["runs"]:
+                key, run = (row["name"], _seed(given)), _run(given)
+                source = f"{table} ({given['folder']})"
+                old = found.get(key)
+                other = sources.get((key[0], "")) or (sources[key] if old and _result(old) != _result(run) else None)
+                if other and not replace:
+                    raise SystemExit(
+                        f"two results of {key[0]}, {key[1]}: {source} and {other}; --replace takes the first"
+                    )
+                if old is None or other:
+                    found[key], sources[key] = run, source
+    _check(found, sources)
+    return found
+
+
+def _check(runs: Mapping[_Key, _Run], sources: Mapping[_Key, str]) -> None:
+    """Refuse runs of several streams, and runs of one row with different options."""
+    streams: dict[str, tuple[str, str]] = {}
+    labels: dict[str, tuple[str, str]] = {}
+    for (row, key), run in runs.items():
+        order, source = key.partition(", ")[2], sources[row, key]
+        for value, known, of, what in (
+            (run["fingerprint"], streams, order, "streams"),
+            (run["label"], labels, row, f"options of {row}"),
+        ):
+            first = known.setdefault(of, (value, source))
+            if first[0] != value:
+                raise SystemExit(f"different {what}: {value} in {source}, {first[0]} in {first[1]}")
+
+
+def _seed(given: Mapping[str, Any]) -> str:
+    """The seed and the order of a run, as text."""
+    orders = [f"{name} order {given[f'{name}_order']}" for name in ("class", "task") if given[f"{name}_order"]]
+    return ", ".join([f"seed {given['seed']}", *orders])
+
+
+def _run(given: Mapping[str, Any]) -> _Run:
+    """The figures of a run, with two decimals more than those of its row, and where and when it was made."""
+    figures = {
+        column: round(given[key] if unit == 1 else given[key] / unit, digits + 2)
+        for key, (column, unit, digits) in _TABLE_COLUMNS.items()
+        if given.get(key) is not None
+    }
+    commit = str(given["commit"] or f"lifelabel {given['lifelabel']}")
+    threads = f"{given['threads']} thread{'' if given['threads'] == 1 else 's'}"
+    return figures | {
+        "date": given["date"],
+        "commit": commit[:7] + commit[40:] if given["commit"] else commit,  # with + if files differ from it
+        "machine": f"{given['device']}, {threads}, torch {str(given['torch']).partition('+')[0]}",
+        "label": given["label"],
+        "fingerprint": given["fingerprint"],
+    }
+
+
+def _result(run: _Run) -> _Run:
+    return {key: value for key, value in run.items() if key not in (*_COSTS, "date", "commit", "machine")}
+
+
+def _row(runs: Sequence[_Run]) -> dict[str, Any]:
+    """The figures of a row: [mean, standard deviation], or the mean alone of costs and of one run."""
+    found: dict[str, Any] = {"n": len(runs)}
+    for column, _, digits in _TABLE_COLUMNS.values():
+        stat = Stat.from_values(run.get(column) for run in runs)
+        if stat.mean is not None:
+            mean = round(stat.mean, digits) if digits else round(stat.mean)
+            has_sd = stat.sd is not None and column not in _WITHOUT_SPREAD
+            found[column] = [mean, round(stat.sd or 0, digits)] if has_sd else mean
+    return found
+
+
+def _facts(runs: Mapping[_Key, _Run], before: Mapping[str, str]) -> dict[str, Any]:
+    """The range of dates and of commits, all machines and seeds, and the fingerprints of the streams by order.
+
+    `before` has those of the rows without runs.
+    """
+    ordered = sorted(runs.values(), key=lambda run: str(run["date"]))
+    dates = sorted({*filter(None, before.get("date", "").split(" to ")), *(run["date"] for run in ordered)})
+    commits = list(dict.fromkeys(filter(None, [before.get("commit"), *(run["commit"] for run in ordered)])))
+    machines = dict.fromkeys(filter(None, [before.get("machine"), *(run["machine"] for run in ordered)]))
+    numbers = sorted({int(key.split(",")[0].removeprefix("seed ")) for _, key in runs})
+    few = numbers != list(range(numbers[0], numbers[-1] + 1)) or len(numbers) == 1
+    seeds = ", ".join(map(str, numbers)) if few else f"{numbers[0]}-{numbers[-1]}"
+    prints = {key.partition(", ")[2] or "order 0": run["fingerprint"] for (_, key), run in runs.items()}
+    return {
+        "date": " to ".join(dict.fromkeys([dates[0], dates[-1]])),
+        "machine": "; ".join(machines),
+        "commit": ", ".join(commits) if len(commits) < 4 else f"{commits[0]} to {commits[-1]} ({len(commits)} commits)",
+        "seeds": ", ".join(dict.fromkeys(filter(None, [before.get("seeds"), seeds]))),
+        "fingerprints": prints,
+    }
+
+
 def write(path: Path, **result: Any) -> Path:
-    """Write a file of results with one row per line."""
-    figures = result.pop("figures")
-    lines = [
-        f"  {json.dumps(key, ensure_ascii=False)}: {json.dumps(row, ensure_ascii=False)}"
-        for key, row in figures.items()
-    ]
-    head = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in result.items() if value]
-    rows = ",\n".join(lines)
-    path.write_text("{\n" + ",\n".join([*head, f' "figures": {{\n{rows}\n }}']) + "\n}\n", encoding="utf-8")
+    """Write a file of results with one row per line, and one run per line."""
+    figures, of_run = result.pop("figures"), result.pop("runs", {})
+    runs: dict[str, list[str]] = {}
+    for (row, key), run in of_run.items():
+        runs.setdefault(row, []).append(f"   {_json(key)}: {_json(run)}")
+    head = [f" {_json(key)}: {_json(value)}" for key, value in result.items() if value]
+    rows = ",\n".join(f"  {_json(key)}: {_json(row)}" for key, row in figures.items())
+    blocks = [*head, f' "figures": {{\n{rows}\n }}']
+    if runs:
+        each = ",\n".join(f"  {_json(row)}: {{\n{text}\n  }}" for row, text in _joined(runs))
+        blocks.append(f' "runs": {{\n{each}\n }}')
+    path.write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
     return path
+
+
+def _joined(lines: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
+    for name, each in lines.items():
+        yield name, ",\n".join(each)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what")
     commands.add_parser("check", help="write nothing: list stale pages and unmarked figures")
-    adding = commands.add_parser("add", help="write results/NAME.json from a table.json")
+    adding = commands.add_parser("add", help="add the runs of table.json files to results/NAME.json")
     adding.add_argument("name")
-    adding.add_argument("table", type=Path)
+    adding.add_argument("tables", metavar="table.json", type=Path, nargs="+")
     adding.add_argument("--command", required=True)
     adding.add_argument("--measured-on", default="")
+    adding.add_argument("--replace", action="store_true", help="of two results of a run, take the new one")
     given = parser.parse_args()
     if given.what == "add":
-        print(add(given.name, given.table, given.command, given.measured_on))
+        print(add(given.name, given.tables, given.command, given.measured_on, given.replace))
         return 0
     wrong = 0
     if given.what != "check":

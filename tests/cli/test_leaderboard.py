@@ -80,7 +80,9 @@ def test_missing_and_damaged_runs_are_listed_on_the_page(main, copied):
     assert "2 of 24 runs; written to " in done.stdout
     page = (copied / "leaderboard.md").read_text(encoding="utf-8")
     assert "| tuned mAP, mean over tasks ↑ |" in page
-    assert "Not run: lwf." in page and re.search(r"\| frozen \|.*\| 1/2", page)
+    assert re.search(r"\| frozen \|.*\| 1/2, 0/2 \| 64 \|", page)
+    missing = ("tuned, multi-task, seed 1", "tuned, frozen, seed 1", "plain, multi-task, seed 0")
+    assert f"\n2 of 12 runs. Not run: lwf. Missing: {'; '.join(missing)}; " in page
     assert "## elsewhere\n\ntuned: no run is finished." in page
     assert "## Runs that are not finished (1)\n\n- scenes, plain, frozen, seed 0: " in page
     (copied / RUNS[1]).rename(copied / "scenes-tuned" / "lwf-s0")

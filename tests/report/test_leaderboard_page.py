@@ -1,6 +1,7 @@
 """The page and the picture of a leaderboard, from run folders written by hand."""
 
 import csv
+import dataclasses
 import io
 import re
 from pathlib import Path
@@ -33,7 +34,7 @@ def make_board(folder, name="scenes", maps=MAPS, failures=()):
             runs = [
                 make_run(
                     folder / f"{fidelity}-{method}-{seed}", method, seed, mAP=value / 100, fidelity=fidelity,
-                    joint=joint, stored=STORED.get(method, (0, 0)), **more,
+                    joint=joint, stored=STORED.get(method, (0, 0)), environment={"image_size": 64}, **more,
                 )
                 for seed, value in enumerate(values)
             ]  # fmt: skip
@@ -51,16 +52,28 @@ def test_the_table_by_hand(board):
     ranked = board_table(board.with_runs())
     heads = [
         "rank", "method", "tuned mAP, final ↑", "CF1, final ↑", "OF1, final ↑", "forgetting ↓", "plain mAP, final ↑",
-        "stored images", "stored MB",
-        "seconds", "n",
+        "stored images", "stored MB", "seconds", "n", "px",
     ]  # fmt: skip
     assert ranked.heads() == heads and ranked.left == 2
     # CF1 is a half and OF1 a quarter of mAP; the runs take 10 and 11 seconds; AGCN has one plain run of two
-    two, forgets = "200", "12.50 ± 0.00"
+    two, forgets, px = "200", "12.50 ± 0.00", "64"
     assert ranked.texts() == [
-        ["1", "agcn", "61.00 ± 1.41", "30.50 ± 0.71", "15.25 ± 0.35", forgets, "20.00", "0", "1.6", "10", "2, 1/2"],
-        ["2", "er", "51.00 ± 1.41", "25.50 ± 0.71", "12.75 ± 0.35", forgets, "31.00 ± 1.41", two, "0.8", "10", "2"],
-        ["3", "prs", "48.00 ± 0.00", "24.00 ± 0.00", "12.00 ± 0.00", forgets, "39.00 ± 1.41", two, "0.9", "10", "2"],
+        ["1", "agcn", "61.00 ± 1.41", "30.50 ± 0.71", "15.25 ± 0.35", forgets, "20.00", "0", "1.6", "10", "2, 1/2", px],
+        ["2", "er", "51.00 ± 1.41", "25.50 ± 0.71", "12.75 ± 0.35", forgets, "31.00 ± 1.41", two, "0.8", "10", "2", px],
+        [
+            "3",
+            "prs",
+            "48.00 ± 0.00",
+            "24.00 ± 0.00",
+            "12.00 ± 0.00",
+            forgets,
+            "39.00 ± 1.41",
+            two,
+            "0.9",
+            "10",
+            "2",
+            px,
+        ],
     ]
     bold = {(cells[1], heads[n]) for cells in ranked.texts() for n, cell in enumerate(cells) if type(cell) is not str}
     assert bold == {
@@ -118,6 +131,8 @@ def test_rank_bold_rankings_and_picture_follow_the_convention(tmp_path):
 def test_the_page(board, tmp_path):
     failed = Failure("other, tuned, er, seed 1", Path("x"), "task 2: the loss is | nan <b>")
     other = make_board(tmp_path / "other", "other", {"tuned": {"er": (70,)}, "plain": {"er": ()}}, [failed])
+    tables = dict(other.tables, plain=dataclasses.replace(other.tables["plain"], missing=("other, plain, er, seed 0",)))
+    other = StreamBoard("other", tables)
     assert write_page([board, other], tmp_path, "lifelabel leaderboard", ["leaderboard.svg"]) == [
         "leaderboard.md", "leaderboard.csv",
     ]  # fmt: skip
@@ -128,7 +143,7 @@ def test_the_page(board, tmp_path):
     ]  # fmt: skip
     lines = table_of(page)
     assert ["1", "agcn", "**61.00 ± 1.41**", "**30.50 ± 0.71**"] in [line[:4] for line in lines]
-    assert "Not run: lwf." in page
+    assert "\n15 of 20 runs. Not run: lwf.\n" in page and "\n1 of 4 runs. Missing: plain, er, seed 0.\n" in page
     assert "tuned: Stream scenes, seeds 0, 1; test-cpu, 2 threads" in page and "fingerprint f00df00d" in page
     assert "plain: no run is finished." in page
     assert "- other, tuned, er, seed 1: task 2: the loss is \\| nan &lt;b>\n" in page

@@ -389,6 +389,15 @@ def test_the_spread_over_orders_by_hand(ordered):
     assert any(note.startswith("All 8 runs are on the same stream (fingerprints by class order") for note in found)
 
 
+def test_the_orders_follow_the_convention(ordered):
+    """The mAP after task 1 is 80 in all runs: averages are (80 + 51) / 2, (80 + 32) / 2 and (80 + 41) / 2."""
+    average = dataclasses.replace(ordered, convention=CONVENTIONS["average"])
+    assert "mAP, mean over tasks ↑ by class order:" in table_file(average)
+    assert ["er", "65.50", "56.00", "60.50"] in [line[:4] for line in table_of(table_file(average))]
+    first, _ = csv.DictReader(io.StringIO(csv_text(average)))
+    assert float(first["average_mAP_order_1_mean"]) == pytest.approx(56)
+
+
 def test_one_order_has_no_table_and_many_have_the_spread_only(ordered, tmp_path):
     one = dataclasses.replace(ordered, rows=ordered.rows[1:])
     assert "by class order" not in table_file(one) + printed(one) + latex(one) and "orders" not in csv_text(one)
@@ -403,9 +412,9 @@ def test_one_order_has_no_table_and_many_have_the_spread_only(ordered, tmp_path)
 
 def test_runs_that_differ_in_the_order_of_classes_are_different_runs(tmp_path):
     orders = enumerate((0, 1, 1))
-    runs = [make_run(tmp_path / f"{n}", "er", 0, 0, options={"class_order": k}) for n, k in orders]
+    runs = [make_run(tmp_path / f"{n}", "er", 0, 0, mAP=n / 4, options={"class_order": k}) for n, k in orders]
     assert len(ResultTable.from_runs(runs[:2]).rows) == 1
-    with pytest.raises(UserError, match=r"same seed and the same order of classes \(1\): give one of them$"):
+    with pytest.raises(UserError, match=r"same seed and the same order of classes \(1\), and their scores differ"):
         ResultTable.from_runs(runs)
 
 
@@ -451,6 +460,14 @@ def test_groups_of_classes_by_hand(tmp_path):
         ["lwf", "major", "–", "–", "–"],
         ["lwf", "minor", "–", "–", "–"],
     ]
+    authors = table_of(table_file(dataclasses.replace(table, convention=CONVENTIONS["authors"])))
+    assert [
+        "method",
+        "classes",
+        "mAP, final ↑",
+        "CF1, final ↑",
+        "OF1, final ↑",
+    ] in authors  # groups have no other scores
     assert "65.0±7.1" in printed(table) and "Groups of classes" in latex(table)
     assert "<td>minor</td>" in report_html(table)
     first, _ = csv.DictReader(io.StringIO(csv_text(table)))

@@ -139,11 +139,15 @@ def test_photographs_are_named_by_stream_and_not_by_path(tmp_path):
 
 
 def test_the_same_folder_twice_is_one_seed_and_another_run_of_the_seed_is_refused(tmp_path):
-    runs = [read_run(write_run(tmp_path / name)) for name in "ab"]
-    (row,) = ResultTable.from_runs([runs[0], read_run(tmp_path / "." / "a")]).rows
-    assert len(row.runs) == row.stats["mAP"].n == 1
-    with pytest.raises(UserError, match="same run with the same seed: give one of them"):
-        group_by_label(runs)
+    a, b, *others = (
+        read_run(write_run(tmp_path / name, mAP=m)) for name, m in zip("abc", (0.5, 0.5, 0.6), strict=True)
+    )
+    for again in (read_run(tmp_path / "." / "a"), b):  # a row of a study can be a run of a comparison, trained twice
+        (row,) = ResultTable.from_runs([a, again]).rows
+        assert row.runs == (a,) and row.stats["mAP"].n == 1
+    message = f"{others[0].path} and {a.path} are the same run with the same seed, and their scores differ: give one of"
+    with pytest.raises(UserError, match=message):
+        group_by_label([a, b, *others])
 
 
 def test_orders_of_the_tasks_share_a_row_like_seeds(tmp_path):
@@ -162,7 +166,7 @@ def test_orders_of_the_tasks_share_a_row_like_seeds(tmp_path):
     assert "task orders" not in table_file(ResultTable.from_runs(runs[::2]))
     other = read_run(write_run(tmp_path / "other", seed=2, options={"task_order": 1}))  # on a stream of its own
     assert len(names([*runs, other])) == 3
-    twice = read_run(write_run(tmp_path / "twice", seed=2, options={"task_order": 1}))
+    twice = read_run(write_run(tmp_path / "twice", seed=2, mAP=0.4, options={"task_order": 1}))
     with pytest.raises(UserError, match=r"the same seed and the same order of tasks \(1\)"):
         group_by_label([other, twice])
 

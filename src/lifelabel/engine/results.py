@@ -75,6 +75,7 @@ def _environment(run: Run, seconds: float) -> Environment:
         **memory(run.device),
         "footprint": dataclasses.asdict(run.method.footprint()),
         "stream_fingerprint": run.info.fingerprint,
+        "image_size": run.image_size,
         "images_by_task": _images_by_task(run),
         "images_missing": sum(run.info.missing),
         "images_skipped": len(p.bad_train) + len(p.bad_test),

@@ -83,6 +83,9 @@ def _layout(board: StreamBoard) -> list[tuple[str, Column]]:
     """The fidelity and the figure of each column: all scores of the first, mAP of the others, costs of the first."""
     first, *others = board.tables
     mean_ap, *scores = board.first.scores
+    forgets = [
+        dataclasses.replace(each, short_head="forg ↓") for each in forgetting_columns(board.first.convention)[:1]
+    ]
     named = {
         name: dataclasses.replace(mean_ap, head=f"{name} {mean_ap.head}", short_head=f"{name} {mean_ap.short_head}")
         for name in board.tables
@@ -90,7 +93,7 @@ def _layout(board: StreamBoard) -> list[tuple[str, Column]]:
     of_others = [(other, named[other]) for other in others]
     return [
         (first, named[first]),
-        *((first, each) for each in (*scores, *forgetting_columns(board.first.convention)[:1])),
+        *((first, each) for each in (*scores, *forgets)),
         *of_others,
         *((first, each) for each in _COSTS),
     ]
@@ -108,17 +111,18 @@ def board_table(board: StreamBoard, joint: bool = False) -> Table | None:
         bold = (n for n, (f, column) in enumerate(layout, len(texts)) if is_best(board.tables[f], rows[f], column))
         counts = [", ".join(dict.fromkeys(row.n for row in rows.values()))]
         counts += [" / ".join(dict.fromkeys(row.passes for row in rows.values()))] if board.has_passes else []
+        counts += [" / ".join(dict.fromkeys(row.image_size for row in rows.values() if row.runs)) or "–"]
         rank = "–" if ranks.get(name) is None else str(ranks[name])
         lines.append(Line([rank, name, *cells, *counts], frozenset(bold)))
-    counted = (Column("n"), Column("passes"))[: 1 + board.has_passes]
+    counted = (Column("n"), *((Column("passes"),) if board.has_passes else ()), Column("px"))
     return Table((*texts, *(column for _, column in layout), *counted), tuple(lines)) if lines else None
 
 
 def terminal_table(board: StreamBoard) -> RichTable:
-    """The ranked methods and then the upper bounds, for a terminal of 100 columns."""
+    """The ranked methods and then the upper bounds, for a terminal of 100 columns: without the size of the images."""
     tables = [found for joint in (False, True) if (found := board_table(board, joint))]
-    lines = tuple(line for found in tables for line in found.lines)
-    return rich_table(dataclasses.replace(tables[0], lines=lines, title=board.name))
+    lines = tuple(line._replace(cells=line.cells[:-1]) for found in tables for line in found.lines)
+    return rich_table(Table(tables[0].columns[:-1], lines, board.name))
 
 
 # The published rankings
@@ -222,8 +226,8 @@ _FIDELITIES = {
 _COLUMNS = (
     "The rank is that of the mean mAP in the first column of scores. Figures are mean ± sample standard deviation over "
     "seeds; bold is the best mean of a score among the ranked methods. The column of forgetting is that of mAP. Stored "
-    "images, stored MB and seconds belong to the runs of the first column of scores. n is the number of finished runs. "
-    "leaderboard.csv has all figures."
+    "images, stored MB and seconds belong to the runs of the first column of scores. n is the number of finished runs, "
+    "px the side of the images in pixels. leaderboard.csv has all figures."
 )
 _METRICS = (
     "mAP is the mean over classes, CF1 the harmonic mean of the class-wise precision and recall, OF1 the F1 over all "
@@ -274,9 +278,23 @@ def _board_lines(board: StreamBoard, complete: StreamBoard) -> list[str]:
     for fidelity, table in board.tables.items():
         notes = measurement_notes(table) if table.runs else ["no run is finished."]
         lines += paragraphs([f"{fidelity}: {' '.join(notes)}"])
-    if missing := [row.name for row in complete.first.rows if row.name not in {r.name for r in board.first.rows}]:
-        lines += paragraphs([f"Not run: {', '.join(missing)}."])
-    return lines
+    return [*lines, *paragraphs([_completeness(board, complete)])]
+
+
+def _completeness(board: StreamBoard, complete: StreamBoard) -> str:
+    """How many of the planned runs exist, and which are missing: methods without any run, and runs of the others."""
+    rows = [row for table in complete.tables.values() for row in table.rows]
+    shown = {row.name for row in board.first.rows}
+    never = [row.name for row in complete.first.rows if row.name not in shown]
+    others = [
+        name.removeprefix(f"{board.name}, ")
+        for table in complete.tables.values()
+        for name in table.missing
+        if not any(name.rpartition(", seed ")[0].endswith(f", {method}") for method in never)
+    ]
+    found = f"{sum(len(row.runs) for row in rows)} of {sum(row.planned for row in rows)} runs."
+    found += f" Not run: {', '.join(never)}." if never else ""
+    return found + (f" Missing: {'; '.join(others)}." if others else "")
 
 
 def _csv(boards: Sequence[StreamBoard]) -> str:

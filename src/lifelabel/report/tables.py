@@ -33,7 +33,7 @@ from lifelabel.report.text_tables import (
     tex,
 )
 from lifelabel.runs.details import read_details
-from lifelabel.runs.finished import FinishedRun, common_options, facts, group_by_label, provenance
+from lifelabel.runs.finished import RUN_FACTS, FinishedRun, common_options, facts, group_by_label, provenance
 from lifelabel.runs.names import DETAILS, MATRICES
 from lifelabel.utils.files import write_text
 from lifelabel.utils.markdown import escape
@@ -146,6 +146,11 @@ class Row:
         """The number of passes over the images of each task."""
         return ", ".join(str(epochs) for epochs in sorted({run.epochs for run in self.runs})) or "–"
 
+    @property
+    def image_size(self) -> str:
+        """Pixels of a side of the images of its runs."""
+        return ", ".join(str(size) for size in sorted({run.image_size for run in self.runs if run.image_size})) or "–"
+
     def stat(self, key: str) -> Stat:
         """The statistics of one figure. Runs may lack the metrics of plug-ins that other rows have."""
         return self.stats.get(key) or Stat.from_values([])
@@ -159,6 +164,8 @@ class ResultTable:
     head: tuple[str, ...]
     rows: tuple[Row, ...]
     failures: tuple[Failure, ...] = ()
+    missing: tuple[str, ...] = ()
+    """The names of planned runs that were not started."""
     forgetting: bool = True
     costs: bool = True
     errors: bool = False
@@ -561,8 +568,9 @@ def _json(table: ResultTable) -> dict[str, Any]:
 def _json_row(table: ResultTable, row: Row) -> dict[str, Any]:
     stats = {key: {"mean": stat.mean, "sd": stat.sd, "n": stat.n} for key, stat in row.stats.items()}
     runs = [
-        {"folder": str(run.path), "seed": run.seed, "task_order": run.task_order, "class_order": run.class_order}
-        | {"epochs": run.epochs, "skipped": run.skipped, **run.figures()}
+        {"folder": str(run.path), "label": run.label, "seed": run.seed, "task_order": run.task_order}
+        | {"class_order": run.class_order, "epochs": run.epochs, "skipped": run.skipped, "image_size": run.image_size}
+        | {"fingerprint": run.fingerprint, **{name: dict(run.environment)[name] for name in RUN_FACTS}, **run.figures()}
         for run in row.runs
     ]
     options = {k: v for k, v in row.runs[0].config.items() if k not in VARIED.keys() - {"method"}} if row.runs else None

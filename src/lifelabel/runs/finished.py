@@ -26,6 +26,8 @@ from lifelabel.utils.arrays import read_arrays, read_headers, read_rows
 from lifelabel.utils.text import task_cell
 
 _BLOCKS = ("all", "intra", "old_new", "new_old")
+RUN_FACTS = ("device", "threads", "torch", "date", "lifelabel", "commit")
+"""What environment.json says about the machine, the versions and the date of a run."""
 _MAX_NUMBER = 1e15
 _MAX_CLASSES = 1000
 """Classes of a matrix that are in memory."""
@@ -50,6 +52,8 @@ class FinishedRun:
     epochs: int
     """The number of passes over the images of each task."""
     fingerprint: str
+    image_size: int | None
+    """Pixels of a side of its images. None: unknown, in a run of an earlier version with the default."""
     precision: str
     """The precision in effect: `auto` is bfloat16 on one machine and float32 on another."""
     tasks: list[list[str]]
@@ -190,6 +194,10 @@ def _number(value: Any) -> float | None:
     return value
 
 
+def _size(value: Any) -> int | None:
+    return None if value is None else int(_number(value) or 0)
+
+
 def _percent(value: Any) -> float | None:
     """A fraction in %. Forgetting can be negative."""
     if value is not None and not (isinstance(value, int | float) and -1 <= value <= 1):
@@ -239,6 +247,7 @@ def _parse(path: Path, config: dict[str, Any], metrics: Metrics, environment: En
         class_order=int(config.get("class_order", 0)),
         epochs=int(config.get("epochs", 1)),
         fingerprint=str(environment.get("stream_fingerprint")),
+        image_size=_size(environment.get("image_size", config.get("image_size"))),
         precision=str(environment.get("precision", "")),
         tasks=_tasks(metrics["tasks"]),
         ap={str(name): ap for name, ap in (final.get("ap") or {}).items() if ap is not None and 0 <= ap <= 1},
@@ -276,6 +285,7 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
 def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs by label: the seeds and orders of one label together, each run once.
 
+    A row of a study can be a run of a comparison too. Two such runs count once, if all their scores are the same.
     Options that all labels have are left out. If there are several streams, the label has the name of the stream too.
     """
     grouped: dict[str, list[FinishedRun]] = {}
@@ -292,11 +302,16 @@ def group_by_label(runs: Iterable[FinishedRun]) -> dict[str, list[FinishedRun]]:
         if run.stream in ambiguous:
             label += f" [{run.fingerprint[:8]}]"
         group = grouped.setdefault(label, [])
-        same = [other.path for other in group if (other.seed, other.order) == (run.seed, run.order)]
+        same = next((other for other in group if (other.seed, other.order) == (run.seed, run.order)), None)
+        if same and run.metrics == same.metrics:
+            continue
         if same:
             order = f" and the same order of tasks ({run.task_order})" if run.task_order else ""
             order += f" and the same order of classes ({run.class_order})" if run.class_order else ""
-            raise UserError(f"{run.path} and {same[0]} are the same run with the same seed{order}: give one of them")
+            raise UserError(
+                f"{run.path} and {same.path} are the same run with the same seed{order}, and their scores differ: give "
+                "one of them"
+            )
         group.append(run)
     for label, group in grouped.items():
         check_same_tasks(label, group)
@@ -359,6 +374,5 @@ def facts(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
         "class_orders": {run.class_order for run in runs},
         "epochs": {run.epochs for run in runs},
     }
-    keys = ("device", "threads", "torch", "date", "lifelabel", "commit")
-    found |= {key: {dict(run.environment)[key] for run in runs} for key in keys}
+    found |= {key: {dict(run.environment)[key] for run in runs} for key in RUN_FACTS}
     return {name: sorted(values, key=lambda value: (str(type(value)), value)) for name, values in found.items()}

@@ -70,6 +70,8 @@ class Environment(TypedDict, total=False):
     peak_device_memory_bytes: int | None
     footprint: dict[str, Any]
     stream_fingerprint: str
+    image_size: int
+    """Pixels of a side."""
     images_by_task: list[int | None]
     images_missing: int
     images_skipped: int

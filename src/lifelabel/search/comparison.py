@@ -86,6 +86,7 @@ class Plan:
         A row has the last cells of its variant, as many as `head`. `columns` chooses figures: see `ResultTable`.
         """
         of_row, rows, failures = len(self.seeds) * self.orders, [], []
+        missing = tuple(run.name for run, outcome in zip(self.runs, outcomes, strict=True) if outcome is None)
         for number, variant in enumerate(self.variants):
             runs = []
             for outcome in filter(None, outcomes[number * of_row : (number + 1) * of_row]):
@@ -96,7 +97,7 @@ class Plan:
                 except UserError as error:
                     failures.append(Failure(outcome.planned.name, outcome.planned.folder, str(error)))
             rows.append(Row(variant.cells[-len(head) :], tuple(runs), of_row, METHODS[variant.method].joint))
-        return ResultTable(title, head, tuple(rows), tuple(failures), **columns)
+        return ResultTable(title, head, tuple(rows), tuple(failures), missing, **columns)
 
 
 def method_variants(methods: Sequence[str]) -> tuple[Variant, ...]:
