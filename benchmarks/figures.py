@@ -41,7 +41,7 @@ __all__ = ["CHART", "add", "chart", "load", "names", "pages", "rewrite", "unmark
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 CHART = ROOT / "docs/leaderboard.svg"
-_MARKER = re.compile(r"<!-- (figures?|rankings): (\S+)(.*?) ?-->(.*?)<!-- end -->", re.DOTALL)
+_MARKER = re.compile(r"<!-- (figures?|rankings|reproduction): (\S+)(.*?) ?-->(.*?)<!-- end -->", re.DOTALL)
 _HEADINGS = {"max": "↑", "min": "↓"}
 
 
@@ -118,11 +118,15 @@ def _text(cell: Any, digits: int | None) -> str:
 
 
 class _Column:
-    """One column of a table: keys joined by " / ", of this or another file (FILE:KEY), with a heading (= HEADING)."""
+    """One column of a table: keys joined by " / ", of this or another file (FILE:KEY), with a heading (= HEADING).
+
+    `KEY ÷ ROW` is the fraction of the figure of another row.
+    """
 
     def __init__(self, text: str, name: str, digits: int | None = None, spread: Sequence[str] | None = None) -> None:
         keys, _, heading = text.partition("=")
         file, _, keys = keys.strip().rpartition(":")
+        keys, _, self.whole = (part.strip() for part in keys.partition("÷"))
         self.name, self.keys, self.given_digits = file or name, [key.strip() for key in keys.split(" / ")], digits
         self.spread = spread is None or bool(set(self.keys) & set(spread))
         self.heading = heading.strip() or " / ".join(map(self._heading, self.keys))
@@ -149,6 +153,9 @@ class _Column:
 
     def _text(self, row: str, key: str) -> str:
         cell = _cell(self.name, row, key)
+        if self.whole:
+            part, whole = _number(cell), _number(_cell(self.name, self.whole, key))
+            return _text(None if part is None or not whole else part / whole, 2)
         return _text(cell if self.spread or not isinstance(cell, list) else cell[0], self.digits(key))
 
     def _best(self, rows: Sequence[str]) -> list[str]:
@@ -359,6 +366,8 @@ def rewrite(text: str, page: Path) -> str:
         kind, name, options, _ = found.groups()
         if kind == "figure":
             new = _inline(name, options)
+        elif kind == "reproduction":
+            new = f"\n\n{(RESULTS / f'{name}.md').read_text(encoding='utf-8')}\n"
         elif kind == "rankings":
             new = _rankings(name, dict(_option(each) for each in options.split("|")[1:]))
         else:
@@ -370,7 +379,7 @@ def rewrite(text: str, page: Path) -> str:
 
 def names(text: str) -> set[str]:
     """The results that a page shows."""
-    markers = [found.groups() for found in _MARKER.finditer(text)]
+    markers = [found.groups() for found in _MARKER.finditer(text) if found[1] != "reproduction"]
     return {name for _, first, options, _ in markers for name in (first, *re.findall(r"([\w+.-]+):[\w(]", options))}
 
 
@@ -390,7 +399,7 @@ _HEADING = re.compile(rf"\b{_SCORE}\b|images/s|\b(?:MB|GB|ms|seconds|ratio)\b")
 
 def unmarked(text: str) -> Iterator[tuple[int, str]]:
     """Line number and text of what looks like a measured figure outside of markers, code and `<!-- cited -->`."""
-    hidden = r"<!-- (?:figures?:|rankings:|cited).*?<!-- end -->|^```.*?^```|^    .*?$|`[^`\n]*`|<!--.*?-->"
+    hidden = r"<!-- (?:figures?:|rankings:|reproduction:|cited).*?<!-- end -->|^```.*?^```|^    .*?$|`[^`\n]*`|<!--.*?-->"
     text = re.sub(hidden, lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     lines, measured = text.split("\n"), False
     for number, line in enumerate(lines, 1):

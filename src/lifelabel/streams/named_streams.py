@@ -115,7 +115,7 @@ class _ListsOptions:
         "test images: PRS's balanced ones, or those with the original distribution of the data set",
         choices=tuple(prs.TESTS),
     )
-    labels: str = option(LABELS[0], LABELS_HELP, choices=LABELS)
+    labels: str = option("known", LABELS_HELP, choices=LABELS)  # PRS trains with the labels of all classes
     seed: int = option(0, "seed of blurry", low=0)
     blurry: float = option(0.0, BLURRY_HELP, low=0, high=0.9)
 
