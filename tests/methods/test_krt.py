@@ -212,7 +212,7 @@ def labels_of(per_image, old, new, density=1.0):
     return found
 
 
-@pytest.mark.parametrize("expected", [0.0, 0.13, 0.71, 1.37, 2.93, 7.1])
+@pytest.mark.parametrize("expected", [0.0, 0.13, 0.71, 1.37, 2.93, 7.1, 9.3])
 @pytest.mark.parametrize("power", [0.3, 1.0, 6.0])
 def test_each_step_finds_the_threshold_of_the_literal_search(expected, power):
     rng = np.random.default_rng(3)
@@ -223,8 +223,8 @@ def test_each_step_finds_the_threshold_of_the_literal_search(expected, power):
         seen = np.concatenate([seen, given])
         threshold = slow_search(seen, expected, threshold)
         assert found.search(torch.from_numpy(given)).item() == threshold
-    found.search(torch.from_numpy(given), new_images=False)
-    assert found.start == round(threshold * 200)  # a later pass does not move it
+        found.search(torch.from_numpy(given), new_images=False)  # a later pass does not move it
+        assert found.start == round(threshold * 200)
     found.begin_task(8, 4)
     assert found.start == round(threshold * 200)
 
