@@ -56,9 +56,7 @@ class PseudoLabels:
     0.6
     """
 
-    def __init__(
-        self, density: float = 1.0, prevalence: float | None = None, device: torch.device | str = "cpu"
-    ):  # fmt: skip
+    def __init__(self, density: float = 1.0, prevalence: float | None = None, device: torch.device | str = "cpu"):
         self.density, self.prevalence = density, prevalence
         self.thresholds = (torch.arange(_STEPS + 1) / _STEPS).to(device)
         self.steps = torch.arange(_TRIES, device=device)
