@@ -26,7 +26,7 @@ class _CSCOptions:
     alpha: float = option(
         0.5, "weight of the classification loss after the first task; distillation: 1 - alpha", low=0, high=1
     )
-    beta: float = option(0.04, "weight of the entropy of the predictions, which is subtracted from the loss", low=0)
+    beta: float = option(0.04, "weight of the entropy of the predictions, which is subtracted from the loss")
     entropy: str = option(
         "seen", "the classes whose entropy is in the loss: all seen classes, or the old ones", choices=("seen", "old")
     )

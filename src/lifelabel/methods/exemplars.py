@@ -7,13 +7,16 @@ order, which decides what is kept at the next reduction. docs/buffers.md describ
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lifelabel.methods.buffer import Buffer, BufferOptions, Item, make_item
+from lifelabel.methods.er import Replay
 from lifelabel.methods.method import HostBatch
 from lifelabel.nn.normalize import Normalize
 
@@ -133,3 +136,47 @@ class ExemplarBuffer(Buffer):
         for name in ("serves", "keys", "offered", "max_keys"):
             setattr(self, name, state[name].numpy().copy())
         self.counts = np.bincount(self.serves, minlength=len(self.offered))
+
+
+class ExemplarReplay(Replay):
+    """The replay of a method with an `ExemplarBuffer`. It comes before the other bases."""
+
+    buffer_class: ClassVar[type[Buffer]] = ExemplarBuffer
+    buffer: ExemplarBuffer
+
+    def begin_task(self, classes: Sequence[str]) -> None:
+        super().begin_task(classes)
+        self.buffer.begin_task(sum(self.sizes))
+
+    def herd(self, features_of: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Put the images of each class that has candidates in the order of herding, by the features of images.
+
+        Returns the features of all stored images; None if there are none.
+        """
+        if not len(self.buffer):
+            return None
+        positions = np.arange(len(self.buffer))
+        features = self.buffer.compute(lambda images, _: features_of(images), positions, self.setting.batch_size)
+        for members in self.buffer.changed():
+            self.buffer.set_order(members[herding(features[members])])
+        return features
+
+
+def herding(features: Tensor) -> np.ndarray:
+    """The order in which iCaRL chooses the images of a class (n x dim; Alg. 4 of its paper), so that the mean of the
+    first ones is close to the mean of all.
+
+    >>> herding(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]])).tolist()
+    [1, 0, 2]
+    """
+    phi = F.normalize(features.double(), dim=1)
+    mean, squares, total = phi.mean(0), phi.square().sum(1), torch.zeros_like(phi[0])
+    chosen = torch.empty(len(phi), dtype=torch.int64)
+    left = torch.ones(len(phi), dtype=torch.bool)
+    for k in range(len(phi)):
+        # k² ‖μ − (φ + Σ) / k‖² = ‖r‖² − 2 r·φ + ‖φ‖²,  r = k μ − Σ
+        distance = squares - 2 * phi @ ((k + 1) * mean - total)
+        chosen[k] = distance.where(left, torch.inf).argmin()
+        left[chosen[k]] = False
+        total += phi[chosen[k]]
+    return chosen.numpy()

@@ -11,18 +11,16 @@ feature vector of length 1. The logit is our reading of Alg. 1 for several label
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lifelabel.methods.buffer import Buffer, BufferOptions, Replayed
+from lifelabel.methods.buffer import BufferOptions, Replayed
 from lifelabel.methods.er import ER
-from lifelabel.methods.exemplars import ExemplarBuffer
+from lifelabel.methods.exemplars import ExemplarReplay
 from lifelabel.methods.lwf import LwF
 from lifelabel.methods.method import Batch
 from lifelabel.nn import losses
@@ -48,25 +46,19 @@ class _ICaRLOptions(BufferOptions):
     )
 
 
-class ICaRL(ER, LwF):
-    """The replay of `ER` and the expert of `LwF`."""
+class ICaRL(ExemplarReplay, ER, LwF):
+    """The replay of `ER`, with exemplars, and the expert of `LwF`."""
 
     summary = "distillation and replay of exemplars chosen by herding; scores by the nearest mean of exemplars"
     position = 110
     saved = ("nearest",)
     Options: ClassVar[type] = _ICaRLOptions
     search_space: ClassVar[dict[str, tuple[Any, ...]]] = {"replay_targets": ("expert", "labels")}
-    buffer_class: ClassVar[type[Buffer]] = ExemplarBuffer
-    buffer: ExemplarBuffer
 
     def __init__(self, setting: Setting, options: _ICaRLOptions):
         super().__init__(setting, options)
         self.nearest: tuple[Tensor, Tensor] | None = None
         """Weight and bias on features of length 1, for the classes of the tasks that have ended."""
-
-    def begin_task(self, classes: Sequence[str]) -> None:
-        super().begin_task(classes)
-        self.buffer.begin_task(sum(self.sizes))
 
     def learn(self, batch: Batch, replayed: Replayed | None = None) -> dict[str, Tensor]:
         new, reduction = self.sizes[-1], self.setting.reduction
@@ -96,14 +88,8 @@ class ICaRL(ER, LwF):
     def end_task(self) -> None:
         super().end_task()
         self.nearest = None
-        if not len(self.buffer):
-            return
-        features = self.buffer.compute(
-            lambda images, _: self.features(images), np.arange(len(self.buffer)), self.setting.batch_size
-        )
-        for members in self.buffer.changed():
-            self.buffer.set_order(members[herding(features[members])])
-        if self.options.classifier == "nearest-mean":
+        features = self.herd(self.features)
+        if features is not None and self.options.classifier == "nearest-mean":
             head = [part.detach().cpu().double() for part in self.head.rows()]
             weight, bias = nearest_mean(features, self._positives(), *head)
             self.nearest = weight.float().to(self.setting.device), bias.float().to(self.setting.device)
@@ -137,26 +123,6 @@ class ICaRL(ER, LwF):
 def _add(cls: Tensor, dst: Tensor, known: Tensor, soft: int, reduction: str) -> Tensor:
     """The loss over all entries: `cls` has the `known` labels of new classes, `dst` the `soft` ones of old classes."""
     return cls + dst if reduction == "sum" else (known * cls + soft * dst) / (known + soft)
-
-
-def herding(features: Tensor) -> np.ndarray:
-    """The order in which the images of a class (n x dim) are chosen (Alg. 4), so that the mean of the first ones is
-    close to the mean of all.
-
-    >>> herding(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]])).tolist()
-    [1, 0, 2]
-    """
-    phi = F.normalize(features.double(), dim=1)
-    mean, squares, total = phi.mean(0), phi.square().sum(1), torch.zeros_like(phi[0])
-    chosen = torch.empty(len(phi), dtype=torch.int64)
-    left = torch.ones(len(phi), dtype=torch.bool)
-    for k in range(len(phi)):
-        # k² ‖μ − (φ + Σ) / k‖² = ‖r‖² − 2 r·φ + ‖φ‖²,  r = k μ − Σ
-        distance = squares - 2 * phi @ ((k + 1) * mean - total)
-        chosen[k] = distance.where(left, torch.inf).argmin()
-        left[chosen[k]] = False
-        total += phi[chosen[k]]
-    return chosen.numpy()
 
 
 def nearest_mean(features: Tensor, shown: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ counts votes of a softmax classifier in place of the probabilities: docs/methods
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 
 from lifelabel.methods.buffer import Buffer
 from lifelabel.methods.er import ER, ClassificationReplayOptions
-from lifelabel.methods.exemplars import ExemplarBuffer
+from lifelabel.methods.exemplars import ExemplarBuffer, ExemplarReplay
 from lifelabel.options import option
 from lifelabel.utils.transfer import to_device
 
@@ -44,16 +43,11 @@ class _RainbowBuffer(ExemplarBuffer):
         return ordered[spread_evenly(len(ordered), count)]
 
 
-class RM(ER):
+class RM(ExemplarReplay, ER):
     summary = "replay of exemplars of each class that are spread from certain to uncertain ones"
     position = 120
     Options: ClassVar[type] = _RMOptions
     buffer_class: ClassVar[type[Buffer]] = _RainbowBuffer
-    buffer: ExemplarBuffer
-
-    def begin_task(self, classes: Sequence[str]) -> None:
-        super().begin_task(classes)
-        self.buffer.begin_task(sum(self.sizes))
 
     def end_task(self) -> None:
         super().end_task()

@@ -59,9 +59,10 @@ def asymmetric(
     return reduce_terms(terms if known is None else terms * known, reduction, known)
 
 
-def token_distance(old_embeddings: Tensor, embeddings: Tensor, reduction: str = "mean") -> Tensor:
-    """1 - cosine similarity of the embeddings of old tasks (B x tasks x width) and those of the old network."""
-    return reduce_terms(1 - F.cosine_similarity(embeddings.float(), old_embeddings.float(), -1), reduction)
+def token_distance(old_embeddings: Tensor, embeddings: Tensor) -> Tensor:
+    """1 - cosine similarity of the embeddings of all old tasks (B x tasks x width), concatenated, and those of the old
+    network: the mean over images."""
+    return 1 - F.cosine_similarity(embeddings.float().flatten(1), old_embeddings.float().flatten(1)).mean()
 
 
 def reduce_terms(terms: Tensor, reduction: str, known: Tensor | None = None) -> Tensor:
