@@ -33,6 +33,7 @@ from typing import Any
 
 from lifelabel.cli.completion import method_names
 from lifelabel.metrics.over_tasks import CONVENTIONS, HEADLINE
+from lifelabel.report.paper_claims import TABLE_1, figures_of
 from lifelabel.report.rankings import DOES_NOT_HOLD, HOLDS, LEVEL, NO_VERDICT, SOURCES, Difference, difference
 from lifelabel.report.text_tables import Stat
 
@@ -42,6 +43,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 CHART = ROOT / "docs/leaderboard.svg"
 _MARKER = re.compile(r"<!-- (figures?|rankings|reproduction): (\S+)(.*?) ?-->(.*?)<!-- end -->", re.DOTALL)
+_PAPER = "paper-table-1"
 _HEADINGS = {"max": "↑", "min": "↓"}
 
 
@@ -55,7 +57,11 @@ def pages() -> list[Path]:
 
 @functools.cache
 def load(name: str) -> dict[str, Any]:
-    """The file of results of this name."""
+    """The file of results of this name; `paper-table-1`: what the AGCN paper prints for Split-COCO."""
+    if name == _PAPER:
+        rows = {row: figures_of(TABLE_1, "Split-COCO", row) for row in TABLE_1["Split-COCO"]}
+        cited = "Du et al., AGCN, ICME 2022, Table 1: ResNet-101, 448 pixels, one pass"
+        return {"cited": cited, "row": "method", "figures": rows}
     path = RESULTS / f"{name}.json"
     if not path.is_file():
         raise SystemExit(f"{path.relative_to(ROOT)}: no such file")
@@ -230,6 +236,8 @@ def _completeness(name: str, seeds: int) -> str:
 
 def _link(name: str, page: Path) -> str:
     up = "../" * len(page.relative_to(ROOT).parent.parts)
+    if name == _PAPER:
+        return f"[{name}]({up}src/lifelabel/report/paper_claims.py)"
     return f"[{name}]({up}results/{name}.json)"
 
 
@@ -359,6 +367,17 @@ def _option(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
+def _reproduction(name: str) -> str:
+    """What `lifelabel reproduce` wrote: results/NAME.md is its reproduction.md.
+
+    The last paragraph, which says how to read it, is left out: the page says it once.
+    """
+    path = RESULTS / f"{name}.md"
+    if not path.is_file():
+        raise SystemExit(f"{path.name}: no such file in results/")
+    return path.read_text(encoding="utf-8").rstrip().rpartition("\n\n")[0] + "\n"
+
+
 def rewrite(text: str, page: Path) -> str:
     """The page with all figures between markers as results/ has them."""
 
@@ -367,7 +386,7 @@ def rewrite(text: str, page: Path) -> str:
         if kind == "figure":
             new = _inline(name, options)
         elif kind == "reproduction":
-            new = f"\n\n{(RESULTS / f'{name}.md').read_text(encoding='utf-8')}\n"
+            new = f"\n\n{_reproduction(name)}\n"
         elif kind == "rankings":
             new = _rankings(name, dict(_option(each) for each in options.split("|")[1:]))
         else:
@@ -399,7 +418,7 @@ _HEADING = re.compile(rf"\b{_SCORE}\b|images/s|\b(?:MB|GB|ms|seconds|ratio)\b")
 
 def unmarked(text: str) -> Iterator[tuple[int, str]]:
     """Line number and text of what looks like a measured figure outside of markers, code and `<!-- cited -->`."""
-    hidden = r"<!-- (?:figures?:|rankings:|reproduction:|cited).*?<!-- end -->|^```.*?^```|^    .*?$|`[^`\n]*`|<!--.*?-->"
+    hidden = r"<!-- (?:figures?:|rankings:|reproduct|cited).*?<!-- end -->|^```.*?^```|^    .*?$|`[^`\n]*`|<!--.*?-->"
     text = re.sub(hidden, lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     lines, measured = text.split("\n"), False
     for number, line in enumerate(lines, 1):
@@ -464,7 +483,8 @@ def add(name: str, tables: Sequence[Path], command: str, measured_on: str = "", 
     if not kept:
         aggregated = {}
     by_row = {
-        row: kept.get(row) or _row([run for (of, _), run in runs.items() if of == row])
+        row: kept.get(row)
+        or {**_others(earlier.get(row, {})), **_row([run for (of, _), run in runs.items() if of == row])}
         for row in dict.fromkeys([*earlier, *(row for row, _ in runs)])
     }
     result = {
@@ -564,6 +584,13 @@ def _run(given: Mapping[str, Any]) -> _Run:
 
 def _result(run: _Run) -> _Run:
     return {key: value for key, value in run.items() if key not in (*_COSTS, "date", "commit", "machine")}
+
+
+def _others(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that `add` does not write."""
+    return {
+        name: value for name, value in figures.items() if name not in {column for column, *_ in _TABLE_COLUMNS.values()}
+    }
 
 
 def _row(runs: Sequence[_Run]) -> dict[str, Any]:

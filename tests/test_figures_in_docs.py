@@ -1,6 +1,7 @@
 """Measured figures in README.md and docs/: all of them are written from results/ by `make figures`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_every_result_says_how_it_was_measured_and_is_shown(path):
     assert "cited" in result or all(result.get(key) for key in ("command", "date", "machine", "commit"))
     used = {name for page in PAGES for name in figures.names(page.read_text(encoding="utf-8"))}
     assert path.stem in used, "no page shows it"
+
+
+def test_every_reproduction_is_shown_and_says_how_it_was_measured():
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    shown = set(re.findall(r"(?:<!-- reproduction: |results/)(reproduce[\w-]+)", pages))
+    assert shown == {path.stem for path in (ROOT / "results").glob("*.md")}
+    for name in shown:
+        text = (ROOT / f"results/{name}.md").read_text(encoding="utf-8")
+        assert re.search(r"^    lifelabel reproduce ", text, re.MULTILINE)
+        assert all(re.search(fact, text) for fact in (r"finished 20\d\d-", r"at commit [0-9a-f]{7}", r"\bseeds? \d"))
 
 
 @pytest.fixture

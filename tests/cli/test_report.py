@@ -51,7 +51,7 @@ def test_report(main, agcn_run, agcn_copy, tmp_path):
 @pytest.mark.parametrize("module", ["vl_convert", "jinja2"])
 def test_without_the_packages_of_the_report_there_are_tables(output, agcn_run, tmp_path, monkeypatch, module):
     monkeypatch.setattr("lifelabel.report.vega.find_spec", lambda name: None if name == module else True)
-    monkeypatch.setattr(report, "_write_report", lambda *_: ["report.html"])
+    monkeypatch.setattr(report, "write_page", lambda *_: ["report.html"])
     text = output("report", agcn_run, "--out", tmp_path / "report")
     assert "mAP" in text
     package = {"vl_convert": "vl-convert-python", "jinja2": "Jinja2"}[module]
@@ -60,7 +60,7 @@ def test_without_the_packages_of_the_report_there_are_tables(output, agcn_run, t
 
 
 def test_a_table_by_another_convention(main, refused, agcn_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    monkeypatch.setattr(report, "write_page", lambda *_: [])
     assert main("report", agcn_run, "--convention", "authors", "--out", tmp_path / "report").returncode == 0
     table = (tmp_path / "report" / "table.md").read_text(encoding="utf-8")
     assert f"| {100 * read_json(agcn_run / 'metrics.json')['final']['cumulative_mean']['mAP']:.2f} |" in table
@@ -71,7 +71,7 @@ def test_a_table_by_another_convention(main, refused, agcn_run, tmp_path, monkey
 
 
 def test_a_folder_of_runs_is_reported_like_its_runs(main, agcn_copy, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_write_report", lambda *_: [])  # it takes seconds
+    monkeypatch.setattr(report, "write_page", lambda *_: [])  # it takes seconds
     for given in (agcn_copy, agcn_copy.parent):
         assert main("report", given, "--out", tmp_path / "report" / given.name).returncode == 0
     tables = [(tmp_path / "report" / given.name / "table.md").read_bytes() for given in (agcn_copy, agcn_copy.parent)]
@@ -122,14 +122,14 @@ def test_numbers_that_cannot_be_right_are_one_line(refused, agcn_copy, tmp_path,
 
 
 def test_a_matrix_that_is_a_pipe_is_left_out(output, agcn_copy, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    monkeypatch.setattr(report, "write_page", lambda *_: [])
     (agcn_copy / "acm.npz").unlink()
     os.mkfifo(agcn_copy / "acm.npz")
     assert "acm.npz is not a regular file" in output("report", agcn_copy, "--out", tmp_path / "report")
 
 
 def test_unfinished_and_damaged_runs_of_a_folder_are_listed(main, refused, agcn_copy, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    monkeypatch.setattr(report, "write_page", lambda *_: [])
     others = {"stopped": "is not finished", "damaged": "metrics.json is damaged"}
     for name in others:
         shutil.copytree(agcn_copy, agcn_copy.parent / name)
@@ -146,7 +146,7 @@ def test_unfinished_and_damaged_runs_of_a_folder_are_listed(main, refused, agcn_
 
 
 def test_a_line_break_in_a_name_makes_no_line(output, agcn_copy, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_write_report", lambda *_: [])
+    monkeypatch.setattr(report, "write_page", lambda *_: [])
     (agcn_copy / "metrics.json").write_text(
         json.dumps({**read_json(agcn_copy / "metrics.json"), "stream": "scenes\nerror: none"})
     )

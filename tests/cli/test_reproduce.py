@@ -40,12 +40,30 @@ def test_a_second_call_trains_nothing_and_a_picture_has_a_report(made, lifelabel
     assert (out / "scenes-release-fig4/report.html").exists()
     dry = lifelabel("reproduce", "fig4", *SMALL, "--dry-run", "--out", out)
     assert "agcn-s0  finished in 0.00 h  agcn, seed 0" in dry.stdout
-    assert dry.stdout.splitlines()[-1].startswith("1 runs; about 0.0 hours are missing")
+    assert dry.stdout.splitlines()[-1].startswith("1 runs; the missing ones take about 0.0 hours")
+
+
+def test_existing_runs_are_compared_without_training(made, main, tmp_path):
+    _, out = made
+    done = main("reproduce", "table1", *SMALL, "--existing-only", "--out", out)
+    assert done.returncode == 0 and not (out / "scenes-release/er-s0").exists()
+    rows = [line.split("  ")[0].strip() for line in done.stdout.splitlines() if "/" in line]
+    assert "prs" in rows and "er" not in rows
+    assert "Not run: multi-task; fine-tuning; " in done.stdout
+    refused = main("reproduce", "table1", *SMALL, "--existing-only", "--out", tmp_path)
+    assert refused.returncode == 2 and "has no finished run of these methods and seeds" in refused.stderr
 
 
 def test_a_dry_run_trains_nothing(main, tmp_path):
     done = main("reproduce", "table1", "--methods", "er,agcn", *SMALL, "--dry-run", "--out", tmp_path / "out")
-    assert done.returncode == 0 and "7 runs; about 0.0 hours are missing" in done.stdout
+    assert done.returncode == 0 and "7 runs; the missing ones take about 0.0 hours" in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_on_a_cluster_a_dry_run_prints_the_job_script(main, tmp_path):
+    words = ("--on", "slurm", "--slurm", "partition=gpu", "--device", "cuda", "--dry-run", "--out", tmp_path / "out")
+    done = main("reproduce", "fig4", "--seeds", "0", *words)
+    assert done.returncode == 0 and "#SBATCH --partition=gpu" in done.stdout
     assert not (tmp_path / "out").exists()
 
 
@@ -55,8 +73,10 @@ def test_a_dry_run_trains_nothing(main, tmp_path):
         (("table4",), "unknown target 'table4'"),
         (("table1", "--regime", "autors"), "unknown regime 'autors': did you mean 'authors'?"),
         (("table1", "--set", "fidelity=plain"), "--set fidelity: the regime sets it"),
+        (("table1", "--existing-only", "--overwrite"), "--existing-only trains nothing: leave out --overwrite"),
         (("table3", "--methods", "er"), "table3 has no run of er"),
         (("table1", "--slurm", "time=1"), "--slurm needs --on slurm"),
+        (("fig4", "--root", "/nowhere"), "stream split-coco: there is no folder /nowhere"),
     ],
 )
 def test_mistakes(main, words, line):

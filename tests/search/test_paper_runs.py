@@ -56,6 +56,16 @@ def test_targets_share_the_folders_of_equal_runs():
     assert by_name(plan("table2"))["prs"].config == by_name(plan("table1"))["prs"].config
 
 
+def test_a_given_rate_is_that_of_the_graph():
+    rows = by_name(plan("table2", lr="3e-4"))
+    assert {name: run.config.lr for name, run in rows.items()} == {
+        "A = I": 3e-4, "A^{t-1} & B^t": 3e-4, "+ R^t & Q^t": 3e-4, "prs": 1e-4,
+    }  # fmt: skip
+    first = by_name(plan("table1", lr=3e-4))
+    assert first["agcn"].folder.name == "agcn_lr-0.0003-s0" and "agcn, graph lr 0.0003" not in first
+    assert first["agcn, graph lr 0.001"].config.lr == 1e-3 and first["lwf"].config.lr == 1e-4
+
+
 def test_mistakes():
     assert "--regime" in error_of(lambda: plan("table1", fidelity="plain"))
     assert "table2 has no run of er" in error_of(lambda: plan("table2", methods=["er", "prs"]))

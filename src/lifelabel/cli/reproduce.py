@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -15,7 +16,7 @@ from lifelabel.cli.console import print_line, print_table
 from lifelabel.cli.flags import GivenOptions, OptionFlags, Quiet, Seeds
 from lifelabel.cli.many_runs import Place, RepeatRuns, given_command, train_plans
 from lifelabel.config.run_options import VARIED
-from lifelabel.errors import unknown
+from lifelabel.errors import UserError, unknown
 from lifelabel.report.paper_claims import REGIMES, TARGETS
 from lifelabel.utils.files import below
 from lifelabel.utils.processes import start_fork_server
@@ -23,6 +24,7 @@ from lifelabel.utils.processes import start_fork_server
 if TYPE_CHECKING:
     from lifelabel.report.tables import ResultTable
     from lifelabel.search.paper_runs import Reproduction
+    from lifelabel.search.planned_run import Outcome
 
 _PICTURES = ("fig3", "fig4", "a6")
 """The targets that are pictures in the paper: the report of their runs has them."""
@@ -31,7 +33,12 @@ _PICTURES = ("fig3", "fig4", "a6")
 @dataclass(frozen=True)
 class _AnyPlace(Place):
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the runs and an estimate of their hours, and train nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Train nothing: print the runs and an estimate of their hours on this machine; with --on slurm the "
+            "job script.",
+        ),
     ] = False
     prints_script: ClassVar[bool] = False
 
@@ -42,7 +49,7 @@ class _AnyPlace(Place):
 lifelabel reproduce table1
 lifelabel reproduce table1 --root coco --words glove.6B.300d.txt --seeds 0-4 --out runs/paper
 lifelabel reproduce table1 --stream coco/Split-COCO.zip --root coco --backbone resnet50 --image-size 224
-lifelabel reproduce table2 --root coco --lr 3e-4  # every run with this rate of the graph
+lifelabel reproduce table2 --root coco --lr 3e-4  # the rate of the graph; linear heads keep theirs
 lifelabel reproduce table3 --regime ours --seeds 0
 lifelabel reproduce fig3 --root coco --dry-run
 lifelabel reproduce a6 --stream split-wide --root nus-wide --on slurm --slurm partition=gpu --device cuda
@@ -76,6 +83,9 @@ def _reproduce(
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the tables.")] = Path(
         "runs/reproduce"
     ),
+    existing_only: Annotated[
+        bool, typer.Option("--existing-only", help="Train nothing: compare the runs that are finished.")
+    ] = False,
     overwrite: RepeatRuns = False,
     quiet: Quiet = False,
 ) -> None:
@@ -90,20 +100,31 @@ def _reproduce(
         raise unknown("target", target, TARGETS)
     if regime not in REGIMES:
         raise unknown("regime", regime, REGIMES)
+    if existing_only and (overwrite or place.is_cluster or place.dry_run):
+        flag = "--overwrite" if overwrite else "--on" if place.is_cluster else "--dry-run"
+        raise UserError(f"--existing-only trains nothing: leave out {flag}")
     given, chosen = options.resolve(), parse_seeds(seeds)
     if "stream" not in given and (given.get("stream_options") or {}).get("root"):
         given["stream"] = "split-coco"
     start_fork_server("lifelabel.search.scheduler")
     from lifelabel.search.paper_runs import reproduction
+    from lifelabel.search.planned_run import existing_outcome
 
     some = [] if methods == "all" else parse_methods(methods)
     planned = reproduction(target, regime, chosen, out_folder, given, some, not place.is_cluster)
-    if place.dry_run:
+    if place.dry_run and not place.is_cluster:
         _print_estimate(planned)
         return
-    outcomes = train_plans([planned.plan], place, out_folder, overwrite=overwrite, quiet=quiet)
-    assert outcomes is not None  # only a dry run has none
-    table = planned.plan.table(outcomes[0], planned.title, planned.head, costs=False)
+    outcomes: Sequence[Outcome | None]
+    if existing_only:
+        outcomes = [existing_outcome(run) for run in planned.plan.runs]
+    elif (found := train_plans([planned.plan], place, out_folder, overwrite=overwrite, quiet=quiet)) is not None:
+        outcomes = found[0]
+    else:
+        return
+    table = planned.plan.table(outcomes, planned.title, planned.head, costs=False)
+    if not table.runs and not table.failures:
+        raise UserError(f"{planned.plan.out} has no finished run of these methods and seeds: leave out --existing-only")
     if table.runs:
         folder = below(out_folder, f"{planned.plan.out.name}-{target}")
         _show(planned, table, folder, quiet)
@@ -124,7 +145,7 @@ def _show(planned: Reproduction, table: ResultTable, folder: Path, quiet: bool) 
     document = make_document(planned.target, table, shown, planned.plan.shared["stream"] == "scenes")
     for each in document.tables:
         print_table(rich_table(each))
-    for note in document.notes:
+    for note in (*document.notes, document.reading):
         print_line(note)
     with make_folder(folder):
         written = write(document, table, folder)
@@ -145,6 +166,6 @@ def _print_estimate(planned: Reproduction) -> None:
         state = "finished in" if found.finished else "about"
         print_line(f"{run.folder}  {state} {found.seconds / 3600:.2f} h  {run.name}")
     print_line(
-        f"{len(planned.plan.runs)} runs; about {missing / 3600:.1f} hours are missing, one run at a time on this "
-        "machine: a step of the backbone was timed; decoding of images is not counted"
+        f"{len(planned.plan.runs)} runs; the missing ones take about {missing / 3600:.1f} hours, one at a time on this "
+        "machine. A step of the backbone was timed; the decoding of images is not counted"
     )

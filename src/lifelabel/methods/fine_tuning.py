@@ -22,8 +22,8 @@ from lifelabel.options import option
 class ClassificationOptions:
     hidden_labels: str = option(
         "masked",
-        "labels that an image does not show: not part of the loss, or trained as 0, of all seen classes (negative), or "
-        "of all classes of the stream (negative-all)",
+        "labels that are hidden from the method: not part of the loss (masked), or trained as 0, those of all seen "
+        "classes (negative) or of all classes of the stream (negative-all)",
         choices=("masked", "negative", "negative-all"),
     )
 

@@ -236,21 +236,23 @@ class KRT(MapMethod):
             threshold, largest_entropy = self._thresholds(batches[0], probabilities[0])
             for index, (each, of_batch) in enumerate(zip(batches, probabilities, strict=True)):
                 old, (labels, known) = each.with_known((of_batch >= threshold).float(), new), targets[index]
-                certain = binary_entropy(of_batch) <= largest_entropy
-                if each.known.shape[1] > new:
-                    certain = certain | each.known[:, :-new]
+                certain = torch.ones_like(of_batch, dtype=torch.bool)
+                if largest_entropy is not None:
+                    certain = binary_entropy(of_batch) <= largest_entropy
+                    if each.known.shape[1] > new:
+                        certain = certain | each.known[:, :-new]
                 targets[index] = torch.cat([old, labels], 1), torch.cat([certain, known], 1)
         if batches[0].first_pass:
             self.pseudo_labels.count(*targets[0])
         return targets
 
-    def _thresholds(self, batch: Batch, probabilities: Tensor) -> tuple[Tensor, Tensor | float]:
-        """The least probability of a pseudo label, and the largest entropy of one that is not unknown."""
+    def _thresholds(self, batch: Batch, probabilities: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The least probability of a pseudo label, and the largest entropy of one that is not unknown; None: any."""
         if self.options.thresholds == "one":
             given = batch.with_known(probabilities, self.sizes[-1])
-            return self.pseudo_labels.search(given, batch.first_pass), math.inf
+            return self.pseudo_labels.search(given, batch.first_pass), None
         probability, entropy = self.pseudo_labels.means(probabilities, batch.first_pass)
-        return probability, entropy if self.options.thresholds == "class-gated" else math.inf
+        return probability, entropy if self.options.thresholds == "class-gated" else None
 
     def _classify(self, logits: Tensor, labels: Tensor, known: Tensor) -> Tensor:
         loss = losses.asymmetric if self.options.loss == "asl" else losses.classification

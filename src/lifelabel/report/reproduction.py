@@ -33,6 +33,7 @@ _CLAIMS_NOTE = (
     "A claim is about the lowest of the rows above and the highest of the rows below. yes or no: the difference is "
     "more than 2 standard errors; level: less; without ± there is one seed, and the answer is the sign. In points."
 )
+_CURVES_NOTE = "mAP in % of the classes so far, on the cumulative test set: the mean over the seeds."
 _MATRIX_NOTE = (
     "yes or no: the correlation is more than 2 / √n from 0, for n entries; level: less. Means over the seeds."
 )
@@ -47,6 +48,9 @@ class Document:
     command: str
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
+    """Where and how the runs were made."""
+    reading: str
+    """What the figures and verdicts mean."""
 
 
 def make_document(target: str, table: ResultTable, command: str, on_scenes: bool) -> Document:
@@ -56,18 +60,22 @@ def make_document(target: str, table: ResultTable, command: str, on_scenes: bool
     if on_scenes:
         notes.insert(0, f"Measured on scenes, drawn images, and not on {split}: only the order and the sign of a "
                         "difference can be compared. --root DIR takes the photographs.")  # fmt: skip
+    if missing := [row.name for row in table.rows if not row.runs]:
+        notes.append(f"Not run: {'; '.join(missing)}.")
     makers: dict[str, Callable[[], list[Table]]] = {
         "fig3": lambda: _curves(table), "fig4": lambda: _matrix(table, False), "a6": lambda: _matrix(table, True),
     }  # fmt: skip
     if target in makers:
         found = makers[target]()
-        notes += [_MATRIX_NOTE] if target != "fig3" else []
+        reading = _CURVES_NOTE if target == "fig3" else _MATRIX_NOTE
+        if not found:
+            notes.append("No run has a true matrix: its stream has no complete labels.")
     else:
         compared = [CONVENTIONS[name] for name in _COMPARED]
         found = [_beside(table, _PUBLISHED[target], split, each) for each in compared]
         found += [_claims(target, table, split, each) for each in compared]
-        notes += [CONVENTIONS[name].note for name in _COMPARED] + [_CLAIMS_NOTE]
-    return Document(table.title, command, tuple(found), tuple(notes))
+        reading = " ".join([*(each.note for each in compared), _CLAIMS_NOTE])
+    return Document(table.title, command, tuple(found), tuple(notes), reading)
 
 
 # Tables 1 to 3
@@ -79,6 +87,8 @@ def _beside(
     """mAP, CF1 and OF1 of the paper, of the runs, and their difference; then the forgetting of mAP."""
     lines = []
     for row in table.rows:
+        if not row.runs:
+            continue
         printed = paper.figures_of(published, split, _in_paper(row))
         ours = {name: row.stat(convention.score(name)).mean for name in HEADLINE}
         gaps = {name: None if (mine := ours[name]) is None or name not in printed else mine - printed[name]
@@ -298,6 +308,7 @@ def markdown(document: Document, table: ResultTable) -> str:
     lines += paragraphs([" ".join(document.notes)])
     if table.failures:
         lines += ["", *(f"- not finished: {escape(f.name)}: {escape(f.reason)}" for f in table.failures)]
+    lines += paragraphs([document.reading])
     return "\n".join(lines) + "\n"
 
 
@@ -307,7 +318,7 @@ def _latex(document: Document, table: ResultTable) -> str:
     for each in document.tables:
         caption = tex(f"{document.title}: {each.title}")
         lines += [r"\begin{table}[t]", r"  \centering", rf"  \caption{{{caption}}}", *tabular(each), r"\end{table}"]
-    lines += [f"% {printable(note)}" for note in document.notes]
+    lines += [f"% {printable(note)}" for note in (*document.notes, document.reading)]
     lines += [f"% not finished: {printable(failure.name)}: {printable(failure.reason)}" for failure in table.failures]
     return "\n".join(lines) + "\n"
 
@@ -319,6 +330,6 @@ def _json(document: Document, table: ResultTable) -> dict[str, object]:
     ]
     failures = [{"run": f.name, "folder": str(f.folder), "reason": f.reason} for f in table.failures]
     return {
-        "title": document.title, "command": document.command, "tables": tables, "notes": list(document.notes),
-        "failures": failures,
+        "title": document.title, "command": document.command, "tables": tables,
+        "notes": [*document.notes, document.reading], "failures": failures,
     }  # fmt: skip

@@ -110,16 +110,17 @@ _NUMBER = 9
 
 
 def rich_grid(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], left: int, max_width: int | None = None, **look: Any
-) -> RichTable:
+    heads: Sequence[str], rows: Iterable[Sequence[str]], left: int, max_width: int | None = None,
+    head_width: int = 1000, **look: Any,
+) -> RichTable:  # fmt: skip
     """A table for the terminal. The first `left` columns are text, which wraps, also at `max_width` characters.
 
-    Heads of numbers wrap at the width of most numbers.
+    The heads of the others, which are numbers, wrap at `head_width`.
     """
     table = RichTable(collapse_padding=True, pad_edge=False, **look)
     for index, head in enumerate(heads):
         is_text = index < left
-        name = printable(head) if is_text else textwrap.fill(printable(head), _NUMBER, break_long_words=False)
+        name = printable(head) if is_text else textwrap.fill(printable(head), head_width, break_long_words=False)
         table.add_column(
             Text(name), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold",
             max_width=max_width if is_text else None,
@@ -133,7 +134,7 @@ def rich_table(table: Table) -> RichTable:
     """A table for a terminal of 100 columns."""
     title = printable(table.short_title or table.title)
     look = {"box": box.SIMPLE, "title": title or None, "title_justify": "left"}
-    found = rich_grid(table.heads(compact=True), table.texts(compact=True), table.left, max_width=30, **look)
+    found = rich_grid(table.heads(compact=True), table.texts(compact=True), table.left, 30, _NUMBER, **look)
     for row, line in zip(found.rows, table.lines, strict=True):
         row.style = "dim" if line.is_second else None
     return found

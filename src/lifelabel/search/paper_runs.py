@@ -20,8 +20,9 @@ from lifelabel.methods.buffer import BufferOptions
 from lifelabel.nn.device import resolve_device
 from lifelabel.nn.learner import Learner, LinearHead
 from lifelabel.report.paper_claims import NEGATIVE, REGIMES, TABLE_1, TARGETS
-from lifelabel.runs.folder import RunFolder
+from lifelabel.runs.finished import read_run
 from lifelabel.search.comparison import Plan, Variant, make_plan, stream_name
+from lifelabel.search.planned_run import existing_outcome
 from lifelabel.search.studies import STUDIES
 from lifelabel.streams import build
 from lifelabel.utils.files import below
@@ -47,7 +48,7 @@ class Reproduction:
     @property
     def title(self) -> str:
         stream = stream_name(self.plan.shared["stream"])
-        return f"{TARGETS[self.target]}, on {stream}, in the regime `{self.regime}`"
+        return f"{TARGETS[self.target]}, on {stream}, regime {self.regime}"
 
 
 def reproduction(
@@ -56,6 +57,8 @@ def reproduction(
 ) -> Reproduction:  # fmt: skip
     """Plan the runs of a target, or those of some methods. All options are checked here.
 
+    A given `lr` is that of the graph: the other methods keep their rate, and a row that sets it has its own.
+
     Runs are in folders `OUT/STREAM-FIDELITY/METHOD-sSEED`, as those of a leaderboard: several targets share them.
     """
     fidelity = REGIMES[regime]
@@ -63,7 +66,14 @@ def reproduction(
         raise UserError("--set fidelity: the regime sets it; remove it, and give --regime")
     shared = {"stream": "scenes", **given, "fidelity": fidelity}
     folder = below(out, f"{stream_name(shared['stream'])}-{fidelity}")
-    variants = tuple(_named(each, shared) for each in _variants(target, regime))
+    rate = {"lr": Config.make({"lr": shared.pop("lr")}).lr} if "lr" in shared else {}
+    named = [
+        _named(each, shared, rate if METHODS[each.method].label_graph else {}) for each in _variants(target, regime)
+    ]
+    unique: dict[str, Variant] = {}
+    for each in named:  # a given rate can make two rows the same run
+        unique.setdefault(each.folder, each)
+    variants = tuple(unique.values())
     if unplanned := set(methods) - {variant.method for variant in variants}:
         raise UserError(f"{target} has no run of {', '.join(sorted(unplanned))}: leave out --methods, or give others")
     variants = tuple(variant for variant in variants if not methods or variant.method in methods)
@@ -101,15 +111,17 @@ def _row(name: str, method: str, **options: Any) -> Variant:
     return Variant((name,), method, options, "")
 
 
-def _named(variant: Variant, shared: Mapping[str, Any]) -> Variant:
+def _named(variant: Variant, shared: Mapping[str, Any], given: Mapping[str, Any]) -> Variant:
     """The variant with a folder for its method and those of its options that are not those of the regime.
+
+    It has the options in `given` that it does not set itself.
 
     The same run has the same folder in every target.
     """
     base = {"stream": shared["stream"], "method": variant.method, "fidelity": shared["fidelity"]}
     defaults = Config.make(base)
     parts, options = [variant.method], {}
-    for name, value in variant.options.items():
+    for name, value in {**given, **variant.options}.items():
         owner = defaults if hasattr(defaults, name) else defaults.method_options
         if getattr(owner, name) != value:
             options[name] = value
@@ -133,7 +145,8 @@ def estimate(reproduction: Reproduction) -> dict[Path, Estimate]:
     """The expected seconds of each run, by its folder.
 
     A finished run has its own. For the others, a step of the backbone is timed on this machine, and counted for every
-    training and test image: once more for replayed images, and a forward pass for an expert.
+    training and test image: once more for replayed images, and a forward pass for an expert. A run that cannot be
+    continued is an error.
     """
     plan = reproduction.plan
     stream = build(plan.shared["stream"], plan.shared.get("stream_options") or {})
@@ -141,9 +154,10 @@ def estimate(reproduction: Reproduction) -> dict[Path, Estimate]:
     speeds: dict[tuple[Any, ...], tuple[float, float]] = {}
     found: dict[Path, Estimate] = {}
     for run in plan.runs:
-        folder = RunFolder(run.folder)
-        if folder.is_run and folder.is_finished:
-            found[run.folder] = Estimate(float(folder.read_json("environment.json")["seconds"]), True)
+        if outcome := existing_outcome(run):
+            if outcome.error:
+                raise UserError(outcome.error)
+            found[run.folder] = Estimate(read_run(run.folder).figures()["seconds"] or 0.0, True)
             continue
         config = run.config
         method, options = METHODS[config.method], config.method_options
@@ -151,8 +165,9 @@ def estimate(reproduction: Reproduction) -> dict[Path, Estimate]:
         if key not in speeds:
             speeds[key] = _seconds_per_image(config)
         step, forward = speeds[key]
-        learned = train * step * (1 + isinstance(options, BufferOptions))
-        learned += train * forward * any("expert" in vars(each).get("saved", ()) for each in method.__mro__)
+        images = train * config.epochs
+        learned = images * step * (1 + isinstance(options, BufferOptions))
+        learned += images * forward * any("expert" in vars(each).get("saved", ()) for each in method.__mro__)
         found[run.folder] = Estimate(learned + tested * forward * (1 if method.joint else len(stream.tasks)))
     return found
 
@@ -180,7 +195,7 @@ def _seconds_per_image(config: Config) -> tuple[float, float]:
 
 
 def _time(function: Any, device: torch.device) -> float:
-    """The seconds of one call, after one that is not timed."""
+    """The seconds of one call, after two that are not counted."""
     found = 0.0
     for _ in range(3):
         start = time.perf_counter()
