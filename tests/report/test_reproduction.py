@@ -112,6 +112,16 @@ def test_a_matrix_is_compared_with_the_true_one_by_block(make_rows, tmp_path):
     assert texts["relations within a task are constructed"] == "level: correlation 1.00 with the true probabilities"
 
 
+@pytest.mark.parametrize("absent", ["truth", "task_1"])
+def test_a_matrix_that_is_not_there_is_a_note(make_rows, absent):
+    table = make_rows({"agcn": 0.5}, seeds=(0,))
+    file = table.runs[0].path / "acm.npz"
+    write_matrices(file.parent)
+    np.savez(file, **{name: array for name, array in np.load(file).items() if name != absent})
+    found = document(table, "a6")
+    assert not found.tables and found.notes[-1].startswith("No run has the true matrix")
+
+
 def test_files(make_rows, tmp_path):
     table = make_rows(MEANS)
     edit_json(table.runs[0].path / "environment.json", device="<b>")
